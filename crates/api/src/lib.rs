@@ -1,0 +1,1 @@
+//! The built-in kinds: schema, defaults, validation, update rules, table columns, field selectors.

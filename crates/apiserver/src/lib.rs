@@ -1,0 +1,1 @@
+//! The API server: request chain, registry, watch cache, discovery, OpenAPI.

@@ -1,0 +1,1 @@
+//! Process foundations: logging, metrics, clock, task groups, drain, readiness, PKI.

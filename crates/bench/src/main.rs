@@ -1,0 +1,2 @@
+//! Benchmarks, side by side with another API server when one is given.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Config, build, run, drain: the only crate that sees every component.

@@ -1,0 +1,1 @@
+//! What every API object needs, without IO: schema, metadata, selectors, quantities, codecs, patches, apply.

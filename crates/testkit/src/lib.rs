@@ -1,0 +1,1 @@
+//! Harnesses shared by tests: a server on a free port, its client, waits that report what they saw.

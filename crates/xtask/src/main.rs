@@ -1,0 +1,2 @@
+//! Generators and checks of this repository.
+fn main() {}
