@@ -1,1 +1,11 @@
-//! The built-in kinds: schema, defaults, validation, update rules, table columns, field selectors.
+//! The built-in kinds: one file and one row each, pure functions over dynamic values.
+//!
+//! What a schema can say (types, list types, defaults of fields, protobuf numbers) comes from [`schema`];
+//! what it cannot say (defaults that depend on other fields, validation, update rules, table cells) is
+//! Rust in the kind's own file under [`kinds`].
+
+pub mod kind;
+pub mod kinds;
+pub mod schema;
+
+pub use kind::{Kind, Scope};

@@ -1,0 +1,182 @@
+//! What the API server asks of a kind. A row of the table in [`crate::kinds`] is one [`Kind`].
+
+use machinery::Value;
+use machinery::field::ErrorList;
+
+/// Whether objects live in namespaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    Namespaced,
+    Cluster,
+}
+
+/// A column of the Table form.
+#[derive(Clone, Copy, Debug)]
+pub struct Column {
+    pub name: &'static str,
+    /// `string`, `integer`, `date`, …
+    pub kind: &'static str,
+    /// `name` for the name column, else empty.
+    pub format: &'static str,
+    pub description: &'static str,
+    /// 0 is always shown; 1 only by `-o wide`.
+    pub priority: i32,
+}
+
+/// What a cell may need besides the object.
+#[derive(Clone, Copy, Debug)]
+pub struct CellContext {
+    /// Seconds since the epoch: ages are relative to it.
+    pub now: i64,
+}
+
+/// How a kind's objects are laid out in the Table form.
+#[derive(Clone, Copy, Debug)]
+pub struct Table {
+    pub columns: &'static [Column],
+    pub cells: fn(&Value, CellContext) -> Vec<Value>,
+}
+
+/// A field that field selectors may name, besides `metadata.name` and `metadata.namespace`.
+#[derive(Clone, Copy, Debug)]
+pub struct SelectableField {
+    pub name: &'static str,
+    pub value: fn(&Value) -> String,
+}
+
+/// Where the scale subresource finds its numbers: paths into the object.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    pub spec_replicas: &'static str,
+    pub status_replicas: &'static str,
+    /// The scale's `status.selector`, as a string.
+    pub selector: fn(&Value) -> String,
+}
+
+/// How an object goes when it is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Graceful {
+    /// At once.
+    No,
+    /// After `deletionGracePeriodSeconds` seconds, when its owner (a kubelet) says so.
+    After(i64),
+}
+
+/// One built-in kind and its own rules. Every function has a default that fits a plain kind.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    pub group: &'static str,
+    pub version: &'static str,
+    pub kind: &'static str,
+    pub resource: &'static str,
+    pub scope: Scope,
+
+    /// Refuses bad names: the texts of what is wrong (empty: fine). The flag says it is a prefix (generateName).
+    pub validate_name: fn(&str, bool) -> Vec<String>,
+    /// Sets what an omitted field means in this version. Runs on every decode, also of old objects.
+    pub default: fn(&mut Value),
+    /// Before validation on create: clears what clients may not set (status, disabled fields).
+    /// The registry itself sets name, namespace, uid, creationTimestamp and generation.
+    pub prepare_create: fn(&mut Value),
+    /// Before validation on update of the main resource: keeps what this door may not change (usually status).
+    pub prepare_update: fn(new: &mut Value, old: &Value),
+    /// The same for the status subresource: keeps everything but status (and what belongs to it).
+    pub prepare_status_update: fn(new: &mut Value, old: &Value),
+    pub validate: fn(&Value) -> ErrorList,
+    /// Everything to check on update, the new object's own validity included (metadata is checked by the registry).
+    pub validate_update: fn(new: &Value, old: &Value) -> ErrorList,
+    pub validate_status_update: fn(new: &Value, old: &Value) -> ErrorList,
+    /// After validation: brings the object to the form that is stored.
+    pub canonicalize: fn(&mut Value),
+    /// `Warning` headers for a write.
+    pub warnings: fn(new: &Value, old: Option<&Value>) -> Vec<String>,
+    /// Whether `metadata.generation` counts changes of this kind's spec. The registry sets 1 on create and adds
+    /// one when anything besides metadata and status differs.
+    pub counts_generation: bool,
+    /// A PUT to a missing name creates the object.
+    pub create_on_update: bool,
+    /// A PUT without resourceVersion is allowed.
+    pub unconditional_update: bool,
+    /// How long deletion waits, given the object and the grace period asked for (`None`: not asked).
+    pub graceful: fn(&Value, Option<i64>) -> Graceful,
+    /// What happens to dependents when the deleter does not say (`orphan` for the oldest kinds).
+    pub orphan_dependents: bool,
+    pub fields: &'static [SelectableField],
+    /// `None`: the generic Name and Created At columns.
+    pub table: Option<Table>,
+    pub scale: Option<Scale>,
+    /// Objects expire this many seconds after their last write (events).
+    pub ttl_seconds: Option<u64>,
+}
+
+impl Kind {
+    /// A kind with a status subresource and no rules of its own.
+    pub const fn new(
+        group: &'static str,
+        version: &'static str,
+        kind: &'static str,
+        resource: &'static str,
+        scope: Scope,
+    ) -> Kind {
+        Kind {
+            group,
+            version,
+            kind,
+            resource,
+            scope,
+            validate_name: machinery::names::dns_subdomain,
+            default: |_| {},
+            prepare_create: |_| {},
+            prepare_update: |_, _| {},
+            prepare_status_update: keep_all_but_status,
+            validate: |_| Vec::new(),
+            validate_update: |_, _| Vec::new(),
+            validate_status_update: |_, _| Vec::new(),
+            canonicalize: |_| {},
+            warnings: |_, _| Vec::new(),
+            counts_generation: false,
+            create_on_update: false,
+            unconditional_update: true,
+            graceful: |_, _| Graceful::No,
+            orphan_dependents: false,
+            fields: &[],
+            table: None,
+            scale: None,
+            ttl_seconds: None,
+        }
+    }
+}
+
+/// `prepare_create` of kinds whose status is set by controllers only.
+pub fn drop_status(object: &mut Value) {
+    if let Some(map) = object.as_object_mut() {
+        map.remove("status");
+    }
+}
+
+/// `prepare_update` of kinds with a status subresource: the main door leaves status alone.
+pub fn keep_status(new: &mut Value, old: &Value) {
+    let Some(map) = new.as_object_mut() else {
+        return;
+    };
+    match old.get("status") {
+        Some(status) => map.insert("status".to_owned(), status.clone()),
+        None => map.remove("status"),
+    };
+}
+
+/// `prepare_status_update` of most kinds: only status comes in; metadata except managedFields stays the old one's.
+pub fn keep_all_but_status(new: &mut Value, old: &Value) {
+    let status = new.get("status").cloned();
+    let mut kept = old.clone();
+    if let Some(map) = kept.as_object_mut() {
+        match status {
+            Some(status) => map.insert("status".to_owned(), status),
+            None => map.remove("status"),
+        };
+        if let Some(metadata) = new.get("metadata") {
+            map.insert("metadata".to_owned(), metadata.clone());
+        }
+    }
+    *new = kept;
+}

@@ -1,0 +1,1 @@
+//! JSON, YAML, CBOR and protobuf to and from dynamic values.

@@ -1,0 +1,304 @@
+//! Paths into objects and the errors that name them, worded as Kubernetes words them.
+
+use serde_json::Value;
+use std::fmt;
+
+/// A path such as `spec.containers[0].ports[1].name`, built from the root down.
+///
+/// A child borrows its parent, so building one costs nothing until an error needs its text.
+#[derive(Clone, Copy, Debug)]
+pub struct Path<'a> {
+    parent: Option<&'a Path<'a>>,
+    step: Step<'a>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step<'a> {
+    Root,
+    Name(&'a str),
+    Index(usize),
+    Key(&'a str),
+}
+
+impl<'a> Path<'a> {
+    /// The empty path: the object itself.
+    pub const ROOT: Path<'static> = Path {
+        parent: None,
+        step: Step::Root,
+    };
+
+    pub fn new(name: &'a str) -> Path<'a> {
+        Path {
+            parent: None,
+            step: Step::Name(name),
+        }
+    }
+
+    pub fn child(&'a self, name: &'a str) -> Path<'a> {
+        Path {
+            parent: Some(self),
+            step: Step::Name(name),
+        }
+    }
+
+    pub fn index(&'a self, index: usize) -> Path<'a> {
+        Path {
+            parent: Some(self),
+            step: Step::Index(index),
+        }
+    }
+
+    pub fn key(&'a self, key: &'a str) -> Path<'a> {
+        Path {
+            parent: Some(self),
+            step: Step::Key(key),
+        }
+    }
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parent_is_root = match self.parent {
+            Some(parent) => {
+                parent.fmt(f)?;
+                matches!((parent.parent, parent.step), (None, Step::Root))
+            }
+            None => true,
+        };
+        match self.step {
+            Step::Root => Ok(()),
+            Step::Name(name) if parent_is_root => f.write_str(name),
+            Step::Name(name) => write!(f, ".{name}"),
+            Step::Index(index) => write!(f, "[{index}]"),
+            Step::Key(key) => write!(f, "[{key}]"),
+        }
+    }
+}
+
+/// Why a field was refused; the wire form is the cause's `reason`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    NotFound,
+    Required,
+    Duplicate,
+    Invalid,
+    NotSupported,
+    Forbidden,
+    TooLong,
+    TooMany,
+    Internal,
+    TypeInvalid,
+}
+
+impl ErrorKind {
+    /// The `reason` of the cause in a Status.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::NotFound => "FieldValueNotFound",
+            Self::Required => "FieldValueRequired",
+            Self::Duplicate => "FieldValueDuplicate",
+            Self::Invalid => "FieldValueInvalid",
+            Self::NotSupported => "FieldValueNotSupported",
+            Self::Forbidden => "FieldValueForbidden",
+            Self::TooLong => "FieldValueTooLong",
+            Self::TooMany => "FieldValueTooMany",
+            Self::Internal => "InternalError",
+            Self::TypeInvalid => "FieldValueTypeInvalid",
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::NotFound => "Not found",
+            Self::Required => "Required value",
+            Self::Duplicate => "Duplicate value",
+            Self::Invalid | Self::TypeInvalid => "Invalid value",
+            Self::NotSupported => "Unsupported value",
+            Self::Forbidden => "Forbidden",
+            Self::TooLong => "Too long",
+            Self::TooMany => "Too many",
+            Self::Internal => "Internal error",
+        }
+    }
+}
+
+/// One refused field. `Display` is the full message: `spec.x: Invalid value: "y": must …`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FieldError {
+    pub kind: ErrorKind,
+    pub field: String,
+    /// The value as it is shown in the message, already formatted; `None` where none is shown.
+    pub value: Option<String>,
+    pub detail: String,
+}
+
+/// Errors of one object, in the order in which Kubernetes reports them.
+pub type ErrorList = Vec<FieldError>;
+
+impl FieldError {
+    fn new(
+        kind: ErrorKind,
+        path: &Path<'_>,
+        value: Option<String>,
+        detail: impl Into<String>,
+    ) -> Self {
+        Self {
+            kind,
+            field: path.to_string(),
+            value,
+            detail: detail.into(),
+        }
+    }
+
+    pub fn not_found(path: &Path<'_>, value: &Value) -> Self {
+        Self::new(ErrorKind::NotFound, path, Some(show(value)), "")
+    }
+
+    pub fn required(path: &Path<'_>, detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Required, path, None, detail)
+    }
+
+    pub fn duplicate(path: &Path<'_>, value: &Value) -> Self {
+        Self::new(ErrorKind::Duplicate, path, Some(show(value)), "")
+    }
+
+    pub fn invalid(path: &Path<'_>, value: &Value, detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Invalid, path, Some(show(value)), detail)
+    }
+
+    pub fn type_invalid(path: &Path<'_>, value: &Value, detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::TypeInvalid, path, Some(show(value)), detail)
+    }
+
+    /// An invalid string, the most common case.
+    pub fn invalid_str(path: &Path<'_>, value: &str, detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Invalid, path, Some(show_str(value)), detail)
+    }
+
+    /// An invalid value whose shown form the caller has made.
+    pub fn invalid_shown(
+        path: &Path<'_>,
+        shown: impl Into<String>,
+        detail: impl Into<String>,
+    ) -> Self {
+        Self::new(ErrorKind::Invalid, path, Some(shown.into()), detail)
+    }
+
+    /// `Unsupported value: "x": supported values: "a", "b"`; the list is given in its shown order.
+    pub fn not_supported(path: &Path<'_>, value: &Value, supported: &[&str]) -> Self {
+        let detail = if supported.is_empty() {
+            String::new()
+        } else {
+            let quoted: Vec<String> = supported.iter().map(|s| format!("{s:?}")).collect();
+            format!("supported values: {}", quoted.join(", "))
+        };
+        Self::new(ErrorKind::NotSupported, path, Some(show(value)), detail)
+    }
+
+    pub fn forbidden(path: &Path<'_>, detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Forbidden, path, None, detail)
+    }
+
+    /// `Too long: may not be more than N bytes`.
+    pub fn too_long(path: &Path<'_>, max_bytes: usize) -> Self {
+        Self::new(
+            ErrorKind::TooLong,
+            path,
+            None,
+            format!("may not be more than {max_bytes} bytes"),
+        )
+    }
+
+    /// `Too many: N: must have at most M items`.
+    pub fn too_many(path: &Path<'_>, actual: usize, max: usize) -> Self {
+        let noun = if max == 1 { "item" } else { "items" };
+        Self::new(
+            ErrorKind::TooMany,
+            path,
+            Some(actual.to_string()),
+            format!("must have at most {max} {noun}"),
+        )
+    }
+
+    pub fn internal(path: &Path<'_>, detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Internal, path, None, detail)
+    }
+
+    /// The message without the field: what stands in a cause of a Status.
+    pub fn body(&self) -> String {
+        let mut text = self.kind.text().to_owned();
+        if let Some(value) = &self.value {
+            text.push_str(": ");
+            text.push_str(value);
+        }
+        if !self.detail.is_empty() {
+            text.push_str(": ");
+            text.push_str(&self.detail);
+        }
+        text
+    }
+}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.body())
+    }
+}
+
+/// A value as messages show it: strings quoted, scalars plain, the rest as JSON.
+pub fn show(value: &Value) -> String {
+    match value {
+        Value::String(text) => show_str(text),
+        other => other.to_string(),
+    }
+}
+
+/// A string as messages show it: quoted with Go's escapes.
+pub fn show_str(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{7}' => out.push_str("\\a"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{b}' => out.push_str("\\v"),
+            '\u{c}' => out.push_str("\\f"),
+            c if (c as u32) < 0x20 || c as u32 == 0x7f => {
+                out.push_str(&format!("\\x{:02x}", c as u32))
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_and_messages() {
+        let spec = Path::new("spec");
+        let containers = spec.child("containers");
+        let first = containers.index(0);
+        let name = first.child("name");
+        assert_eq!(name.to_string(), "spec.containers[0].name");
+        assert_eq!(Path::ROOT.child("a").to_string(), "a");
+        let error = FieldError::invalid_str(&name, "A\"b", "must be lower case");
+        assert_eq!(
+            error.to_string(),
+            r#"spec.containers[0].name: Invalid value: "A\"b": must be lower case"#
+        );
+        let error = FieldError::not_supported(&name, &Value::from("x"), &["a", "b"]);
+        assert_eq!(
+            error.body(),
+            r#"Unsupported value: "x": supported values: "a", "b""#
+        );
+    }
+}

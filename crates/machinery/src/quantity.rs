@@ -1,0 +1,1 @@
+//! Resource quantities: parse, compare, canonical form.

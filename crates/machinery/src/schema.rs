@@ -1,0 +1,286 @@
+//! One schema model for built-in kinds and custom resources.
+//!
+//! A [`Schema`] is an arena of nodes. Code walks it with the copyable [`SchemaRef`]; what a usage of a
+//! type adds (list type, merge key, default, protobuf number) sits on the node or field that uses it.
+
+use serde_json::Value;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What a value looks like in JSON, and how protobuf carries it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Shape {
+    /// Anything at all; fields inside are unknown and kept (RawExtension, JSON, FieldsV1).
+    Any,
+    /// A struct: known fields only.
+    Object,
+    /// A map from string to one type of value.
+    Map,
+    List,
+    String,
+    /// Base64 in JSON, bytes in protobuf.
+    Bytes,
+    Int32,
+    Int64,
+    /// A floating-point number.
+    Number,
+    Boolean,
+    Quantity,
+    IntOrString,
+    /// RFC 3339 with seconds.
+    Time,
+    /// RFC 3339 with microseconds.
+    MicroTime,
+    /// A Go duration string such as `1h0m0s`.
+    Duration,
+}
+
+/// How server-side apply treats a list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ListType {
+    #[default]
+    Atomic,
+    Set,
+    Map,
+}
+
+/// What strategic merge patch does with a field.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PatchStrategy {
+    pub merge: bool,
+    pub replace: bool,
+    pub retain_keys: bool,
+}
+
+/// Where a field stands in protobuf.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Proto {
+    /// 0: the field is not in protobuf under its own number.
+    pub number: u32,
+    pub wire: ProtoType,
+}
+
+/// The declared protobuf type of a scalar; messages and maps follow the node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProtoType {
+    #[default]
+    Message,
+    String,
+    Bytes,
+    Bool,
+    Int32,
+    Int64,
+    UInt32,
+    UInt64,
+    Double,
+}
+
+/// When a struct's field is written: what Go's `omitempty`, pointers and plain values come to on the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Presence {
+    /// A zero value (`0`, `""`, `false`, empty list or map, `null`) is left out.
+    #[default]
+    OmitZero,
+    /// Left out when absent or `null`; a zero value is kept (an optional pointer).
+    OmitAbsent,
+    /// Always written: the zero value stands in when absent (`{}`, `""`, `0`, `null` for lists).
+    Always,
+}
+
+/// Position of a node in its arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NodeId(pub u32);
+
+/// One type or one usage of a list or map.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// `io.k8s.api.core.v1.Container` for named types, empty for the others.
+    pub name: Arc<str>,
+    pub shape: Shape,
+    /// Fields of an object, sorted by JSON name.
+    pub fields: Vec<Field>,
+    /// The item of a list or the value of a map.
+    pub element: Option<NodeId>,
+    /// Default of an element (items that default to `{}` or `""`).
+    pub element_default: Option<Value>,
+    pub list_type: ListType,
+    pub map_keys: Vec<Arc<str>>,
+    /// Maps and structs: replaced as a whole by server-side apply.
+    pub atomic: bool,
+    pub enumeration: Vec<Arc<str>>,
+    /// `null` is a value of its own (custom resources).
+    pub nullable: bool,
+    /// Unknown fields below are kept (custom resources).
+    pub preserve_unknown: bool,
+    /// Group, version and kind of a top-level type.
+    pub gvks: Vec<(Arc<str>, Arc<str>, Arc<str>)>,
+    /// JSON names that protobuf nests in one message of its own, with that message's number.
+    pub nested: Vec<Nested>,
+}
+
+/// Fields that JSON inlines and protobuf puts into a message of their own.
+#[derive(Clone, Debug)]
+pub struct Nested {
+    pub number: u32,
+    /// An object node of this arena holding the fields with their numbers.
+    pub node: NodeId,
+}
+
+#[derive(Clone, Debug)]
+pub struct Field {
+    pub name: Arc<str>,
+    pub node: NodeId,
+    pub required: bool,
+    pub default: Option<Value>,
+    pub patch: PatchStrategy,
+    pub merge_key: Option<Arc<str>>,
+    /// This usage of a struct or map is replaced as a whole, whatever its type says.
+    pub atomic: bool,
+    /// This usage merges field by field, whatever its type says (`map-type: granular`).
+    pub granular: bool,
+    pub presence: Presence,
+    pub proto: Proto,
+}
+
+/// An arena of types with names.
+#[derive(Clone, Debug, Default)]
+pub struct Schema {
+    pub nodes: Vec<Node>,
+    pub names: HashMap<Arc<str>, NodeId>,
+    pub kinds: HashMap<(Arc<str>, Arc<str>, Arc<str>), NodeId>,
+}
+
+/// A node with its arena: what every walker carries.
+#[derive(Clone, Copy, Debug)]
+pub struct SchemaRef<'a> {
+    pub schema: &'a Schema,
+    pub id: NodeId,
+    /// This usage is atomic (or, if `Some(false)`, granular) whatever the type says.
+    atomic: Option<bool>,
+}
+
+impl Node {
+    /// A node of a shape with everything else empty.
+    pub fn of(shape: Shape) -> Self {
+        Self {
+            name: Arc::from(""),
+            shape,
+            fields: Vec::new(),
+            element: None,
+            element_default: None,
+            list_type: ListType::Atomic,
+            map_keys: Vec::new(),
+            atomic: false,
+            enumeration: Vec::new(),
+            nullable: false,
+            preserve_unknown: false,
+            gvks: Vec::new(),
+            nested: Vec::new(),
+        }
+    }
+}
+
+impl Schema {
+    pub fn at(&self, id: NodeId) -> SchemaRef<'_> {
+        SchemaRef {
+            schema: self,
+            id,
+            atomic: None,
+        }
+    }
+
+    /// A type by its full name: `io.k8s.api.core.v1.Pod`.
+    pub fn named(&self, name: &str) -> Option<SchemaRef<'_>> {
+        self.names.get(name).map(|id| self.at(*id))
+    }
+
+    /// The type of a top-level kind.
+    pub fn kind(&self, group: &str, version: &str, kind: &str) -> Option<SchemaRef<'_>> {
+        let key = (Arc::from(group), Arc::from(version), Arc::from(kind));
+        self.kinds.get(&key).map(|id| self.at(*id))
+    }
+
+    /// Adds a node and gives its id.
+    pub fn push(&mut self, node: Node) -> NodeId {
+        let id = NodeId(u32::try_from(self.nodes.len()).expect("fewer than 2^32 schema nodes"));
+        self.nodes.push(node);
+        id
+    }
+}
+
+impl<'a> SchemaRef<'a> {
+    pub fn node(self) -> &'a Node {
+        &self.schema.nodes[self.id.0 as usize]
+    }
+
+    pub fn shape(self) -> Shape {
+        self.node().shape
+    }
+
+    pub fn fields(self) -> &'a [Field] {
+        &self.node().fields
+    }
+
+    /// The declaration of a struct's field.
+    pub fn field_decl(self, name: &str) -> Option<&'a Field> {
+        let fields = &self.node().fields;
+        fields
+            .binary_search_by(|f| f.name.as_ref().cmp(name))
+            .ok()
+            .map(|i| &fields[i])
+    }
+
+    /// The type of a struct's field, with what this usage adds.
+    pub fn field(self, name: &str) -> Option<SchemaRef<'a>> {
+        self.field_decl(name).map(|f| self.of_field(f))
+    }
+
+    /// The type behind a field declaration of this node.
+    pub fn of_field(self, field: &Field) -> SchemaRef<'a> {
+        let atomic = match (field.atomic, field.granular) {
+            (true, _) => Some(true),
+            (_, true) => Some(false),
+            _ => None,
+        };
+        SchemaRef {
+            schema: self.schema,
+            id: field.node,
+            atomic,
+        }
+    }
+
+    /// The item of a list or the value of a map.
+    pub fn element(self) -> Option<SchemaRef<'a>> {
+        self.node().element.map(|id| self.schema.at(id))
+    }
+
+    /// The type of what stands under `name`: a struct's field or any key of a map.
+    pub fn child(self, name: &str) -> Option<SchemaRef<'a>> {
+        match self.shape() {
+            Shape::Object => self.field(name),
+            Shape::Map => self.element(),
+            _ => None,
+        }
+    }
+
+    /// Replaced as a whole by server-side apply: scalars, atomic lists, atomic structs and maps.
+    pub fn is_atomic(self) -> bool {
+        match self.shape() {
+            Shape::Object | Shape::Map => self.atomic.unwrap_or(self.node().atomic),
+            Shape::List => self.node().list_type == ListType::Atomic,
+            _ => true,
+        }
+    }
+
+    pub fn list_type(self) -> ListType {
+        self.node().list_type
+    }
+
+    pub fn map_keys(self) -> &'a [Arc<str>] {
+        &self.node().map_keys
+    }
+
+    pub fn preserves_unknown(self) -> bool {
+        self.shape() == Shape::Any || self.node().preserve_unknown
+    }
+}
