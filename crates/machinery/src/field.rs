@@ -22,37 +22,22 @@ enum Step<'a> {
 
 impl<'a> Path<'a> {
     /// The empty path: the object itself.
-    pub const ROOT: Path<'static> = Path {
-        parent: None,
-        step: Step::Root,
-    };
+    pub const ROOT: Path<'static> = Path { parent: None, step: Step::Root };
 
     pub fn new(name: &'a str) -> Path<'a> {
-        Path {
-            parent: None,
-            step: Step::Name(name),
-        }
+        Path { parent: None, step: Step::Name(name) }
     }
 
     pub fn child(&'a self, name: &'a str) -> Path<'a> {
-        Path {
-            parent: Some(self),
-            step: Step::Name(name),
-        }
+        Path { parent: Some(self), step: Step::Name(name) }
     }
 
     pub fn index(&'a self, index: usize) -> Path<'a> {
-        Path {
-            parent: Some(self),
-            step: Step::Index(index),
-        }
+        Path { parent: Some(self), step: Step::Index(index) }
     }
 
     pub fn key(&'a self, key: &'a str) -> Path<'a> {
-        Path {
-            parent: Some(self),
-            step: Step::Key(key),
-        }
+        Path { parent: Some(self), step: Step::Key(key) }
     }
 }
 
@@ -136,18 +121,8 @@ pub struct FieldError {
 pub type ErrorList = Vec<FieldError>;
 
 impl FieldError {
-    fn new(
-        kind: ErrorKind,
-        path: &Path<'_>,
-        value: Option<String>,
-        detail: impl Into<String>,
-    ) -> Self {
-        Self {
-            kind,
-            field: path.to_string(),
-            value,
-            detail: detail.into(),
-        }
+    fn new(kind: ErrorKind, path: &Path<'_>, value: Option<String>, detail: impl Into<String>) -> Self {
+        Self { kind, field: path.to_string(), value, detail: detail.into() }
     }
 
     pub fn not_found(path: &Path<'_>, value: &Value) -> Self {
@@ -176,11 +151,7 @@ impl FieldError {
     }
 
     /// An invalid value whose shown form the caller has made.
-    pub fn invalid_shown(
-        path: &Path<'_>,
-        shown: impl Into<String>,
-        detail: impl Into<String>,
-    ) -> Self {
+    pub fn invalid_shown(path: &Path<'_>, shown: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::new(ErrorKind::Invalid, path, Some(shown.into()), detail)
     }
 
@@ -201,12 +172,7 @@ impl FieldError {
 
     /// `Too long: may not be more than N bytes`.
     pub fn too_long(path: &Path<'_>, max_bytes: usize) -> Self {
-        Self::new(
-            ErrorKind::TooLong,
-            path,
-            None,
-            format!("may not be more than {max_bytes} bytes"),
-        )
+        Self::new(ErrorKind::TooLong, path, None, format!("may not be more than {max_bytes} bytes"))
     }
 
     /// `Too many: N: must have at most M items`.
@@ -268,9 +234,7 @@ pub fn show_str(text: &str) -> String {
             '\u{8}' => out.push_str("\\b"),
             '\u{b}' => out.push_str("\\v"),
             '\u{c}' => out.push_str("\\f"),
-            c if (c as u32) < 0x20 || c as u32 == 0x7f => {
-                out.push_str(&format!("\\x{:02x}", c as u32))
-            }
+            c if (c as u32) < 0x20 || c as u32 == 0x7f => out.push_str(&format!("\\x{:02x}", c as u32)),
             c => out.push(c),
         }
     }
@@ -296,9 +260,6 @@ mod tests {
             r#"spec.containers[0].name: Invalid value: "A\"b": must be lower case"#
         );
         let error = FieldError::not_supported(&name, &Value::from("x"), &["a", "b"]);
-        assert_eq!(
-            error.body(),
-            r#"Unsupported value: "x": supported values: "a", "b""#
-        );
+        assert_eq!(error.body(), r#"Unsupported value: "x": supported values: "a", "b""#);
     }
 }

@@ -20,11 +20,7 @@ pub struct GroupVersionResource {
 
 /// `v1` or `apps/v1`, as it stands in an object's `apiVersion`.
 pub fn api_version(group: &str, version: &str) -> String {
-    if group.is_empty() {
-        version.to_owned()
-    } else {
-        format!("{group}/{version}")
-    }
+    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
 }
 
 /// Splits an `apiVersion` into group and version; the core group is empty.
@@ -34,11 +30,7 @@ pub fn split_api_version(api_version: &str) -> (&str, &str) {
 
 impl GroupVersionKind {
     pub fn new(group: &str, version: &str, kind: &str) -> Self {
-        Self {
-            group: group.to_owned(),
-            version: version.to_owned(),
-            kind: kind.to_owned(),
-        }
+        Self { group: group.to_owned(), version: version.to_owned(), kind: kind.to_owned() }
     }
 
     pub fn api_version(&self) -> String {
@@ -48,11 +40,7 @@ impl GroupVersionKind {
 
 impl GroupVersionResource {
     pub fn new(group: &str, version: &str, resource: &str) -> Self {
-        Self {
-            group: group.to_owned(),
-            version: version.to_owned(),
-            resource: resource.to_owned(),
-        }
+        Self { group: group.to_owned(), version: version.to_owned(), resource: resource.to_owned() }
     }
 
     pub fn api_version(&self) -> String {

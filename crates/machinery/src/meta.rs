@@ -4,11 +4,7 @@ use serde_json::{Map, Value};
 
 /// `object.metadata.<field>` as a string; empty when absent.
 pub fn text<'a>(object: &'a Value, field: &str) -> &'a str {
-    object
-        .get("metadata")
-        .and_then(|m| m.get(field))
-        .and_then(Value::as_str)
-        .unwrap_or("")
+    object.get("metadata").and_then(|m| m.get(field)).and_then(Value::as_str).unwrap_or("")
 }
 
 pub fn name(object: &Value) -> &str {
@@ -42,37 +38,25 @@ pub fn child_mut<'a>(object: &'a mut Value, field: &str) -> &'a mut Map<String, 
     if !object.is_object() {
         *object = Value::Object(Map::new());
     }
-    let Value::Object(map) = object else {
-        unreachable!("made a map above")
-    };
-    let child = map
-        .entry(field)
-        .or_insert_with(|| Value::Object(Map::new()));
+    let Value::Object(map) = object else { unreachable!("made a map above") };
+    let child = map.entry(field).or_insert_with(|| Value::Object(Map::new()));
     if !child.is_object() {
         *child = Value::Object(Map::new());
     }
-    let Value::Object(child) = child else {
-        unreachable!("made a map above")
-    };
+    let Value::Object(child) = child else { unreachable!("made a map above") };
     child
 }
 
 pub fn labels(object: &Value) -> Option<&Map<String, Value>> {
-    metadata(object)
-        .and_then(|m| m.get("labels"))
-        .and_then(Value::as_object)
+    metadata(object).and_then(|m| m.get("labels")).and_then(Value::as_object)
 }
 
 pub fn annotations(object: &Value) -> Option<&Map<String, Value>> {
-    metadata(object)
-        .and_then(|m| m.get("annotations"))
-        .and_then(Value::as_object)
+    metadata(object).and_then(|m| m.get("annotations")).and_then(Value::as_object)
 }
 
 pub fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
-    annotations(object)
-        .and_then(|a| a.get(key))
-        .and_then(Value::as_str)
+    annotations(object).and_then(|a| a.get(key)).and_then(Value::as_str)
 }
 
 pub fn finalizers(object: &Value) -> &[Value] {
@@ -84,21 +68,13 @@ pub fn owner_references(object: &Value) -> &[Value] {
 }
 
 pub fn deletion_timestamp(object: &Value) -> Option<&str> {
-    metadata(object)
-        .and_then(|m| m.get("deletionTimestamp"))
-        .and_then(Value::as_str)
+    metadata(object).and_then(|m| m.get("deletionTimestamp")).and_then(Value::as_str)
 }
 
 pub fn generation(object: &Value) -> i64 {
-    metadata(object)
-        .and_then(|m| m.get("generation"))
-        .and_then(Value::as_i64)
-        .unwrap_or(0)
+    metadata(object).and_then(|m| m.get("generation")).and_then(Value::as_i64).unwrap_or(0)
 }
 
 fn list<'a>(object: &'a Value, field: &str) -> &'a [Value] {
-    metadata(object)
-        .and_then(|m| m.get(field))
-        .and_then(Value::as_array)
-        .map_or(&[], Vec::as_slice)
+    metadata(object).and_then(|m| m.get(field)).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }

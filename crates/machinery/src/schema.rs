@@ -182,11 +182,7 @@ impl Node {
 
 impl Schema {
     pub fn at(&self, id: NodeId) -> SchemaRef<'_> {
-        SchemaRef {
-            schema: self,
-            id,
-            atomic: None,
-        }
+        SchemaRef { schema: self, id, atomic: None }
     }
 
     /// A type by its full name: `io.k8s.api.core.v1.Pod`.
@@ -224,10 +220,7 @@ impl<'a> SchemaRef<'a> {
     /// The declaration of a struct's field.
     pub fn field_decl(self, name: &str) -> Option<&'a Field> {
         let fields = &self.node().fields;
-        fields
-            .binary_search_by(|f| f.name.as_ref().cmp(name))
-            .ok()
-            .map(|i| &fields[i])
+        fields.binary_search_by(|f| f.name.as_ref().cmp(name)).ok().map(|i| &fields[i])
     }
 
     /// The type of a struct's field, with what this usage adds.
@@ -242,11 +235,7 @@ impl<'a> SchemaRef<'a> {
             (_, true) => Some(false),
             _ => None,
         };
-        SchemaRef {
-            schema: self.schema,
-            id: field.node,
-            atomic,
-        }
+        SchemaRef { schema: self.schema, id: field.node, atomic }
     }
 
     /// The item of a list or the value of a map.

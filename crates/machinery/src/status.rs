@@ -37,22 +37,12 @@ pub type Result<T, E = Status> = std::result::Result<T, E>;
 
 /// `pods` or `deployments.apps`, as messages name a resource.
 pub fn qualified(group: &str, resource: &str) -> String {
-    if group.is_empty() {
-        resource.to_owned()
-    } else {
-        format!("{resource}.{group}")
-    }
+    if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") }
 }
 
 impl Status {
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            code,
-            reason,
-            message: message.into(),
-            details: None,
-            continue_token: None,
-        }
+        Self { code, reason, message: message.into(), details: None, continue_token: None }
     }
 
     #[must_use]
@@ -90,53 +80,35 @@ impl Status {
     }
 
     pub fn not_found(group: &str, resource: &str, name: &str) -> Self {
-        Self::new(
-            404,
-            "NotFound",
-            format!("{} {name:?} not found", qualified(group, resource)),
-        )
-        .about(group, resource, name)
+        Self::new(404, "NotFound", format!("{} {name:?} not found", qualified(group, resource)))
+            .about(group, resource, name)
     }
 
     /// A path that no resource answers.
     pub fn no_such_path() -> Self {
-        Self::new(
-            404,
-            "NotFound",
-            "the server could not find the requested resource",
-        )
-        .with_details(Details::default())
+        Self::new(404, "NotFound", "the server could not find the requested resource")
+            .with_details(Details::default())
     }
 
     pub fn method_not_allowed(group: &str, resource: &str, verb: &str) -> Self {
         Self::new(
             405,
             "MethodNotAllowed",
-            format!(
-                "{verb} is not supported on resources of kind {:?}",
-                qualified(group, resource)
-            ),
+            format!("{verb} is not supported on resources of kind {:?}", qualified(group, resource)),
         )
         .about(group, resource, "")
     }
 
     pub fn already_exists(group: &str, resource: &str, name: &str) -> Self {
-        Self::new(
-            409,
-            "AlreadyExists",
-            format!("{} {name:?} already exists", qualified(group, resource)),
-        )
-        .about(group, resource, name)
+        Self::new(409, "AlreadyExists", format!("{} {name:?} already exists", qualified(group, resource)))
+            .about(group, resource, name)
     }
 
     pub fn conflict(group: &str, resource: &str, name: &str, why: impl fmt::Display) -> Self {
         Self::new(
             409,
             "Conflict",
-            format!(
-                "Operation cannot be fulfilled on {} {name:?}: {why}",
-                qualified(group, resource)
-            ),
+            format!("Operation cannot be fulfilled on {} {name:?}: {why}", qualified(group, resource)),
         )
         .about(group, resource, name)
     }
@@ -153,20 +125,12 @@ impl Status {
     pub fn invalid(group: &str, kind: &str, name: &str, errors: &ErrorList) -> Self {
         let causes = errors
             .iter()
-            .map(|e| Cause {
-                reason: e.kind.reason().to_owned(),
-                message: e.body(),
-                field: e.field.clone(),
-            })
+            .map(|e| Cause { reason: e.kind.reason().to_owned(), message: e.body(), field: e.field.clone() })
             .collect();
         let mut status = Self::new(
             422,
             "Invalid",
-            format!(
-                "{} {name:?} is invalid: {}",
-                qualified(group, kind),
-                aggregate(errors)
-            ),
+            format!("{} {name:?} is invalid: {}", qualified(group, kind), aggregate(errors)),
         )
         .about(group, kind, name);
         if let Some(details) = &mut status.details {
@@ -188,23 +152,13 @@ impl Status {
     }
 
     pub fn too_many_requests(message: impl Into<String>, retry_after_seconds: u32) -> Self {
-        Self::new(429, "TooManyRequests", message).with_details(Details {
-            retry_after_seconds,
-            ..Details::default()
-        })
+        Self::new(429, "TooManyRequests", message)
+            .with_details(Details { retry_after_seconds, ..Details::default() })
     }
 
     pub fn internal(message: impl fmt::Display) -> Self {
-        Self::new(
-            500,
-            "InternalError",
-            format!("Internal error occurred: {message}"),
-        )
-        .with_details(Details {
-            causes: vec![Cause {
-                message: message.to_string(),
-                ..Cause::default()
-            }],
+        Self::new(500, "InternalError", format!("Internal error occurred: {message}")).with_details(Details {
+            causes: vec![Cause { message: message.to_string(), ..Cause::default() }],
             ..Details::default()
         })
     }
@@ -214,10 +168,7 @@ impl Status {
     }
 
     pub fn timeout(message: impl Into<String>, retry_after_seconds: u32) -> Self {
-        Self::new(504, "Timeout", message).with_details(Details {
-            retry_after_seconds,
-            ..Details::default()
-        })
+        Self::new(504, "Timeout", message).with_details(Details { retry_after_seconds, ..Details::default() })
     }
 
     /// The `Status` object.
@@ -230,14 +181,7 @@ impl Status {
         object.insert("kind".to_owned(), json!("Status"));
         object.insert("apiVersion".to_owned(), json!("v1"));
         object.insert("metadata".to_owned(), Value::Object(metadata));
-        object.insert(
-            "status".to_owned(),
-            json!(if self.code < 400 {
-                "Success"
-            } else {
-                "Failure"
-            }),
-        );
+        object.insert("status".to_owned(), json!(if self.code < 400 { "Success" } else { "Failure" }));
         if !self.message.is_empty() {
             object.insert("message".to_owned(), json!(self.message));
         }
@@ -255,12 +199,9 @@ impl Status {
 impl Details {
     fn to_value(&self) -> Value {
         let mut object = Map::new();
-        for (field, text) in [
-            ("name", &self.name),
-            ("group", &self.group),
-            ("kind", &self.kind),
-            ("uid", &self.uid),
-        ] {
+        for (field, text) in
+            [("name", &self.name), ("group", &self.group), ("kind", &self.kind), ("uid", &self.uid)]
+        {
             if !text.is_empty() {
                 object.insert(field.to_owned(), json!(text));
             }
@@ -270,10 +211,7 @@ impl Details {
             object.insert("causes".to_owned(), Value::Array(causes));
         }
         if self.retry_after_seconds > 0 {
-            object.insert(
-                "retryAfterSeconds".to_owned(),
-                json!(self.retry_after_seconds),
-            );
+            object.insert("retryAfterSeconds".to_owned(), json!(self.retry_after_seconds));
         }
         Value::Object(object)
     }
@@ -282,11 +220,7 @@ impl Details {
 impl Cause {
     fn to_value(&self) -> Value {
         let mut object = Map::new();
-        for (field, text) in [
-            ("reason", &self.reason),
-            ("message", &self.message),
-            ("field", &self.field),
-        ] {
+        for (field, text) in [("reason", &self.reason), ("message", &self.message), ("field", &self.field)] {
             if !text.is_empty() {
                 object.insert(field.to_owned(), json!(text));
             }
