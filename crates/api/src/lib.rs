@@ -6,6 +6,7 @@
 
 pub mod kind;
 pub mod kinds;
+pub mod resources;
 pub mod schema;
 
 pub use kind::{Kind, Scope};

@@ -1,0 +1,6 @@
+//! ClusterRole.
+
+use crate::{Kind, Scope};
+
+pub static KIND: Kind =
+    Kind { ..Kind::new("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", Scope::Cluster) };

@@ -1,0 +1,13 @@
+//! ClusterRoleBinding.
+
+use crate::{Kind, Scope};
+
+pub static KIND: Kind = Kind {
+    ..Kind::new(
+        "rbac.authorization.k8s.io",
+        "v1",
+        "ClusterRoleBinding",
+        "clusterrolebindings",
+        Scope::Cluster,
+    )
+};

@@ -1,0 +1,6 @@
+//! ControllerRevision.
+
+use crate::{Kind, Scope};
+
+pub static KIND: Kind =
+    Kind { ..Kind::new("apps", "v1", "ControllerRevision", "controllerrevisions", Scope::Namespaced) };

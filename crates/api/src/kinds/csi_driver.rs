@@ -1,0 +1,6 @@
+//! CSIDriver.
+
+use crate::{Kind, Scope};
+
+pub static KIND: Kind =
+    Kind { ..Kind::new("storage.k8s.io", "v1", "CSIDriver", "csidrivers", Scope::Cluster) };

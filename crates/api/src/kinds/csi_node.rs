@@ -1,0 +1,5 @@
+//! CSINode.
+
+use crate::{Kind, Scope};
+
+pub static KIND: Kind = Kind { ..Kind::new("storage.k8s.io", "v1", "CSINode", "csinodes", Scope::Cluster) };

@@ -1,0 +1,5 @@
+//! DaemonSet.
+
+use crate::{Kind, Scope};
+
+pub static KIND: Kind = Kind { ..Kind::new("apps", "v1", "DaemonSet", "daemonsets", Scope::Namespaced) };

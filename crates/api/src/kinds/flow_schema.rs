@@ -1,0 +1,6 @@
+//! FlowSchema.
+
+use crate::{Kind, Scope};
+
+pub static KIND: Kind =
+    Kind { ..Kind::new("flowcontrol.apiserver.k8s.io", "v1", "FlowSchema", "flowschemas", Scope::Cluster) };

@@ -1,0 +1,6 @@
+//! Ingress.
+
+use crate::{Kind, Scope};
+
+pub static KIND: Kind =
+    Kind { ..Kind::new("networking.k8s.io", "v1", "Ingress", "ingresses", Scope::Namespaced) };

@@ -1,0 +1,6 @@
+//! IngressClass.
+
+use crate::{Kind, Scope};
+
+pub static KIND: Kind =
+    Kind { ..Kind::new("networking.k8s.io", "v1", "IngressClass", "ingressclasses", Scope::Cluster) };

@@ -1,0 +1,13 @@
+//! MutatingWebhookConfiguration.
+
+use crate::{Kind, Scope};
+
+pub static KIND: Kind = Kind {
+    ..Kind::new(
+        "admissionregistration.k8s.io",
+        "v1",
+        "MutatingWebhookConfiguration",
+        "mutatingwebhookconfigurations",
+        Scope::Cluster,
+    )
+};

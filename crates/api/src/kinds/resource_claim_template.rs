@@ -1,0 +1,7 @@
+//! ResourceClaimTemplate.
+
+use crate::{Kind, Scope};
+
+pub static KIND: Kind = Kind {
+    ..Kind::new("resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates", Scope::Namespaced)
+};

@@ -1,0 +1,6 @@
+//! RoleBinding.
+
+use crate::{Kind, Scope};
+
+pub static KIND: Kind =
+    Kind { ..Kind::new("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings", Scope::Namespaced) };

@@ -1,0 +1,6 @@
+//! ServiceCIDR.
+
+use crate::{Kind, Scope};
+
+pub static KIND: Kind =
+    Kind { ..Kind::new("networking.k8s.io", "v1", "ServiceCIDR", "servicecidrs", Scope::Cluster) };

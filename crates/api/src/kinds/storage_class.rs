@@ -1,0 +1,6 @@
+//! StorageClass.
+
+use crate::{Kind, Scope};
+
+pub static KIND: Kind =
+    Kind { ..Kind::new("storage.k8s.io", "v1", "StorageClass", "storageclasses", Scope::Cluster) };

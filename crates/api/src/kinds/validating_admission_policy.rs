@@ -1,0 +1,13 @@
+//! ValidatingAdmissionPolicy.
+
+use crate::{Kind, Scope};
+
+pub static KIND: Kind = Kind {
+    ..Kind::new(
+        "admissionregistration.k8s.io",
+        "v1",
+        "ValidatingAdmissionPolicy",
+        "validatingadmissionpolicies",
+        Scope::Cluster,
+    )
+};

@@ -1,0 +1,13 @@
+//! ValidatingAdmissionPolicyBinding.
+
+use crate::{Kind, Scope};
+
+pub static KIND: Kind = Kind {
+    ..Kind::new(
+        "admissionregistration.k8s.io",
+        "v1",
+        "ValidatingAdmissionPolicyBinding",
+        "validatingadmissionpolicybindings",
+        Scope::Cluster,
+    )
+};

@@ -1,0 +1,6 @@
+//! VolumeAttachment.
+
+use crate::{Kind, Scope};
+
+pub static KIND: Kind =
+    Kind { ..Kind::new("storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments", Scope::Cluster) };
