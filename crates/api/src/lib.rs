@@ -6,7 +6,9 @@
 
 pub mod kind;
 pub mod kinds;
+pub mod pod_spec;
 pub mod resources;
 pub mod schema;
+pub mod value;
 
 pub use kind::{Kind, Scope};
