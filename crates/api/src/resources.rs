@@ -964,3 +964,48 @@ pub static RESOURCES: &[Resource] = &[
         subresources: &[sub("status", "", "", "PriorityLevelConfiguration", GET_PATCH_UPDATE)],
     },
 ];
+
+/// Where a group version stands in discovery: groups and versions with higher numbers come first.
+#[derive(Debug)]
+pub struct Priority {
+    pub group: &'static str,
+    pub version: &'static str,
+    pub group_minimum: i32,
+    pub version_priority: i32,
+}
+
+const fn priority(
+    group: &'static str,
+    version: &'static str,
+    group_minimum: i32,
+    version_priority: i32,
+) -> Priority {
+    Priority { group, version, group_minimum, version_priority }
+}
+
+/// The rank of every built-in group version: what its local APIService says, highest first. The group of
+/// APIServices themselves has no APIService and stands before all others.
+pub static PRIORITIES: &[Priority] = &[
+    priority("apiregistration.k8s.io", "v1", 20001, 0),
+    priority("", "v1", 18000, 1),
+    priority("apps", "v1", 17800, 15),
+    priority("events.k8s.io", "v1", 17750, 15),
+    priority("authentication.k8s.io", "v1", 17700, 15),
+    priority("authorization.k8s.io", "v1", 17600, 15),
+    priority("autoscaling", "v2", 17500, 30),
+    priority("autoscaling", "v1", 17500, 15),
+    priority("batch", "v1", 17400, 15),
+    priority("certificates.k8s.io", "v1", 17300, 15),
+    priority("networking.k8s.io", "v1", 17200, 15),
+    priority("policy", "v1", 17100, 15),
+    priority("rbac.authorization.k8s.io", "v1", 17000, 15),
+    priority("storage.k8s.io", "v1", 16800, 15),
+    priority("admissionregistration.k8s.io", "v1", 16700, 15),
+    priority("apiextensions.k8s.io", "v1", 16700, 15),
+    priority("scheduling.k8s.io", "v1", 16600, 15),
+    priority("coordination.k8s.io", "v1", 16500, 15),
+    priority("node.k8s.io", "v1", 16300, 15),
+    priority("discovery.k8s.io", "v1", 16200, 15),
+    priority("resource.k8s.io", "v1", 16200, 21),
+    priority("flowcontrol.apiserver.k8s.io", "v1", 16100, 21),
+];

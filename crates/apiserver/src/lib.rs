@@ -1,1 +1,3 @@
 //! The API server: request chain, registry, watch cache, discovery, OpenAPI.
+
+pub mod discovery;

@@ -1,0 +1,106 @@
+//! Compares every discovery document with what a stock Kubernetes API server answers.
+
+use super::*;
+use api::resources::RESOURCES;
+use std::path::{Path, PathBuf};
+
+fn reference() -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/reference/discovery");
+    folder.is_dir().then_some(folder)
+}
+
+fn discovery() -> Discovery {
+    Discovery::new(built_in(RESOURCES), "127.0.0.1:6443")
+}
+
+#[test]
+fn documents_equal_the_reference() {
+    let Some(folder) = reference() else {
+        eprintln!("skipped: no reference data");
+        return;
+    };
+    let discovery = discovery();
+    let mut compared = 0;
+    for entry in std::fs::read_dir(&folder).expect("the folder lists") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        let text = std::fs::read(&path).expect("the file reads");
+        let want: Value = serde_json::from_slice(&text).expect("reference documents are JSON");
+        let got = match name.as_str() {
+            "root-paths" => discovery.root_paths(),
+            "api" => discovery.api_versions(),
+            "apis" => discovery.group_list(),
+            "aggregated-api" => discovery.aggregated_core_value(),
+            "aggregated-apis" => discovery.aggregated_groups_value(),
+            "api__v1" => discovery.resource_list("", "v1").expect("the core group"),
+            other => {
+                let parts: Vec<&str> = other.split("__").collect();
+                discovery.resource_list(parts[1], parts[2]).unwrap_or_else(|| panic!("{other} is missing"))
+            }
+        };
+        assert_eq!(got, want, "{name}");
+        compared += 1;
+    }
+    assert!(compared >= 27, "only {compared} documents compared");
+}
+
+#[test]
+fn etags_follow_the_content() {
+    let (a, b) = (discovery(), discovery());
+    assert_eq!(a.aggregated_groups().etag, b.aggregated_groups().etag);
+    assert_ne!(a.aggregated_groups().etag, a.aggregated_core().etag);
+    assert_eq!(a.aggregated_core().etag.len(), 128);
+    let quoted = format!("\"{}\"", a.aggregated_core().etag);
+    assert!(a.aggregated_core().matches(&quoted));
+    assert!(!a.aggregated_core().matches(&a.aggregated_core().etag));
+}
+
+#[test]
+fn a_group_says_its_preferred_version() {
+    let group = discovery().group("autoscaling").expect("a built-in group");
+    assert_eq!(group["preferredVersion"]["version"], "v2");
+    assert_eq!(group["versions"][1]["groupVersion"], "autoscaling/v1");
+    assert_eq!(discovery().group("nope"), None);
+    assert_eq!(discovery().group(""), None);
+}
+
+#[test]
+fn later_groups_find_their_place() {
+    let mut versions = built_in(RESOURCES);
+    for version in ["v1beta1", "v1", "v2alpha1"] {
+        versions.push(GroupVersion {
+            group: "example.com".into(),
+            version: version.into(),
+            group_priority: 1000,
+            version_priority: 100,
+            stale: version == "v1beta1",
+            resources: Vec::new(),
+        });
+    }
+    let discovery = Discovery::new(versions, "127.0.0.1:6443");
+    let last = discovery.group_list()["groups"].as_array().and_then(|groups| groups.last().cloned());
+    let last = last.expect("groups");
+    assert_eq!(last["name"], "example.com");
+    assert_eq!(last["preferredVersion"]["version"], "v1");
+    assert_eq!(last["versions"][2]["version"], "v2alpha1");
+    let aggregated = discovery.aggregated_groups_value();
+    assert_eq!(aggregated["items"][20]["versions"][1]["freshness"], "Stale");
+}
+
+#[test]
+fn storage_version_hashes_are_those_of_the_table() {
+    // Kinds that Kubernetes stores in another group or version than the one they are read in.
+    let elsewhere = [
+        ("CustomResourceDefinition", "apiextensions.k8s.io", "v1beta1"),
+        ("MutatingAdmissionPolicy", "admissionregistration.k8s.io", "v1beta1"),
+        ("MutatingAdmissionPolicyBinding", "admissionregistration.k8s.io", "v1beta1"),
+        ("Event", "", "v1"),
+        ("HorizontalPodAutoscaler", "autoscaling", "v2"),
+    ];
+    for row in RESOURCES.iter().filter(|row| !row.storage_version_hash.is_empty()) {
+        let stored = elsewhere.iter().find(|(kind, ..)| *kind == row.kind);
+        let (group, version) =
+            stored.map_or((row.group, row.version), |(_, group, version)| (group, version));
+        assert_eq!(storage_version_hash(group, version, row.kind), row.storage_version_hash, "{}", row.kind);
+    }
+}
