@@ -116,6 +116,33 @@ pub struct Node {
     pub gvks: Vec<(Arc<str>, Arc<str>, Arc<str>)>,
     /// JSON names that protobuf nests in one message of its own, with that message's number.
     pub nested: Vec<Nested>,
+    /// What type errors call this type where its shape alone does not say: `v1.PullPolicy`. Empty otherwise.
+    pub alias: Arc<str>,
+    /// Not a type of its own in OpenAPI: messages that only protobuf knows.
+    pub hidden: bool,
+    /// A list that protobuf wraps in a message of its own (field 1 repeats).
+    pub wrapped: bool,
+    /// JSON that is one of two things and protobuf a message with a field for each.
+    pub union: Option<Union>,
+    /// Fields and nested messages in the order of their protobuf numbers, set by [`Schema::finish`].
+    pub wire: Vec<Wire>,
+}
+
+/// The types of a custom resource's schema that are either a schema or something simpler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Union {
+    SchemaOrArray,
+    SchemaOrBool,
+    SchemaOrStrings,
+}
+
+/// One position of a protobuf message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wire {
+    /// Index into the node's fields.
+    Field(u16),
+    /// Index into the node's nested messages.
+    Nested(u16),
 }
 
 /// Fields that JSON inlines and protobuf puts into a message of their own.
@@ -139,7 +166,28 @@ pub struct Field {
     /// This usage merges field by field, whatever its type says (`map-type: granular`).
     pub granular: bool,
     pub presence: Presence,
+    /// Absent and zero differ: protobuf leaves it out only when absent, and `Always` writes `null`.
+    pub pointer: bool,
     pub proto: Proto,
+}
+
+impl Field {
+    /// A field of a type with everything else at its plainest.
+    pub fn new(name: &str, node: NodeId) -> Self {
+        Self {
+            name: Arc::from(name),
+            node,
+            required: false,
+            default: None,
+            patch: PatchStrategy::default(),
+            merge_key: None,
+            atomic: false,
+            granular: false,
+            presence: Presence::default(),
+            pointer: false,
+            proto: Proto::default(),
+        }
+    }
 }
 
 /// An arena of types with names.
@@ -176,6 +224,11 @@ impl Node {
             preserve_unknown: false,
             gvks: Vec::new(),
             nested: Vec::new(),
+            alias: Arc::from(""),
+            hidden: false,
+            wrapped: false,
+            union: None,
+            wire: Vec::new(),
         }
     }
 }
@@ -194,6 +247,25 @@ impl Schema {
     pub fn kind(&self, group: &str, version: &str, kind: &str) -> Option<SchemaRef<'_>> {
         let key = (Arc::from(group), Arc::from(version), Arc::from(kind));
         self.kinds.get(&key).map(|id| self.at(*id))
+    }
+
+    /// Sorts every struct's fields by name and works out the order protobuf writes them in.
+    /// To be called once, when all nodes are there.
+    pub fn finish(&mut self) {
+        for node in &mut self.nodes {
+            node.fields.sort_by(|a, b| a.name.cmp(&b.name));
+            let mut wire: Vec<(u32, Wire)> = Vec::new();
+            for (index, field) in (0u16..).zip(&node.fields) {
+                if field.proto.number != 0 {
+                    wire.push((field.proto.number, Wire::Field(index)));
+                }
+            }
+            for (index, nested) in (0u16..).zip(&node.nested) {
+                wire.push((nested.number, Wire::Nested(index)));
+            }
+            wire.sort_by_key(|(number, _)| *number);
+            node.wire = wire.into_iter().map(|(_, wire)| wire).collect();
+        }
     }
 
     /// Adds a node and gives its id.
