@@ -9,6 +9,7 @@ pub mod kinds;
 pub mod pod_spec;
 pub mod resources;
 pub mod schema;
+pub mod validation;
 pub mod value;
 
 pub use kind::{Kind, Scope};

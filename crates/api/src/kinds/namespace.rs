@@ -1,5 +1,94 @@
-//! Namespace.
+//! Namespace. Its two-phase deletion is the registry's.
 
+use crate::value::Fields;
 use crate::{Kind, Scope};
+use machinery::Value;
+use machinery::meta;
+use serde_json::json;
 
-pub static KIND: Kind = Kind { ..Kind::new("", "v1", "Namespace", "namespaces", Scope::Cluster) };
+pub static KIND: Kind = Kind {
+    default,
+    prepare_create,
+    prepare_update,
+    canonicalize: label_with_name,
+    ..Kind::new("", "v1", "Namespace", "namespaces", Scope::Cluster)
+};
+
+/// The label by which selectors find a namespace by name.
+pub const NAME_LABEL: &str = "kubernetes.io/metadata.name";
+/// The finalizer in `spec.finalizers` under which the namespace controller empties a namespace.
+pub const FINALIZER: &str = "kubernetes";
+
+fn default(namespace: &mut Value) {
+    if !meta::name(namespace).is_empty() {
+        label_with_name(namespace);
+    }
+    namespace.child_mut("status").default_if_zero("phase", "Active");
+}
+
+/// Also runs after validation: a generated name was not known when defaults were set.
+fn label_with_name(namespace: &mut Value) {
+    let name = meta::name(namespace).to_owned();
+    let labels = namespace.child_mut("metadata").child_mut("labels");
+    if labels.text(NAME_LABEL) != name {
+        labels.set(NAME_LABEL, name);
+    }
+}
+
+fn prepare_create(namespace: &mut Value) {
+    let spec = namespace.child_mut("spec");
+    match spec.field_mut("finalizers") {
+        Some(Value::Array(list)) if list.iter().any(|finalizer| finalizer == FINALIZER) => {}
+        Some(Value::Array(list)) => list.push(FINALIZER.into()),
+        _ => spec.set("finalizers", json!([FINALIZER])),
+    }
+    namespace.set("status", json!({"phase": "Active"}));
+}
+
+fn prepare_update(new: &mut Value, old: &Value) {
+    crate::kind::keep_status(new, old);
+    let spec = new.child_mut("spec");
+    match old.field("spec").get("finalizers") {
+        Some(finalizers) => spec.set("finalizers", finalizers.clone()),
+        None => {
+            spec.unset("finalizers");
+        }
+    }
+}
+
+/// Before a write to the `finalize` subresource: finalizers come in, status stays.
+pub fn prepare_finalize(new: &mut Value, old: &Value) {
+    crate::kind::keep_status(new, old);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn create_is_active_labelled_and_finalized() {
+        let mut ns = json!({"metadata": {"name": "a", "labels": {NAME_LABEL: "b"}}, "spec": {}});
+        default(&mut ns);
+        prepare_create(&mut ns);
+        assert_eq!(
+            ns,
+            json!({
+                "metadata": {"name": "a", "labels": {NAME_LABEL: "a"}},
+                "spec": {"finalizers": ["kubernetes"]},
+                "status": {"phase": "Active"},
+            })
+        );
+        let mut ns = json!({"metadata": {"name": "a"}, "spec": {"finalizers": ["x.io/y"]}});
+        prepare_create(&mut ns);
+        assert_eq!(ns["spec"]["finalizers"], json!(["x.io/y", "kubernetes"]));
+    }
+
+    #[test]
+    fn update_keeps_finalizers() {
+        let old =
+            json!({"metadata": {}, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}});
+        let mut new = json!({"metadata": {}, "spec": {}, "status": {"phase": "Terminating"}});
+        prepare_update(&mut new, &old);
+        assert_eq!(new, old);
+    }
+}

@@ -1,0 +1,3 @@
+//! Validation shared by kinds, or too large for a kind's own file: one topic per file.
+
+pub mod service;
