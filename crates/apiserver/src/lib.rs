@@ -1,3 +1,4 @@
 //! The API server: request chain, registry, watch cache, discovery, OpenAPI.
 
 pub mod discovery;
+pub mod serve;

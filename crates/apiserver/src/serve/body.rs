@@ -1,0 +1,238 @@
+//! Bodies: what a request carries in, and the shapes in which a response goes out.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io::IoSlice;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, Bytes};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::sync::mpsc;
+
+/// Why a request body could not be read to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    #[error("reading the request body")]
+    Transport(#[source] hyper::Error),
+}
+
+/// The body of a request: from the wire, or handed over in-process.
+#[derive(Debug)]
+pub enum RequestBody {
+    Wire(Incoming),
+    Bytes(Bytes),
+}
+
+impl Default for RequestBody {
+    fn default() -> Self {
+        Self::Bytes(Bytes::new())
+    }
+}
+
+impl From<Bytes> for RequestBody {
+    fn from(bytes: Bytes) -> Self {
+        Self::Bytes(bytes)
+    }
+}
+
+impl From<Vec<u8>> for RequestBody {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Bytes(bytes.into())
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self.get_mut() {
+            Self::Wire(incoming) => Pin::new(incoming).poll_frame(cx).map_err(BodyError::Transport),
+            Self::Bytes(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Self::Bytes(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Wire(incoming) => incoming.is_end_stream(),
+            Self::Bytes(bytes) => bytes.is_empty(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Wire(incoming) => incoming.size_hint(),
+            Self::Bytes(bytes) => SizeHint::with_exact(bytes.len() as u64),
+        }
+    }
+}
+
+/// Sends the pieces of a [`ResponseBody::Stream`]; dropping it ends the response.
+pub type BodySender = mpsc::Sender<Bytes>;
+
+/// The body of a response. Nothing here is copied on its way to TLS.
+#[derive(Debug, Default)]
+pub enum ResponseBody {
+    #[default]
+    Empty,
+    Full(Bytes),
+    /// A response of known length made of many slices, such as a list.
+    Chunks(VecDeque<Bytes>),
+    /// A response of unknown length: its pieces are sent as they arrive, each flushed when nothing follows it.
+    Stream(mpsc::Receiver<Bytes>),
+}
+
+impl ResponseBody {
+    /// A streaming body and its sender; `capacity` pieces wait at most before the sender has to.
+    #[must_use]
+    pub fn channel(capacity: usize) -> (BodySender, Self) {
+        let (sender, receiver) = mpsc::channel(capacity);
+        (sender, Self::Stream(receiver))
+    }
+
+    /// The length in bytes, unless the body is a stream.
+    #[must_use]
+    pub fn len(&self) -> Option<usize> {
+        match self {
+            Self::Empty => Some(0),
+            Self::Full(bytes) => Some(bytes.len()),
+            Self::Chunks(chunks) => Some(chunks.iter().map(Bytes::len).sum()),
+            Self::Stream(_) => None,
+        }
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == Some(0)
+    }
+}
+
+impl From<Bytes> for ResponseBody {
+    fn from(bytes: Bytes) -> Self {
+        Self::Full(bytes)
+    }
+}
+
+impl From<Vec<u8>> for ResponseBody {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Full(bytes.into())
+    }
+}
+
+impl From<String> for ResponseBody {
+    fn from(text: String) -> Self {
+        Self::Full(text.into())
+    }
+}
+
+impl From<&'static str> for ResponseBody {
+    fn from(text: &'static str) -> Self {
+        Self::Full(Bytes::from_static(text.as_bytes()))
+    }
+}
+
+impl FromIterator<Bytes> for ResponseBody {
+    fn from_iter<I: IntoIterator<Item = Bytes>>(slices: I) -> Self {
+        Self::Chunks(slices.into_iter().filter(|slice| !slice.is_empty()).collect())
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Segment;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Segment>, Infallible>>> {
+        let this = self.get_mut();
+        if let Self::Stream(receiver) = this {
+            return receiver
+                .poll_recv(cx)
+                .map(|piece| piece.map(|bytes| Ok(Frame::data(Segment::One(bytes)))));
+        }
+        let segment = match std::mem::take(this) {
+            Self::Full(bytes) => Segment::One(bytes),
+            Self::Chunks(chunks) => Segment::many(chunks),
+            Self::Empty | Self::Stream(_) => return Poll::Ready(None),
+        };
+        Poll::Ready(segment.has_remaining().then(|| Ok(Frame::data(segment))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.len().map_or_else(SizeHint::default, |length| SizeHint::with_exact(length as u64))
+    }
+}
+
+/// Bytes on their way to the connection: one slice, or many that are gathered by vectored writes.
+#[derive(Debug)]
+pub enum Segment {
+    One(Bytes),
+    Many { slices: VecDeque<Bytes>, remaining: usize },
+}
+
+impl Segment {
+    fn many(mut slices: VecDeque<Bytes>) -> Self {
+        slices.retain(|slice| !slice.is_empty());
+        let remaining = slices.iter().map(Bytes::len).sum();
+        Self::Many { slices, remaining }
+    }
+}
+
+impl Buf for Segment {
+    fn remaining(&self) -> usize {
+        match self {
+            Self::One(bytes) => bytes.len(),
+            Self::Many { remaining, .. } => *remaining,
+        }
+    }
+
+    fn chunk(&self) -> &[u8] {
+        match self {
+            Self::One(bytes) => bytes,
+            Self::Many { slices, .. } => slices.front().map_or(&[], |slice| slice),
+        }
+    }
+
+    fn chunks_vectored<'a>(&'a self, dst: &mut [IoSlice<'a>]) -> usize {
+        match self {
+            Self::One(bytes) => bytes.chunks_vectored(dst),
+            Self::Many { slices, .. } => {
+                let mut filled = 0;
+                for (slot, slice) in dst.iter_mut().zip(slices) {
+                    *slot = IoSlice::new(slice);
+                    filled += 1;
+                }
+                filled
+            }
+        }
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        match self {
+            Self::One(bytes) => bytes.advance(count),
+            Self::Many { slices, remaining } => {
+                assert!(count <= *remaining, "advanced past the end of a segment");
+                *remaining -= count;
+                while let Some(front) = slices.front_mut() {
+                    if count < front.len() {
+                        front.advance(count);
+                        return;
+                    }
+                    count -= front.len();
+                    slices.pop_front();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What the request chain may know of the connection a request came on.
+
+use std::any::Any;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use rustls_pki_types::CertificateDer;
+
+use super::ClientTrust;
+
+/// Where a request comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    Remote(SocketAddr),
+    /// A component compiled into this process.
+    InProcess,
+}
+
+/// Outcome of checking the presented chain against one set of authorities.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verification {
+    Trusted,
+    /// These authorities are not configured here.
+    NoAuthority,
+    Rejected(String),
+}
+
+impl Verification {
+    #[must_use]
+    pub fn is_trusted(&self) -> bool {
+        *self == Self::Trusted
+    }
+}
+
+/// The certificates a client presented, leaf first. The handshake has proven that it holds the leaf's key; whether
+/// anybody here trusts the chain is a separate matter, told by the two verifications. As in Kubernetes, an
+/// untrusted certificate does not fail the handshake: the request is what gets refused.
+#[derive(Clone, Debug)]
+pub struct PeerCertificates {
+    pub chain: Arc<[CertificateDer<'static>]>,
+    /// Against the client authority: the certificate authenticates a user.
+    pub client: Verification,
+    /// Against the front-proxy authority: its bearer may assert a user by request headers.
+    pub front_proxy: Verification,
+}
+
+/// One connection, shared by its requests.
+#[derive(Debug)]
+pub struct Connection {
+    pub peer: Peer,
+    /// Absent if the client presented none.
+    pub certificates: Option<PeerCertificates>,
+    cached: OnceLock<Box<dyn Any + Send + Sync>>,
+    pub(super) activity: Activity,
+}
+
+impl Connection {
+    pub(super) fn new(peer: Peer, certificates: Option<PeerCertificates>) -> Self {
+        Self { peer, certificates, cached: OnceLock::new(), activity: Activity::default() }
+    }
+
+    /// A connection of a component of this process. It has no privileges of its own: `chain` is checked against
+    /// `trust` as a remote client's would be, and the request chain authenticates it as usual.
+    #[must_use]
+    pub fn in_process(chain: Vec<CertificateDer<'static>>, trust: &ClientTrust) -> Self {
+        Self::new(Peer::InProcess, Some(trust.verify(chain)))
+    }
+
+    /// A value the request chain derives from the connection once, such as the parsed identity. There is one such
+    /// value per connection: every caller must ask for the same type.
+    pub fn cached<T: Any + Send + Sync>(&self, derive: impl FnOnce() -> T) -> Option<&T> {
+        self.cached.get_or_init(|| Box::new(derive())).downcast_ref()
+    }
+}
+
+/// What the driver of a connection needs to tell idle from busy. Times are milliseconds since `epoch`, plus one so
+/// that zero means "not".
+#[derive(Debug)]
+pub(super) struct Activity {
+    epoch: Instant,
+    requests: AtomicU32,
+    idle_since: AtomicU64,
+    head_since: AtomicU64,
+}
+
+impl Default for Activity {
+    fn default() -> Self {
+        Self {
+            epoch: Instant::now(),
+            requests: AtomicU32::new(0),
+            idle_since: AtomicU64::new(1),
+            head_since: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Activity {
+    fn stamp(&self) -> u64 {
+        u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX - 1) + 1
+    }
+
+    pub fn request_started(&self) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.head_since.store(0, Ordering::Relaxed);
+    }
+
+    pub fn request_finished(&self) {
+        self.idle_since.store(self.stamp(), Ordering::Relaxed);
+        self.requests.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Bytes arrived; between requests they are the beginning of a head.
+    pub fn bytes_read(&self) {
+        if self.requests.load(Ordering::Relaxed) == 0 && self.head_since.load(Ordering::Relaxed) == 0 {
+            self.head_since.store(self.stamp(), Ordering::Relaxed);
+        }
+    }
+
+    /// Milliseconds since the last request ended, or nothing while one runs.
+    pub fn idle_millis(&self) -> Option<u64> {
+        (self.requests.load(Ordering::Relaxed) == 0)
+            .then(|| self.stamp().saturating_sub(self.idle_since.load(Ordering::Relaxed)))
+    }
+
+    /// Milliseconds since a head that is not complete yet began to arrive.
+    pub fn head_millis(&self) -> Option<u64> {
+        match self.head_since.load(Ordering::Relaxed) {
+            0 => None,
+            since => Some(self.stamp().saturating_sub(since)),
+        }
+    }
+}

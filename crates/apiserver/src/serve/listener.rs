@@ -1,0 +1,141 @@
+//! The accept loop: admits connections, survives running out of descriptors, drains.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::tasks::TaskGroup;
+use rustix::net::sockopt;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use super::driver::drive;
+use super::stream::GuardedStream;
+use super::{Connection, Peer, ServerConfig, Service, Tls};
+
+/// TCP keep-alive of accepted connections, as Kubernetes sets it.
+const KEEP_ALIVE: Duration = Duration::from_secs(180);
+/// Unaccepted connections the kernel keeps for us.
+const BACKLOG: u32 = 4096;
+const MAX_BACK_OFF: Duration = Duration::from_secs(1);
+/// Plaintext that TLS takes in before the socket must take some out: four full records per write.
+const TLS_BUFFER: usize = 64 * 1024;
+
+/// Why the listener could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("listening on {address}")]
+    Bind { address: SocketAddr, source: io::Error },
+}
+
+/// Listens on `address`; port 0 takes a free one, told by the listener's `local_addr`.
+pub fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
+    let listen = || {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.set_reuseaddr(true)?;
+        if address.is_ipv6() && address.ip().is_unspecified() {
+            sockopt::set_ipv6_v6only(&socket, false)?;
+        }
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    listen().map_err(|source| ServeError::Bind { address, source })
+}
+
+/// Serves until `group` is told to stop, then waits for the requests in flight, up to the configured grace.
+/// Returns whether every request finished in time.
+pub async fn serve<S: Service>(
+    listener: TcpListener,
+    tls: Arc<Tls>,
+    service: Arc<S>,
+    config: ServerConfig,
+    group: TaskGroup,
+) -> bool {
+    let connections = group.child();
+    let config = Arc::new(config);
+    let slots = Arc::new(Semaphore::new(config.max_connections.clamp(1, Semaphore::MAX_PERMITS)));
+    let accepting = accept(&listener, &tls, &service, &config, &slots, &connections);
+    tokio::select! {
+        () = group.stopping() => {}
+        () = accepting => {}
+    }
+    drop(listener);
+    connections.drain(config.drain_grace).await.is_ok()
+}
+
+async fn accept<S: Service>(
+    listener: &TcpListener,
+    tls: &Arc<Tls>,
+    service: &Arc<S>,
+    config: &Arc<ServerConfig>,
+    slots: &Arc<Semaphore>,
+    connections: &TaskGroup,
+) {
+    let mut back_off = Duration::ZERO;
+    loop {
+        let Ok(slot) = Arc::clone(slots).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                back_off = Duration::ZERO;
+                let (tls, service, config) = (Arc::clone(tls), Arc::clone(service), Arc::clone(config));
+                let group = connections.clone();
+                connections
+                    .spawn(async move { connect(stream, peer, &tls, service, &config, &group, slot).await });
+            }
+            Err(error) if concerns_one_connection(&error) => {}
+            Err(error) => {
+                back_off = (back_off * 2).clamp(Duration::from_millis(5), MAX_BACK_OFF);
+                tracing::warn!(%error, ?back_off, "cannot accept connections");
+                tokio::time::sleep(back_off).await;
+            }
+        }
+    }
+}
+
+/// Whether only the connection being accepted failed, as opposed to the process lacking resources.
+fn concerns_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted, TimedOut};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted | TimedOut)
+}
+
+async fn connect<S: Service>(
+    stream: TcpStream,
+    peer: SocketAddr,
+    tls: &Tls,
+    service: Arc<S>,
+    config: &ServerConfig,
+    group: &TaskGroup,
+    _slot: OwnedSemaphorePermit,
+) {
+    if let Err(error) = prepare(&stream) {
+        tracing::debug!(%peer, %error, "socket options");
+    }
+    let settings = tls.current();
+    let guarded = GuardedStream::new(stream, config.write_timeout);
+    let handshake = TlsAcceptor::from(Arc::clone(&settings.config)).accept_with(guarded, |session| {
+        session.set_buffer_limit(Some(TLS_BUFFER));
+    });
+    let mut io = match timeout(config.handshake_timeout, handshake).await {
+        Ok(Ok(io)) => io,
+        Ok(Err(error)) => return tracing::debug!(%peer, %error, "TLS handshake error"),
+        Err(_) => return tracing::debug!(%peer, "TLS handshake timed out"),
+    };
+    let (guarded, session) = io.get_mut();
+    let certificates = session
+        .peer_certificates()
+        .map(|chain| settings.trust.verify(chain.iter().map(|c| c.clone().into_owned()).collect()));
+    let connection = Arc::new(Connection::new(Peer::Remote(peer), certificates));
+    guarded.observe(Arc::clone(&connection));
+    drive(io, connection, service, config, group).await;
+}
+
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEP_ALIVE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEP_ALIVE)?;
+    Ok(())
+}

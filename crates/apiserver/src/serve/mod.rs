@@ -1,0 +1,70 @@
+//! The serving layer: one TLS port that speaks HTTP/1.1 and HTTP/2, and an in-process transport.
+//!
+//! It knows connections, certificates, limits and draining, and nothing of Kubernetes: requests go to a
+//! [`Service`], which is the request chain.
+
+mod body;
+mod connection;
+mod driver;
+mod in_process;
+mod listener;
+mod stream;
+mod tls;
+
+#[cfg(test)]
+mod tests;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use body::{BodyError, BodySender, RequestBody, ResponseBody, Segment};
+pub use connection::{Connection, Peer, PeerCertificates, Verification};
+pub use in_process::InProcess;
+pub use listener::{ServeError, bind, serve};
+pub use tls::{ClientTrust, Tls, TlsError};
+
+/// What answers requests. One instance serves every connection.
+pub trait Service: Send + Sync + 'static {
+    fn call(
+        &self,
+        request: http::Request<RequestBody>,
+        connection: Arc<Connection>,
+    ) -> impl Future<Output = http::Response<ResponseBody>> + Send;
+}
+
+/// Limits of the listener. The defaults are Kubernetes' where it has one.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Time a client has for its TLS handshake.
+    pub handshake_timeout: Duration,
+    /// Time an HTTP/1.1 client has to send a request's headers once it began.
+    pub header_timeout: Duration,
+    /// A connection without requests is closed after this time.
+    pub idle_timeout: Duration,
+    /// A client that takes none of the bytes due to it for this long is cut off.
+    pub write_timeout: Duration,
+    /// Largest request head; more is answered with 431.
+    pub max_header_bytes: usize,
+    /// Concurrent HTTP/2 streams per connection.
+    pub max_concurrent_streams: u32,
+    /// Connections open at once; more wait in the kernel's queue.
+    pub max_connections: usize,
+    /// How long requests in flight may take to finish once the drain has begun.
+    pub drain_grace: Duration,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            handshake_timeout: Duration::from_secs(10),
+            header_timeout: Duration::from_secs(32),
+            idle_timeout: Duration::from_secs(90),
+            write_timeout: Duration::from_secs(60),
+            max_header_bytes: 1 << 20,
+            max_concurrent_streams: 100,
+            max_connections: 16_384,
+            drain_grace: Duration::from_secs(60),
+        }
+    }
+}
