@@ -341,6 +341,36 @@ impl<'a> SchemaRef<'a> {
         &self.node().map_keys
     }
 
+    /// What type errors call this type: `string`, `v1.Container`, `[]v1.Container`, `map[string]string`.
+    pub fn type_name(self) -> String {
+        let node = self.node();
+        if !node.alias.is_empty() {
+            return node.alias.to_string();
+        }
+        if !node.name.is_empty() {
+            let start = node.name.rmatch_indices('.').nth(1).map_or(0, |(at, _)| at + 1);
+            return node.name[start..].to_owned();
+        }
+        let element = || self.element().map_or_else(|| "interface {}".to_owned(), SchemaRef::type_name);
+        match node.shape {
+            Shape::Any => "interface {}".to_owned(),
+            Shape::Object => "struct {}".to_owned(),
+            Shape::Map => format!("map[string]{}", element()),
+            Shape::List => format!("[]{}", element()),
+            Shape::String => "string".to_owned(),
+            Shape::Bytes => "[]uint8".to_owned(),
+            Shape::Int32 => "int32".to_owned(),
+            Shape::Int64 => "int64".to_owned(),
+            Shape::Number => "float64".to_owned(),
+            Shape::Boolean => "bool".to_owned(),
+            Shape::Quantity => "resource.Quantity".to_owned(),
+            Shape::IntOrString => "intstr.IntOrString".to_owned(),
+            Shape::Time => "v1.Time".to_owned(),
+            Shape::MicroTime => "v1.MicroTime".to_owned(),
+            Shape::Duration => "v1.Duration".to_owned(),
+        }
+    }
+
     pub fn preserves_unknown(self) -> bool {
         self.shape() == Shape::Any || self.node().preserve_unknown
     }

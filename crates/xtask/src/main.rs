@@ -1,2 +1,24 @@
 //! Generators and checks of this repository.
-fn main() {}
+
+mod schema;
+
+use anyhow::{Result, bail};
+use std::path::Path;
+
+/// Subcommands: name, what it does, the function.
+const TASKS: &[(&str, &str, fn(&Path) -> Result<()>)] =
+    &[("schema", "regenerate the tables of API types", schema::generate)];
+
+fn main() -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let wanted = std::env::args().nth(1).unwrap_or_default();
+    match TASKS.iter().find(|(name, _, _)| *name == wanted) {
+        Some((_, _, task)) => task(&root),
+        None => {
+            for (name, about, _) in TASKS {
+                println!("{name}\t{about}");
+            }
+            bail!("which task?")
+        }
+    }
+}
