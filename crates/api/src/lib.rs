@@ -4,12 +4,15 @@
 //! what it cannot say (defaults that depend on other fields, validation, update rules, table cells) is
 //! Rust in the kind's own file under [`kinds`].
 
+pub mod autoscaling;
 pub mod kind;
 pub mod kinds;
 pub mod pod_spec;
 pub mod resources;
+pub mod scale;
 pub mod schema;
 pub mod validation;
 pub mod value;
+pub mod workload;
 
 pub use kind::{Kind, Scope};

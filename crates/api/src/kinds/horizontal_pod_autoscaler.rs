@@ -1,11 +1,58 @@
-//! HorizontalPodAutoscaler.
+//! HorizontalPodAutoscaler: v2 is the stored form, v1 a view of it.
 
-use crate::{Kind, Scope};
+pub use crate::autoscaling::conversion::{from_v1, to_v1};
+
+use crate::autoscaling::conversion::drop_round_trip_annotations;
+use crate::kind::keep_status;
+use crate::value::Fields;
+use crate::{Kind, Scope, workload};
+use machinery::Value;
+use serde_json::json;
 
 pub static KIND: Kind = Kind {
+    default,
+    prepare_create: |autoscaler| {
+        autoscaler.set("status", json!({"currentMetrics": null, "desiredReplicas": 0}))
+    },
+    prepare_update: keep_status,
+    prepare_status_update: workload::keep_spec,
     ..Kind::new("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", Scope::Namespaced)
 };
 
+/// Only its defaults are its own: objects are converted by [`from_v1`] before any other rule sees them.
 pub static KIND_V1: Kind = Kind {
+    default: |autoscaler| autoscaler.child_mut("spec").default_to("minReplicas", 1),
+    prepare_create: KIND.prepare_create,
+    prepare_update: KIND.prepare_update,
+    prepare_status_update: KIND.prepare_status_update,
     ..Kind::new("autoscaling", "v1", "HorizontalPodAutoscaler", "horizontalpodautoscalers", Scope::Namespaced)
 };
+
+fn default(autoscaler: &mut Value) {
+    drop_round_trip_annotations(autoscaler);
+    let spec = autoscaler.child_mut("spec");
+    spec.default_to("minReplicas", 1);
+    if spec.items("metrics").is_empty() {
+        let target = json!({"type": "Utilization", "averageUtilization": 80});
+        spec.set("metrics", json!([{"type": "Resource", "resource": {"name": "cpu", "target": target}}]));
+    }
+    if let Some(behavior) = spec.field_mut("behavior") {
+        let up = behavior.child_mut("scaleUp");
+        up.default_to("stabilizationWindowSeconds", 0);
+        up.default_to("selectPolicy", "Max");
+        if !up.has("policies") {
+            up.set(
+                "policies",
+                json!([
+                    {"type": "Pods", "value": 4, "periodSeconds": 15},
+                    {"type": "Percent", "value": 100, "periodSeconds": 15},
+                ]),
+            );
+        }
+        let down = behavior.child_mut("scaleDown");
+        down.default_to("selectPolicy", "Max");
+        if !down.has("policies") {
+            down.set("policies", json!([{"type": "Percent", "value": 100, "periodSeconds": 15}]));
+        }
+    }
+}

@@ -33,7 +33,7 @@ pub fn default_pod_spec(spec: &mut Value) {
     for volume in spec.items_mut("volumes") {
         default_volume(volume);
     }
-    for list in ["initContainers", "containers", "ephemeralContainers"] {
+    for list in super::CONTAINER_LISTS {
         for container in spec.items_mut(list) {
             default_container(container);
         }

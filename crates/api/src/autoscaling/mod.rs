@@ -1,0 +1,5 @@
+//! Horizontal pod autoscaling: the two versions of the kind and the annotations that carry what v1 lacks.
+
+pub mod conversion;
+mod ordered;
+mod v1_metrics;

@@ -1,0 +1,97 @@
+//! Fields of pod specs that belong to features which are off: they are dropped on write, unless the object
+//! already used them.
+
+use crate::value::Fields;
+use machinery::Value;
+
+/// Drops fields of disabled features from a pod spec. `old` is the stored spec ([`Value::Null`] on create).
+pub fn drop_disabled_fields(spec: &mut Value, old: &Value) {
+    for source in ["clusterTrustBundle", "podCertificate"] {
+        if !projects(old, source) {
+            drop_projection(spec, source);
+        }
+    }
+    if !old.has("schedulingGroup") {
+        spec.unset("schedulingGroup");
+    }
+    if !stop_signals_in_use(old) {
+        drop_stop_signals(spec);
+    }
+}
+
+/// Drops fields of disabled features from a pod status.
+pub fn drop_disabled_status_fields(status: &mut Value, old: &Value) {
+    if !old.has("nodeAllocatableResourceClaimStatuses") {
+        status.unset("nodeAllocatableResourceClaimStatuses");
+    }
+    let lists = ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"];
+    let in_use = lists.iter().any(|list| {
+        old.items(list).iter().any(|s| s.items("volumeMounts").iter().any(|mount| mount.has("volumeStatus")))
+    });
+    if in_use {
+        return;
+    }
+    for list in lists {
+        for container in status.items_mut(list) {
+            for mount in container.items_mut("volumeMounts") {
+                mount.unset("volumeStatus");
+            }
+        }
+    }
+}
+
+fn projects(spec: &Value, source: &str) -> bool {
+    spec.items("volumes")
+        .iter()
+        .any(|volume| volume.field("projected").items("sources").iter().any(|s| s.has(source)))
+}
+
+fn drop_projection(spec: &mut Value, source: &str) {
+    for volume in spec.items_mut("volumes") {
+        if let Some(projected) = volume.field_mut("projected") {
+            for projection in projected.items_mut("sources") {
+                projection.unset(source);
+            }
+        }
+    }
+}
+
+fn stop_signals_in_use(spec: &Value) -> bool {
+    super::container_lists(spec).any(|(_, list)| list.iter().any(|c| c.field("lifecycle").has("stopSignal")))
+}
+
+fn drop_stop_signals(spec: &mut Value) {
+    for list in super::CONTAINER_LISTS {
+        for container in spec.items_mut(list) {
+            let Some(lifecycle) = container.field_mut("lifecycle") else { continue };
+            lifecycle.unset("stopSignal");
+            if crate::value::is_zero(lifecycle) {
+                container.unset("lifecycle");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn dropped_unless_in_use() {
+        let spec = json!({
+            "volumes": [{"name": "v", "projected": {"sources": [{"podCertificate": {}}]}}],
+            "containers": [{"name": "c", "lifecycle": {"stopSignal": "SIGTERM"}}],
+            "schedulingGroup": {},
+        });
+        let mut new = spec.clone();
+        drop_disabled_fields(&mut new, &Value::Null);
+        assert_eq!(
+            new,
+            json!({"volumes": [{"name": "v", "projected": {"sources": [{}]}}], "containers": [{"name": "c"}]})
+        );
+        let mut new = spec.clone();
+        drop_disabled_fields(&mut new, &spec);
+        assert_eq!(new, spec);
+    }
+}

@@ -1,0 +1,51 @@
+//! What the workload kinds share around their pod template: dropped fields, fresh status.
+
+use crate::pod_spec::disabled;
+use crate::value::Fields;
+use machinery::Value;
+
+/// Drops fields of disabled features from the template at `path` (`spec.template`).
+pub fn drop_disabled_template_fields(object: &mut Value, old: &Value, path: &str) {
+    let old = old.at(path).field("spec");
+    if let Some(spec) = object.at_mut(path).and_then(|template| template.field_mut("spec")) {
+        disabled::drop_disabled_fields(spec, old);
+    }
+}
+
+/// Replaces status by its zero form: the fields that are always written.
+pub fn zero_status(object: &mut Value, counters: &[&str]) {
+    let zeros = counters.iter().map(|name| ((*name).to_owned(), Value::from(0))).collect();
+    object.set("status", Value::Object(zeros));
+}
+
+/// Takes the template's labels as the object's own if it has none.
+pub fn default_labels_from_template(object: &mut Value, template: &str) {
+    let has_labels = object.field("metadata").entries("labels").is_some_and(|labels| !labels.is_empty());
+    let labels = object.at(template).field("metadata").field("labels");
+    if has_labels || !labels.as_object().is_some_and(|labels| !labels.is_empty()) {
+        return;
+    }
+    let labels = labels.clone();
+    object.child_mut("metadata").set("labels", labels);
+}
+
+/// `prepare_status_update` of most workload kinds: spec stays the old one's.
+pub fn keep_spec(new: &mut Value, old: &Value) {
+    match old.field("spec") {
+        Value::Null => {
+            new.unset("spec");
+        }
+        spec if new.field("spec") == spec => {}
+        spec => new.set("spec", spec.clone()),
+    }
+}
+
+/// Keeps a field of metadata as it was.
+pub fn keep_metadata(new: &mut Value, old: &Value, name: &str) {
+    match old.field("metadata").field(name) {
+        Value::Null => {
+            new.child_mut("metadata").unset(name);
+        }
+        kept => new.child_mut("metadata").set(name, kept.clone()),
+    }
+}
