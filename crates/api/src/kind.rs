@@ -2,6 +2,7 @@
 
 use machinery::Value;
 use machinery::field::ErrorList;
+use std::borrow::Cow;
 
 /// Whether objects live in namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,13 +36,17 @@ pub struct CellContext {
 pub struct Table {
     pub columns: &'static [Column],
     pub cells: fn(&Value, CellContext) -> Vec<Value>,
+    /// The row's `conditions`, left out when empty.
+    pub conditions: Option<fn(&Value) -> Vec<Value>>,
+    /// The order of rows in a list, where it is not the list's own.
+    pub order: Option<fn(&Value, &Value) -> std::cmp::Ordering>,
 }
 
-/// A field that field selectors may name, besides `metadata.name` and `metadata.namespace`.
+/// A field that field selectors may name, and how to read it.
 #[derive(Clone, Copy, Debug)]
 pub struct SelectableField {
     pub name: &'static str,
-    pub value: fn(&Value) -> String,
+    pub value: fn(&Value) -> Cow<'_, str>,
 }
 
 /// Where the scale subresource finds its numbers: paths into the object.
@@ -101,9 +106,6 @@ pub struct Kind {
     pub graceful: fn(&Value, Option<i64>) -> Graceful,
     /// What happens to dependents when the deleter does not say (`orphan` for the oldest kinds).
     pub orphan_dependents: bool,
-    pub fields: &'static [SelectableField],
-    /// `None`: the generic Name and Created At columns.
-    pub table: Option<Table>,
     pub scale: Option<Scale>,
     /// Objects expire this many seconds after their last write (events).
     pub ttl_seconds: Option<u64>,
@@ -139,8 +141,6 @@ impl Kind {
             unconditional_update: true,
             graceful: |_, _| Graceful::No,
             orphan_dependents: false,
-            fields: &[],
-            table: None,
             scale: None,
             ttl_seconds: None,
         }

@@ -5,12 +5,14 @@
 //! Rust in the kind's own file under [`kinds`].
 
 pub mod autoscaling;
+pub mod field_selectors;
 pub mod kind;
 pub mod kinds;
 pub mod pod_spec;
 pub mod resources;
 pub mod scale;
 pub mod schema;
+pub mod tables;
 pub mod validation;
 pub mod value;
 pub mod workload;
