@@ -1,1 +1,12 @@
-//! Label and field selectors.
+//! Label and field selectors: parsing with Kubernetes' messages, matching without allocation.
+
+pub mod field;
+pub mod label;
+
+pub use field::FieldSelector;
+pub use label::LabelSelector;
+
+/// A selector that cannot be understood; the text is what the API reports.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ParseError(pub String);
