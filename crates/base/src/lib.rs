@@ -1,3 +1,12 @@
 //! Process foundations: logging, metrics, clock, task groups, drain, readiness, PKI.
 
+pub mod addresses;
+pub mod clock;
+pub mod file;
+pub mod kubeconfig;
+pub mod limits;
+pub mod logging;
+pub mod metrics;
+pub mod pki;
+pub mod readiness;
 pub mod tasks;

@@ -1,0 +1,86 @@
+//! The addresses of this machine, for certificates and for telling people where to connect.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// The machine's host name, if it has a usable one.
+#[must_use]
+pub fn hostname() -> Option<String> {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").ok()?.trim().to_ascii_lowercase();
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+    (!name.is_empty() && name != "(none)" && name.chars().all(plain)).then_some(name)
+}
+
+/// The addresses a listener bound to `listen` can be reached at, loopback included.
+#[must_use]
+pub fn reachable(listen: SocketAddr) -> BTreeSet<IpAddr> {
+    let mut addresses = BTreeSet::from([IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)]);
+    if !listen.ip().is_unspecified() {
+        addresses.insert(listen.ip());
+        return addresses;
+    }
+    addresses.extend(local());
+    addresses
+}
+
+/// The address to put into a kubeconfig on this machine for a listener bound to `listen`.
+#[must_use]
+pub fn for_local_clients(listen: SocketAddr) -> SocketAddr {
+    let ip = match listen.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listen.port())
+}
+
+/// Every address of every interface, except link-local ones.
+fn local() -> Vec<IpAddr> {
+    let v4 = fs::read_to_string("/proc/net/fib_trie").unwrap_or_default();
+    let v6 = fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
+    let v4 = parse_fib_trie(&v4).into_iter().filter(|ip| !ip.is_link_local()).map(IpAddr::V4);
+    let v6 = parse_if_inet6(&v6).into_iter().filter(|ip| !ip.is_unicast_link_local()).map(IpAddr::V6);
+    v4.chain(v6).collect()
+}
+
+/// Local addresses are the leaves of the routing table that are marked so.
+fn parse_fib_trie(table: &str) -> BTreeSet<Ipv4Addr> {
+    let mut leaf: Option<Ipv4Addr> = None;
+    let mut addresses = BTreeSet::new();
+    for line in table.lines().map(str::trim) {
+        if let Some(address) = line.strip_prefix("|-- ") {
+            leaf = address.parse().ok();
+        } else if line.starts_with("/32 host LOCAL") {
+            addresses.extend(leaf);
+        }
+    }
+    addresses
+}
+
+fn parse_if_inet6(table: &str) -> BTreeSet<Ipv6Addr> {
+    let address = |line: &str| u128::from_str_radix(line.split_ascii_whitespace().next()?, 16).ok();
+    table.lines().filter_map(address).map(Ipv6Addr::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn local_addresses_are_read_from_the_routing_table() {
+        let table = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\n     +-- 10.0.0.0/8\n        |-- 10.1.2.3\n           /32 host LOCAL\n        |-- 10.255.255.255\n           /32 link BROADCAST\n";
+        assert_eq!(parse_fib_trie(table), BTreeSet::from([Ipv4Addr::new(10, 1, 2, 3)]));
+        let table = "00000000000000000000000000000001 01 80 10 80       lo\nnonsense\n";
+        assert_eq!(parse_if_inet6(table), BTreeSet::from([Ipv6Addr::LOCALHOST]));
+    }
+
+    #[test]
+    fn a_bound_address_is_reachable_and_so_is_loopback() {
+        let listen: SocketAddr = "192.0.2.7:6443".parse().expect("an address");
+        let got = reachable(listen);
+        assert!(got.contains(&listen.ip()) && got.contains(&IpAddr::V4(Ipv4Addr::LOCALHOST)), "{got:?}");
+        assert_eq!(for_local_clients("0.0.0.0:1".parse().expect("an address")).to_string(), "127.0.0.1:1");
+        assert_eq!(for_local_clients(listen), listen);
+    }
+}

@@ -1,0 +1,61 @@
+//! Files that are replaced whole or not at all.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Readable by its owner only: keys, kubeconfigs.
+pub const PRIVATE: u32 = 0o600;
+/// Readable by everybody: certificates.
+pub const PUBLIC: u32 = 0o644;
+
+/// Writes `content` to `path` so that a crash leaves the old file or the new one, and so that the content was
+/// never readable by more than `mode` allows.
+pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let mut temporary = name.to_owned();
+    temporary.push(format!(".{}.tmp", std::process::id()));
+    let temporary = path.with_file_name(temporary);
+    let written = create(&temporary, content, mode).and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        // The error that matters is the first one.
+        let _ = fs::remove_file(&temporary);
+    }
+    written?;
+    sync_parent(path)
+}
+
+/// Writes a new file and forces it to disk.
+pub fn create(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)?;
+    rustix::fs::fchmod(&file, rustix::fs::Mode::from_raw_mode(mode))?;
+    file.write_all(content)?;
+    file.sync_all()
+}
+
+/// Makes a rename in `path`'s directory durable.
+pub fn sync_parent(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => File::open(parent)?.sync_all(),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn replacing_keeps_the_mode_and_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("key");
+        fs::write(&path, "old").expect("writes");
+        replace(&path, b"new", PRIVATE).expect("replaces");
+        assert_eq!(fs::read(&path).expect("reads"), b"new");
+        let mode = fs::metadata(&path).expect("exists").permissions().mode();
+        assert_eq!(mode & 0o777, PRIVATE);
+        assert_eq!(fs::read_dir(dir.path()).expect("lists").count(), 1);
+    }
+}

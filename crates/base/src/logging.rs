@@ -1,0 +1,178 @@
+//! Logs to standard error, as text or JSON.
+//!
+//! Lines are gathered and written by a thread of their own, so that a request never waits for a slow terminal;
+//! warnings and errors are written at once. What is disabled costs a load and a compare.
+
+use std::io::{self, Write};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tracing::level_filters::LevelFilter;
+use tracing::{Level, Metadata};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
+
+/// The target of access-log lines, so that they can be switched apart from everything else.
+pub const ACCESS: &str = "access";
+
+/// Ferry's own crates; dependencies speak up only at the highest verbosity.
+const OWN: &[&str] = &["api", "apiserver", "base", "cluster", "ferry", "machinery", "store", "testkit"];
+
+/// Lines wait this long for company.
+const GATHER: Duration = Duration::from_millis(20);
+/// A writer that finds this much waiting writes it itself: logging cannot outgrow memory.
+const MAX_WAITING: usize = 256 * 1024;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    #[default]
+    Text,
+    Json,
+}
+
+/// Starts logging for the process. `verbosity`: 0 is what an operator must know, 1 adds a line per request, 2
+/// details of Ferry, 4 all of Ferry, 6 everything.
+pub fn init(verbosity: u8, format: Format) -> Result<(), TryInitError> {
+    let sink = Arc::new(Sink::default());
+    let _ = SINK.set(Arc::clone(&sink));
+    let writer = Gathered(sink);
+    let registry = tracing_subscriber::registry().with(filter(verbosity));
+    let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(false);
+    match format {
+        Format::Text => registry.with(layer).try_init()?,
+        Format::Json => registry.with(layer.json().flatten_event(true)).try_init()?,
+    }
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = thread::current();
+        tracing::error!(thread = thread.name().unwrap_or("unnamed"), "{panic}");
+        flush();
+    }));
+    Ok(())
+}
+
+/// Writes out what waits; call it before the process ends.
+pub fn flush() {
+    if let Some(sink) = SINK.get() {
+        sink.flush();
+    }
+}
+
+fn filter(verbosity: u8) -> Targets {
+    let (own, rest) = match verbosity {
+        0..=1 => (LevelFilter::INFO, LevelFilter::WARN),
+        2..=3 => (LevelFilter::DEBUG, LevelFilter::WARN),
+        4..=5 => (LevelFilter::TRACE, LevelFilter::INFO),
+        _ => (LevelFilter::TRACE, LevelFilter::TRACE),
+    };
+    let access = if verbosity == 0 { LevelFilter::OFF } else { LevelFilter::INFO };
+    let own = OWN.iter().map(|name| (*name, own));
+    Targets::new().with_default(rest).with_targets(own).with_target(ACCESS, access)
+}
+
+static SINK: OnceLock<Arc<Sink>> = OnceLock::new();
+
+#[derive(Default)]
+struct Sink {
+    waiting: Mutex<Vec<u8>>,
+    writer: OnceLock<Thread>,
+}
+
+impl Sink {
+    fn push(self: &Arc<Self>, line: &[u8], urgent: bool) {
+        let mut waiting = self.waiting.lock();
+        let first = waiting.is_empty();
+        waiting.extend_from_slice(line);
+        if urgent || waiting.len() > MAX_WAITING {
+            write_out(&mut waiting);
+            return;
+        }
+        drop(waiting);
+        if first {
+            self.writer.get_or_init(|| self.start()).unpark();
+        }
+    }
+
+    fn start(self: &Arc<Self>) -> Thread {
+        let sink = Arc::clone(self);
+        let run = move || loop {
+            thread::park();
+            thread::sleep(GATHER);
+            sink.flush();
+        };
+        match thread::Builder::new().name("log".to_owned()).stack_size(128 * 1024).spawn(run) {
+            Ok(handle) => handle.thread().clone(),
+            // Without a thread to spare, lines leave with the next warning, the next full buffer or the last flush.
+            Err(_) => thread::current(),
+        }
+    }
+
+    fn flush(&self) {
+        write_out(&mut self.waiting.lock());
+    }
+}
+
+/// Standard error may be closed or full; there is nobody left to tell.
+fn write_out(waiting: &mut Vec<u8>) {
+    let _ = io::stderr().write_all(waiting);
+    waiting.clear();
+    waiting.shrink_to(64 * 1024);
+}
+
+struct Gathered(Arc<Sink>);
+
+struct Line {
+    sink: Arc<Sink>,
+    urgent: bool,
+}
+
+impl Write for Line {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.sink.push(line, self.urgent);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Gathered {
+    type Writer = Line;
+
+    fn make_writer(&'a self) -> Line {
+        Line { sink: Arc::clone(&self.0), urgent: false }
+    }
+
+    fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Line {
+        Line { sink: Arc::clone(&self.0), urgent: *metadata.level() <= Level::WARN }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verbosity_chooses_what_is_logged() {
+        let cases = [
+            (0, "apiserver::serve", Level::INFO, true),
+            (0, ACCESS, Level::INFO, false),
+            (1, ACCESS, Level::INFO, true),
+            (1, "apiserver::serve", Level::DEBUG, false),
+            (2, "apiserver::serve", Level::DEBUG, true),
+            (2, "h2", Level::INFO, false),
+            (4, "store", Level::TRACE, true),
+            (4, "h2", Level::DEBUG, false),
+            (6, "h2", Level::TRACE, true),
+            (0, "h2", Level::WARN, true),
+        ];
+        for (verbosity, target, level, want) in cases {
+            let got = filter(verbosity).would_enable(target, &level);
+            assert_eq!(got, want, "-v {verbosity} {target} {level}");
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Prometheus metrics of this process, in a registry of its own.
+
+use std::fs;
+use std::sync::Arc;
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{Encoder, Gauge, Opts, TextEncoder};
+pub use prometheus::{
+    Error as MetricsError, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Registry,
+};
+
+use crate::clock::Clock;
+
+/// The content type of [`Metrics::encode`].
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The metrics registry. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    registry: Arc<Registry>,
+}
+
+impl Metrics {
+    /// A registry with the process's own figures in it.
+    pub fn new(clock: &Clock) -> Result<Self, MetricsError> {
+        let registry = Registry::new();
+        registry.register(Box::new(ProcessCollector::new(clock)?))?;
+        Ok(Self { registry: Arc::new(registry) })
+    }
+
+    pub fn counter(&self, name: &str, help: &str) -> Result<IntCounter, MetricsError> {
+        self.add(IntCounter::new(name, help)?)
+    }
+
+    pub fn counters(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, MetricsError> {
+        self.add(IntCounterVec::new(Opts::new(name, help), labels)?)
+    }
+
+    pub fn gauge(&self, name: &str, help: &str) -> Result<IntGauge, MetricsError> {
+        self.add(IntGauge::new(name, help)?)
+    }
+
+    pub fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, MetricsError> {
+        self.add(IntGaugeVec::new(Opts::new(name, help), labels)?)
+    }
+
+    pub fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram, MetricsError> {
+        self.add(Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec()))?)
+    }
+
+    pub fn histograms(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+        buckets: &[f64],
+    ) -> Result<HistogramVec, MetricsError> {
+        self.add(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels)?)
+    }
+
+    /// Registers a metric of any other shape.
+    pub fn add<C: Collector + Clone + 'static>(&self, metric: C) -> Result<C, MetricsError> {
+        self.registry.register(Box::new(metric.clone()))?;
+        Ok(metric)
+    }
+
+    /// Everything, in the text format scrapers read.
+    pub fn encode(&self) -> Result<Vec<u8>, MetricsError> {
+        let mut text = Vec::with_capacity(16 * 1024);
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        Ok(text)
+    }
+}
+
+/// Reads `/proc/self` when scraped.
+struct ProcessCollector {
+    cpu_seconds: Gauge,
+    resident: Gauge,
+    virtual_size: Gauge,
+    open_files: Gauge,
+    max_files: Gauge,
+    threads: Gauge,
+    start_time: Gauge,
+}
+
+impl ProcessCollector {
+    fn new(clock: &Clock) -> Result<Self, MetricsError> {
+        let start_time = Gauge::new(
+            "process_start_time_seconds",
+            "Start time of the process since the Unix epoch in seconds.",
+        )?;
+        start_time.set(clock.now().as_duration().as_secs_f64());
+        Ok(Self {
+            cpu_seconds: Gauge::new(
+                "process_cpu_seconds_total",
+                "Total user and system CPU time in seconds.",
+            )?,
+            resident: Gauge::new("process_resident_memory_bytes", "Resident memory size in bytes.")?,
+            virtual_size: Gauge::new("process_virtual_memory_bytes", "Virtual memory size in bytes.")?,
+            open_files: Gauge::new("process_open_fds", "Number of open file descriptors.")?,
+            max_files: Gauge::new("process_max_fds", "Maximum number of open file descriptors.")?,
+            threads: Gauge::new("process_threads", "Number of threads.")?,
+            start_time,
+        })
+    }
+
+    fn gauges(&self) -> [&Gauge; 7] {
+        [
+            &self.cpu_seconds,
+            &self.max_files,
+            &self.open_files,
+            &self.resident,
+            &self.start_time,
+            &self.threads,
+            &self.virtual_size,
+        ]
+    }
+
+    fn refresh(&self) {
+        if let Some(usage) = fs::read_to_string("/proc/self/stat").ok().as_deref().and_then(Usage::parse) {
+            self.cpu_seconds.set(usage.cpu_ticks as f64 / rustix::param::clock_ticks_per_second() as f64);
+            self.threads.set(usage.threads as f64);
+            self.virtual_size.set(usage.virtual_bytes as f64);
+            self.resident.set(usage.resident_pages as f64 * rustix::param::page_size() as f64);
+        }
+        if let Ok(files) = fs::read_dir("/proc/self/fd") {
+            self.open_files.set(files.count() as f64);
+        }
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        self.max_files.set(limit.current.map_or(f64::MAX, |current| current as f64));
+    }
+}
+
+impl Collector for ProcessCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        self.gauges().into_iter().flat_map(Collector::desc).collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        self.refresh();
+        let mut families: Vec<_> = self.gauges().into_iter().flat_map(Collector::collect).collect();
+        for family in &mut families {
+            if family.name() == "process_cpu_seconds_total" {
+                as_counter(family);
+            }
+        }
+        families
+    }
+}
+
+/// The library has no counter that can be set; the CPU time is one all the same.
+fn as_counter(family: &mut MetricFamily) {
+    family.set_field_type(prometheus::proto::MetricType::COUNTER);
+    for metric in family.mut_metric() {
+        let mut counter = prometheus::proto::Counter::default();
+        counter.set_value(metric.get_gauge().get_value());
+        metric.set_counter(counter);
+    }
+}
+
+/// The figures of `/proc/self/stat` that matter here.
+#[derive(Debug, PartialEq)]
+struct Usage {
+    cpu_ticks: u64,
+    threads: u64,
+    virtual_bytes: u64,
+    resident_pages: u64,
+}
+
+impl Usage {
+    fn parse(stat: &str) -> Option<Self> {
+        // The command may contain anything, so count fields from its closing parenthesis.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+        let field = |index: usize| fields.get(index)?.parse::<u64>().ok();
+        Some(Self {
+            cpu_ticks: field(11)? + field(12)?,
+            threads: field(17)?,
+            virtual_bytes: field(20)?,
+            resident_pages: field(21)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_registered_is_encoded() {
+        let metrics = Metrics::new(&Clock::system()).expect("a fresh registry");
+        let requests = metrics.counters("requests_total", "Requests.", &["verb"]).expect("a new name");
+        requests.with_label_values(&["get"]).inc_by(3);
+        let text = String::from_utf8(metrics.encode().expect("encodes")).expect("text");
+        assert!(text.contains("requests_total{verb=\"get\"} 3"), "{text}");
+        assert!(text.contains("# TYPE process_cpu_seconds_total counter"), "{text}");
+        assert!(text.contains("process_resident_memory_bytes "), "{text}");
+        assert!(metrics.counter("requests_total", "Again.").is_err());
+    }
+
+    #[test]
+    fn stat_with_a_hostile_command_name() {
+        let stat =
+            "7 (a) b (c)) S 1 7 7 0 -1 4194560 1 2 3 4 100 23 0 0 20 0 9 0 55 4096 12 18446744073709551615";
+        let want = Usage { cpu_ticks: 123, threads: 9, virtual_bytes: 4096, resident_pages: 12 };
+        assert_eq!(Usage::parse(stat), Some(want));
+        assert_eq!(Usage::parse("garbage"), None);
+    }
+}

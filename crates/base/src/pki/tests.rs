@@ -1,0 +1,128 @@
+//! Tests of the cluster's certificates.
+
+use std::os::unix::fs::PermissionsExt;
+
+use jiff::ToSpan;
+
+use super::*;
+
+fn names() -> ServingNames {
+    let mut names = ServingNames::of_the_api_server("cluster.local");
+    names.ips.insert("127.0.0.1".parse().expect("an address"));
+    names
+}
+
+fn now() -> Timestamp {
+    Timestamp::now()
+}
+
+fn open(directory: &Path) -> Pki {
+    Pki::open(directory, &names(), now()).expect("opens")
+}
+
+#[test]
+fn created_once_and_reloaded() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("deep/pki");
+    let first = open(&path);
+    let second = open(&path);
+    assert_eq!(first.server_authority.certificate, second.server_authority.certificate);
+    assert_eq!(first.leaves().serving.chain, second.leaves().serving.chain);
+    assert_eq!(first.leaves().admin.key_pem(), second.leaves().admin.key_pem());
+    for entry in fs::read_dir(&path).expect("lists") {
+        let entry = entry.expect("an entry");
+        let name = entry.file_name().into_string().expect("a name");
+        let mode = entry.metadata().expect("metadata").permissions().mode() & 0o777;
+        let want = if name.ends_with(".crt") || name.ends_with(".pub") { 0o644 } else { 0o600 };
+        assert_eq!(mode, want, "{name}");
+    }
+    assert_eq!(
+        fs::read_dir(dir.path().join("deep")).expect("lists").count(),
+        1,
+        "no temporary directory left"
+    );
+}
+
+#[test]
+fn the_administrator_is_a_master() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let leaves = open(&dir.path().join("pki")).leaves();
+    let (_, leaf) = x509_parser::parse_x509_certificate(&leaves.admin.chain[0]).expect("parses");
+    assert_eq!(leaf.subject().to_string(), "O=system:masters, CN=admin");
+    assert!(leaves.serving.covers(&names()));
+}
+
+#[test]
+fn renewed_when_a_third_of_the_life_remains() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let pki = open(&dir.path().join("pki"));
+    let before = pki.leaves().serving.chain;
+    let in_hours = |hours: i64| now().checked_add(hours.hours()).expect("a time");
+    assert!(pki.renew(&names(), in_hours(24 * 240)).expect("looks").is_empty());
+    let renewed = pki.renew(&names(), in_hours(24 * 250)).expect("renews");
+    assert_eq!(renewed, ["apiserver.pem", "admin.pem", "front-proxy-client.pem"]);
+    assert_ne!(pki.leaves().serving.chain, before);
+}
+
+#[test]
+fn the_serving_certificate_follows_its_names() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("pki");
+    drop(open(&path));
+    let mut more = names();
+    more.ips.insert("192.0.2.1".parse().expect("an address"));
+    let pki = Pki::open(&path, &more, now()).expect("opens");
+    assert!(pki.leaves().serving.covers(&more));
+}
+
+#[test]
+fn damage_is_told_by_file() {
+    let cases: [(&str, &str, &str); 4] = [
+        ("server-ca.crt", "garbage", "server-ca.crt is not a usable certificate"),
+        ("client-ca.key", "garbage", "client-ca.key is not a usable key"),
+        ("apiserver.pem", "garbage", "apiserver.pem is not a usable certificate with key"),
+        ("front-proxy-ca.key", "", "front-proxy-ca.key is missing"),
+    ];
+    for (file, content, want) in cases {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("pki");
+        drop(open(&path));
+        if content.is_empty() {
+            fs::remove_file(path.join(file)).expect("removes");
+        } else {
+            fs::write(path.join(file), content).expect("writes");
+        }
+        let error = Pki::open(&path, &names(), now()).expect_err("damaged").to_string();
+        assert!(error.contains(want), "{error}");
+    }
+}
+
+#[test]
+fn a_key_of_another_authority_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("pki");
+    drop(open(&path));
+    fs::copy(path.join("server-ca.key"), path.join("client-ca.key")).expect("copies");
+    let error = Pki::open(&path, &names(), now()).expect_err("damaged").to_string();
+    assert!(error.contains("does not belong to its key"), "{error}");
+}
+
+#[test]
+fn a_lost_leaf_is_issued_anew() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("pki");
+    drop(open(&path));
+    fs::remove_file(path.join("admin.pem")).expect("removes");
+    open(&path);
+    assert!(path.join("admin.pem").exists());
+}
+
+#[test]
+fn the_key_of_service_account_tokens_is_kept() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("pki");
+    let first = open(&path).service_account_key().expect("makes one");
+    let second = open(&path).service_account_key().expect("finds it");
+    assert_eq!(first.public_pem, second.public_pem);
+    assert_eq!(first.private_pem, second.private_pem);
+}

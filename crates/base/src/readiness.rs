@@ -1,0 +1,200 @@
+//! Named health checks behind `/livez`, `/readyz` and `/healthz`.
+//!
+//! Components register checks while the server is built; the server asks for their outcomes in the order of
+//! registration, which is the order clients see.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+
+/// The health endpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probe {
+    Healthz,
+    Livez,
+    Readyz,
+}
+
+/// The probes a check belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probes {
+    pub healthz: bool,
+    pub livez: bool,
+    pub readyz: bool,
+}
+
+impl Probes {
+    pub const ALL: Self = Self { healthz: true, livez: true, readyz: true };
+    pub const READYZ: Self = Self { healthz: false, livez: false, readyz: true };
+
+    fn include(self, probe: Probe) -> bool {
+        match probe {
+            Probe::Healthz => self.healthz,
+            Probe::Livez => self.livez,
+            Probe::Readyz => self.readyz,
+        }
+    }
+}
+
+type Answer = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
+
+struct Check {
+    name: String,
+    probes: Probes,
+    run: Box<dyn Fn() -> Answer + Send + Sync>,
+    last_error: Mutex<Option<String>>,
+}
+
+/// What a check said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    pub name: String,
+    pub result: Result<(), String>,
+}
+
+/// The registered checks. Clones share them.
+#[derive(Clone, Default)]
+pub struct Readiness {
+    checks: Arc<RwLock<Vec<Arc<Check>>>>,
+}
+
+impl std::fmt::Debug for Readiness {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.checks.read().iter().map(|check| &check.name)).finish()
+    }
+}
+
+impl Readiness {
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a check that answers at once.
+    pub fn register<F>(&self, name: impl Into<String>, probes: Probes, check: F)
+    where
+        F: Fn() -> Result<(), String> + Send + Sync + 'static,
+    {
+        self.register_async(name, probes, move || std::future::ready(check()));
+    }
+
+    /// Adds a check that has to ask somebody.
+    pub fn register_async<F, A>(&self, name: impl Into<String>, probes: Probes, check: F)
+    where
+        F: Fn() -> A + Send + Sync + 'static,
+        A: Future<Output = Result<(), String>> + Send + 'static,
+    {
+        let run = Box::new(move || Box::pin(check()) as Answer);
+        self.checks.write().push(Arc::new(Check {
+            name: name.into(),
+            probes,
+            run,
+            last_error: Mutex::new(None),
+        }));
+    }
+
+    /// Adds a check that fails until the returned gate is opened.
+    pub fn gate(&self, name: impl Into<String>, probes: Probes) -> Gate {
+        let gate = Gate { closed: Arc::new(Mutex::new(Some("not finished".to_owned()))) };
+        let closed = Arc::clone(&gate.closed);
+        self.register(name, probes, move || closed.lock().clone().map_or(Ok(()), Err));
+        gate
+    }
+
+    /// The names of a probe's checks, in order.
+    #[must_use]
+    pub fn names(&self, probe: Probe) -> Vec<String> {
+        self.of(probe).iter().map(|check| check.name.clone()).collect()
+    }
+
+    /// Runs a probe's checks, one after the other, except the `excluded` ones.
+    pub async fn run(&self, probe: Probe, excluded: impl Fn(&str) -> bool) -> Vec<Outcome> {
+        let mut outcomes = Vec::new();
+        for check in self.of(probe) {
+            if excluded(&check.name) {
+                continue;
+            }
+            outcomes.push(check.outcome().await);
+        }
+        outcomes
+    }
+
+    /// Runs one check, or says that the probe has none of that name.
+    pub async fn run_one(&self, probe: Probe, name: &str) -> Option<Outcome> {
+        let check = self.of(probe).into_iter().find(|check| check.name == name)?;
+        Some(check.outcome().await)
+    }
+
+    fn of(&self, probe: Probe) -> Vec<Arc<Check>> {
+        self.checks.read().iter().filter(|check| check.probes.include(probe)).cloned().collect()
+    }
+}
+
+impl Check {
+    /// Runs the check; a change for the worse or the better is logged once.
+    async fn outcome(&self) -> Outcome {
+        let result = (self.run)().await;
+        let mut last = self.last_error.lock();
+        match (&result, last.as_deref()) {
+            (Err(error), was) if was != Some(error) => {
+                tracing::warn!(check = self.name, error, "health check failed");
+                *last = Some(error.clone());
+            }
+            (Ok(()), Some(_)) => {
+                tracing::info!(check = self.name, "health check passes again");
+                *last = None;
+            }
+            _ => {}
+        }
+        Outcome { name: self.name.clone(), result }
+    }
+}
+
+/// The switch of a check made by [`Readiness::gate`].
+#[derive(Clone, Debug)]
+pub struct Gate {
+    closed: Arc<Mutex<Option<String>>>,
+}
+
+impl Gate {
+    /// The check passes from now on.
+    pub fn open(&self) {
+        *self.closed.lock() = None;
+    }
+
+    /// The check fails from now on, for this reason.
+    pub fn close(&self, reason: impl Into<String>) {
+        *self.closed.lock() = Some(reason.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn checks_answer_in_order_and_by_probe() {
+        let readiness = Readiness::new();
+        readiness.register("ping", Probes::ALL, || Ok(()));
+        let gate = readiness.gate("poststarthook/bootstrap", Probes::READYZ);
+        readiness.register_async("store", Probes::ALL, || async { Err("no quorum".to_owned()) });
+
+        let ok = |name: &str| Outcome { name: name.to_owned(), result: Ok(()) };
+        let bad = |name: &str, why: &str| Outcome { name: name.to_owned(), result: Err(why.to_owned()) };
+        assert_eq!(readiness.run(Probe::Livez, |_| false).await, [ok("ping"), bad("store", "no quorum")]);
+        assert_eq!(
+            readiness.run(Probe::Readyz, |name| name == "store").await,
+            [ok("ping"), bad("poststarthook/bootstrap", "not finished")]
+        );
+        gate.open();
+        let one = readiness.run_one(Probe::Readyz, "poststarthook/bootstrap").await;
+        assert_eq!(one, Some(ok("poststarthook/bootstrap")));
+        gate.close("draining");
+        let one = readiness.run_one(Probe::Readyz, "poststarthook/bootstrap").await;
+        assert_eq!(one, Some(bad("poststarthook/bootstrap", "draining")));
+        assert_eq!(readiness.run_one(Probe::Livez, "nope").await, None);
+        assert_eq!(readiness.names(Probe::Livez), ["ping", "store"]);
+    }
+}
