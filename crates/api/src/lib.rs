@@ -4,6 +4,7 @@
 //! what it cannot say (defaults that depend on other fields, validation, update rules, table cells) is
 //! Rust in the kind's own file under [`kinds`].
 
+pub mod allocation;
 pub mod autoscaling;
 pub mod field_selectors;
 pub mod kind;

@@ -10,9 +10,15 @@ use machinery::Value;
 use serde_json::json;
 
 pub static KIND: Kind = Kind {
+    // Names are DNS labels; a leading digit is fine since v1.36.
+    validate_name: machinery::names::dns_label,
     default,
     prepare_create,
     prepare_update,
+    validate: |service| rules::validate(service, None),
+    validate_update: rules::validate_update,
+    validate_status_update: rules::validate_status_update,
+    warnings: |new, _| rules::warnings(new),
     create_on_update: true,
     ..Kind::new("", "v1", "Service", "services", Scope::Namespaced)
 };

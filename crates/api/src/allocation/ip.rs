@@ -1,0 +1,273 @@
+//! Cluster IPs of one family: one or more ranges (service CIDRs), each in two bands as node ports are.
+
+use super::random::Random;
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IpError {
+    #[error("range is full")]
+    Full,
+    #[error("provided IP is already allocated")]
+    Allocated,
+    #[error("the provided IP ({ip}) is not in the valid range. The range of valid IPs is {range}")]
+    NotInRange { ip: IpAddr, range: String },
+    #[error("the provided network does not match the current range")]
+    MismatchedNetwork,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no usable service CIDR: {0}")]
+pub struct RangeError(pub String);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    /// As Services and IPAddresses spell it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "IPv4" => Some(Self::V4),
+            "IPv6" => Some(Self::V6),
+            _ => None,
+        }
+    }
+
+    pub fn of(ip: IpAddr) -> Self {
+        if ip.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+
+    pub fn other(self) -> Self {
+        match self {
+            Self::V4 => Self::V6,
+            Self::V6 => Self::V4,
+        }
+    }
+}
+
+/// A service CIDR: its usable addresses, the lowest of which are kept for explicit requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IpRange {
+    family: Family,
+    network: u128,
+    prefix: u32,
+    first: u128,
+    last: u128,
+    static_band: u128,
+}
+
+impl IpRange {
+    /// Reads `10.96.0.0/12` or `fd00::/108`; bits beyond the prefix are dropped.
+    pub fn parse(cidr: &str) -> Result<Self, RangeError> {
+        let refuse = || RangeError(cidr.to_owned());
+        let (address, prefix) = cidr.split_once('/').ok_or_else(refuse)?;
+        let address: IpAddr = address.parse().map_err(|_| refuse())?;
+        let prefix: u32 = prefix.parse().map_err(|_| refuse())?;
+        let family = Family::of(address);
+        let bits: u32 = if family == Family::V4 { 32 } else { 128 };
+        if prefix > bits || (family == Family::V6 && prefix < 64) {
+            return Err(refuse());
+        }
+        let hosts = 1u128 << (bits - prefix);
+        let network = number(address) & !(hosts - 1);
+        // Neither the network's own address nor, for IPv4, the broadcast address is handed out.
+        let first = network + 1;
+        let last = match family {
+            Family::V4 => (network + hosts - 1).saturating_sub(1),
+            Family::V6 => network + (hosts - 1),
+        };
+        let static_band = if hosts <= 16 { 0 } else { (hosts / 16).clamp(16, 256) };
+        Ok(Self { family, network, prefix, first, last, static_band })
+    }
+
+    pub fn family(&self) -> Family {
+        self.family
+    }
+
+    fn contains(&self, ip: u128) -> bool {
+        self.first <= ip && ip <= self.last
+    }
+
+    fn network_address(&self) -> IpAddr {
+        address(self.family, self.network)
+    }
+}
+
+impl std::fmt::Display for IpRange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.network_address(), self.prefix)
+    }
+}
+
+/// Which cluster IPs of a family are taken.
+#[derive(Clone, Debug)]
+pub struct IpAllocator {
+    ranges: Vec<IpRange>,
+    used: HashSet<u128>,
+    random: Random,
+}
+
+impl IpAllocator {
+    /// Ranges of another family than the first's are ignored.
+    pub fn new(ranges: Vec<IpRange>, seed: u64) -> Self {
+        let mut allocator = Self { ranges: Vec::new(), used: HashSet::new(), random: Random::new(seed) };
+        allocator.set_ranges(ranges);
+        allocator
+    }
+
+    /// Takes over the service CIDRs as they are now; what is allocated stays so.
+    pub fn set_ranges(&mut self, mut ranges: Vec<IpRange>) {
+        if let Some(family) = ranges.first().map(IpRange::family) {
+            ranges.retain(|range| range.family == family);
+        }
+        self.ranges = ranges;
+    }
+
+    pub fn used(&self) -> usize {
+        self.used.len()
+    }
+
+    pub fn has(&self, ip: IpAddr) -> bool {
+        self.used.contains(&number(ip))
+    }
+
+    /// Takes this very address.
+    pub fn allocate(&mut self, ip: IpAddr) -> Result<(), IpError> {
+        let key = number(ip);
+        if !self.ranges.iter().any(|range| range.family == Family::of(ip) && range.contains(key)) {
+            return Err(IpError::MismatchedNetwork);
+        }
+        if !self.used.insert(key) {
+            return Err(IpError::Allocated);
+        }
+        Ok(())
+    }
+
+    /// Takes any free address, of the upper band as long as it has one.
+    pub fn allocate_next(&mut self) -> Result<IpAddr, IpError> {
+        for range in &self.ranges {
+            let split = range.first + range.static_band;
+            let found = find(&self.used, &mut self.random, split, range.last).or_else(|| {
+                let last = split.checked_sub(1)?;
+                find(&self.used, &mut self.random, range.first, last)
+            });
+            if let Some(key) = found {
+                self.used.insert(key);
+                return Ok(address(range.family, key));
+            }
+        }
+        Err(IpError::Full)
+    }
+
+    /// What a dry run says to an explicit address: only the range counts.
+    pub fn check(&self, ip: IpAddr) -> Result<(), IpError> {
+        let range = self.ranges.first().ok_or(IpError::Full)?;
+        if range.family == Family::of(ip) && range.contains(number(ip)) {
+            return Ok(());
+        }
+        Err(IpError::NotInRange { ip, range: range.to_string() })
+    }
+
+    /// What a dry run shows for an address that would be chosen: the network's own.
+    pub fn placeholder(&self) -> Result<IpAddr, IpError> {
+        self.ranges.first().map(IpRange::network_address).ok_or(IpError::Full)
+    }
+
+    /// Gives an address back; one that is free already is fine.
+    pub fn release(&mut self, ip: IpAddr) {
+        self.used.remove(&number(ip));
+    }
+}
+
+fn find(used: &HashSet<u128>, random: &mut Random, first: u128, last: u128) -> Option<u128> {
+    let size = last.checked_sub(first)?.checked_add(1)?;
+    let start = random.below(size);
+    // No more than used + 1 addresses need a look.
+    let tries = size.min(used.len() as u128 + 1);
+    (0..tries).map(|step| first + (start + step) % size).find(|key| !used.contains(key))
+}
+
+fn number(ip: IpAddr) -> u128 {
+    match ip {
+        IpAddr::V4(ip) => u128::from(u32::from(ip)),
+        IpAddr::V6(ip) => u128::from(ip),
+    }
+}
+
+fn address(family: Family, number: u128) -> IpAddr {
+    match family {
+        Family::V4 => IpAddr::V4(Ipv4Addr::from(u32::try_from(number & 0xffff_ffff).unwrap_or(0))),
+        Family::V6 => IpAddr::V6(Ipv6Addr::from(number)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allocator(cidrs: &[&str]) -> IpAllocator {
+        let ranges = cidrs.iter().map(|cidr| IpRange::parse(cidr).expect("a valid CIDR")).collect();
+        IpAllocator::new(ranges, 3)
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("a valid address")
+    }
+
+    #[test]
+    fn every_address_once_upper_band_first() {
+        let mut ips = allocator(&["10.0.0.0/26"]);
+        for nth in 0..62 {
+            let IpAddr::V4(got) = ips.allocate_next().expect("addresses are left") else {
+                panic!("an IPv4 range gives IPv4 addresses");
+            };
+            let low = got.octets()[3] <= 16;
+            assert_eq!(low, nth >= 46, "{got} at {nth}");
+            assert!(!matches!(got.octets()[3], 0 | 63));
+        }
+        assert_eq!(ips.allocate_next(), Err(IpError::Full));
+        ips.release(ip("10.0.0.7"));
+        assert_eq!(ips.allocate_next(), Ok(ip("10.0.0.7")));
+    }
+
+    #[test]
+    fn explicit_addresses() {
+        let mut ips = allocator(&["10.0.0.0/16", "192.168.0.0/24"]);
+        assert_eq!(ips.allocate(ip("10.0.3.3")), Ok(()));
+        assert_eq!(ips.allocate(ip("10.0.3.3")), Err(IpError::Allocated));
+        assert_eq!(ips.allocate(ip("192.168.0.9")), Ok(()));
+        for outside in ["10.0.0.0", "10.0.255.255", "11.0.0.1", "fd00::1"] {
+            assert_eq!(ips.allocate(ip(outside)), Err(IpError::MismatchedNetwork), "{outside}");
+        }
+        assert_eq!(
+            ips.check(ip("11.0.0.1")).expect_err("out of range").to_string(),
+            "the provided IP (11.0.0.1) is not in the valid range. The range of valid IPs is 10.0.0.0/16"
+        );
+        assert_eq!(ips.placeholder(), Ok(ip("10.0.0.0")));
+    }
+
+    #[test]
+    fn ranges() {
+        for bad in ["10.0.0.0", "10.0.0.0/33", "x/8", "fd00::/63", ""] {
+            assert!(IpRange::parse(bad).is_err(), "{bad}");
+        }
+        let mut ips = allocator(&["fd00::/112"]);
+        let got = ips.allocate_next().expect("an address");
+        assert!(got.is_ipv6());
+        let mut big = allocator(&["fd00::/64"]);
+        assert!(big.allocate_next().is_ok());
+        assert_eq!(big.allocate(ip("fd00::ffff:ffff:ffff:ffff")), Ok(()));
+        let mut none = allocator(&["10.0.0.1/32"]);
+        assert_eq!(none.allocate_next(), Err(IpError::Full));
+    }
+}
