@@ -1,1 +1,18 @@
-//! Revisioned key-value store with compare-and-swap, ranges and watches over opaque bytes; embedded and etcd backends.
+//! Revisioned key-value store with compare-and-swap, ranges and watches over opaque bytes.
+//!
+//! The model is etcd's: one global revision that every change increases, keys in byte order, bounded
+//! history, watches that replay from a past revision and leases that take their keys with them.
+//! [`Embedded`] keeps everything in memory and makes it durable with its own write-ahead log. Every
+//! backend keeps the promises written at [`Store`], and one battery of tests holds it to them. Nothing
+//! here knows about Kubernetes.
+
+mod contract;
+pub mod embedded;
+mod error;
+
+pub use contract::{
+    Event, Expect, KeyValue, LeaseId, Op, Outcome, RangeRequest, RangeResponse, Revision, Store, Txn,
+    WatchHandle, WatchSink, prefix_end,
+};
+pub use embedded::{Embedded, EmbeddedOptions};
+pub use error::{Result, StoreError};

@@ -1,0 +1,47 @@
+//! The few file operations durability rests on, behind a trait so that tests can make them fail.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::FallocateFlags;
+
+/// File operations of the log and the checkpoints.
+pub trait Io: Send + Sync + 'static {
+    /// Writes all of `data` at `offset`.
+    fn write(&self, file: &File, data: &[u8], offset: u64) -> io::Result<()>;
+    /// Makes the contents of the file (or the entries of the directory) durable.
+    fn sync(&self, file: &File) -> io::Result<()>;
+    /// Reserves room on the disk for the first `length` bytes of the file.
+    fn allocate(&self, file: &File, length: u64) -> io::Result<()>;
+}
+
+/// The real thing.
+#[derive(Debug, Default)]
+pub struct Disk;
+
+impl Io for Disk {
+    fn write(&self, file: &File, data: &[u8], offset: u64) -> io::Result<()> {
+        file.write_all_at(data, offset)
+    }
+
+    fn sync(&self, file: &File) -> io::Result<()> {
+        file.sync_data()
+    }
+
+    fn allocate(&self, file: &File, length: u64) -> io::Result<()> {
+        match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, length) {
+            // Not every file system can reserve; there the log takes its room as it grows.
+            Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(length),
+            other => other.map_err(Into::into),
+        }
+    }
+}
+
+/// Whether the error says that the disk (or the quota) is full.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
+}

@@ -1,0 +1,261 @@
+//! The embedded backend: state and recent history in memory, durable through a write-ahead log.
+//!
+//! Reads are answered from memory under a short read lock. Writes go through one commit thread
+//! ([`commit`]) that appends whole batches to the [`log`] and syncs once per batch. Now and then the
+//! state is written out as a [`checkpoint`], after which older log segments are used again. Opening
+//! is [`recovery`]: the newest checkpoint and the log after it.
+
+mod batch;
+mod checkpoint;
+mod commit;
+mod history;
+mod io;
+mod lease;
+mod log;
+mod queue;
+mod record;
+mod recovery;
+mod segment;
+mod state;
+mod watchers;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use async_trait::async_trait;
+use parking_lot::{Mutex, RwLock};
+
+use self::checkpoint::Frozen;
+use self::commit::Committer;
+pub use self::io::{Disk, Io};
+use self::queue::{Queue, Request};
+use self::state::State;
+use self::watchers::Watchers;
+use crate::contract::{
+    KeyValue, LeaseId, Op, Outcome, RangeRequest, RangeResponse, Revision, Store, Txn, WatchHandle, WatchSink,
+};
+use crate::error::{Result, StoreError};
+
+/// Largest key and value together.
+const LARGEST: usize = 4 << 20;
+/// Smallest segment: a full batch and the largest value fit.
+const SMALLEST_SEGMENT: u64 = 8 << 20;
+
+/// Settings of the embedded backend.
+#[derive(Clone)]
+pub struct EmbeddedOptions {
+    /// Where the store lives; created if missing.
+    pub directory: PathBuf,
+    /// History older than this is dropped.
+    pub history_age: Duration,
+    /// History beyond this much memory is dropped, oldest first.
+    pub history_bytes: usize,
+    /// Size of a log segment; at least 8 MiB.
+    pub segment_bytes: u64,
+    /// A checkpoint is written when the log since the last one reaches this, and the last one's size.
+    pub checkpoint_bytes: u64,
+    /// The disk, or a test's idea of one.
+    pub io: Arc<dyn Io>,
+}
+
+impl EmbeddedOptions {
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Self {
+            directory: directory.into(),
+            history_age: Duration::from_secs(30 * 60),
+            history_bytes: 16 << 20,
+            segment_bytes: SMALLEST_SEGMENT,
+            checkpoint_bytes: 32 << 20,
+            io: Arc::new(Disk),
+        }
+    }
+}
+
+/// The embedded store.
+pub struct Embedded {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the store's handle and its commit thread share. Where both locks are taken, `watchers` comes
+/// first: commits hold it from making changes visible until the sinks have them.
+struct Shared {
+    options: EmbeddedOptions,
+    state: RwLock<State>,
+    watchers: Mutex<Watchers>,
+    queue: Queue,
+    /// The revision up to which the sinks have been told.
+    revision: AtomicU64,
+    clock: Clock,
+}
+
+impl Shared {
+    fn history_age_ms(&self) -> u64 {
+        self.options.history_age.as_millis() as u64
+    }
+}
+
+/// Milliseconds since the epoch that never go back while the process runs.
+struct Clock {
+    base: u64,
+    started: Instant,
+}
+
+impl Clock {
+    fn start() -> Self {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self { base: since.as_millis() as u64, started: Instant::now() }
+    }
+
+    fn now(&self) -> u64 {
+        self.base + self.started.elapsed().as_millis() as u64
+    }
+}
+
+impl Embedded {
+    /// Opens the store in `options.directory`, or starts a new one there. Blocks while it reads.
+    pub fn open(options: EmbeddedOptions) -> Result<Self> {
+        let mut options = options;
+        options.segment_bytes = options.segment_bytes.max(SMALLEST_SEGMENT);
+        let recovered = recovery::recover(&options)?;
+        let directory = options.directory.clone();
+        let shared = Arc::new(Shared {
+            revision: AtomicU64::new(recovered.state.revision),
+            state: RwLock::new(recovered.state),
+            watchers: Mutex::default(),
+            queue: Queue::default(),
+            clock: Clock::start(),
+            options,
+        });
+        let committer = Committer::new(shared.clone(), recovered.journal);
+        let thread = std::thread::Builder::new()
+            .name("store-commit".to_owned())
+            .spawn(move || committer.run())
+            .map_err(StoreError::io("start the commit thread of", directory))?;
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Starts a store in an empty directory from a snapshot; returns its revision. The revision skips
+    /// `skip_revisions`, so that none is used again that the old store reached after the snapshot.
+    pub fn restore(snapshot: &Path, directory: &Path, skip_revisions: u64) -> Result<Revision> {
+        fs::create_dir_all(directory).map_err(StoreError::io("create", directory))?;
+        let _lock = recovery::lock(directory)?;
+        if recovery::is_occupied(directory)? {
+            let reason = "the directory already holds a store".into();
+            return Err(StoreError::Refused { reason });
+        }
+        let loaded = checkpoint::load(snapshot, Instant::now())?;
+        let mut frozen = Frozen::of(&loaded.state);
+        frozen.skip_revisions(skip_revisions);
+        frozen.write(&Disk, &recovery::checkpoint_path(directory, frozen.index), true)?;
+        Ok(frozen.revision)
+    }
+
+    fn stop(&self) {
+        self.shared.queue.close();
+        if let Some(thread) = self.thread.lock().take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the store's commit thread panicked");
+        }
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+#[async_trait]
+impl Store for Embedded {
+    async fn get(&self, key: &str) -> Result<(Option<KeyValue>, Revision)> {
+        let state = self.shared.state.read();
+        Ok((state.current.get(key).cloned(), state.revision))
+    }
+
+    async fn range(&self, request: RangeRequest) -> Result<RangeResponse> {
+        self.shared.state.read().range(&request)
+    }
+
+    async fn txn(&self, txn: Txn) -> Result<Outcome> {
+        if txn.key.is_empty() {
+            return Err(StoreError::Refused { reason: "the key is empty".into() });
+        }
+        let value = if let Op::Put { value, .. } = &txn.op { value.len() } else { 0 };
+        let size = txn.key.len() + value;
+        if size > LARGEST {
+            return Err(StoreError::TooLarge { key: txn.key, size, limit: LARGEST });
+        }
+        self.shared.queue.ask(|reply| Request::Txn { txn, reply }).await
+    }
+
+    async fn watch(&self, prefix: &str, after: Revision, sink: Box<dyn WatchSink>) -> Result<WatchHandle> {
+        let cancelled = {
+            let mut watchers = self.shared.watchers.lock();
+            let state = self.shared.state.read();
+            state.check_revision(after)?;
+            watchers.add(prefix, sink, state.history.after(after), state.revision)
+        };
+        let shared = Arc::downgrade(&self.shared);
+        Ok(WatchHandle::new(move || {
+            cancelled.store(true, Ordering::Release);
+            // When events are just being handed out, the next commit sweeps.
+            if let Some(shared) = shared.upgrade()
+                && let Some(mut watchers) = shared.watchers.try_lock()
+            {
+                watchers.sweep();
+            }
+        }))
+    }
+
+    async fn barrier(&self) -> Result<Revision> {
+        // Waits for the commit that is just telling the sinks, whose changes may have been read already.
+        let _told = self.shared.watchers.lock();
+        Ok(self.shared.revision.load(Ordering::Acquire))
+    }
+
+    fn revision(&self) -> Revision {
+        self.shared.revision.load(Ordering::Acquire)
+    }
+
+    async fn compact(&self, revision: Revision) -> Result<()> {
+        self.shared.queue.ask(|reply| Request::Compact { revision, reply }).await
+    }
+
+    async fn compacted(&self) -> Result<Revision> {
+        Ok(self.shared.state.read().history.compacted())
+    }
+
+    async fn grant_lease(&self, ttl: Duration) -> Result<LeaseId> {
+        self.shared.queue.ask(|reply| Request::Grant { ttl, reply }).await
+    }
+
+    async fn revoke_lease(&self, lease: LeaseId) -> Result<()> {
+        self.shared.queue.ask(|reply| Request::Revoke { lease, reply }).await
+    }
+
+    async fn keep_alive(&self, lease: LeaseId) -> Result<()> {
+        self.shared.queue.ask(|reply| Request::KeepAlive { lease, reply }).await
+    }
+
+    async fn snapshot(&self, to: &Path) -> Result<Revision> {
+        let frozen = Frozen::of(&self.shared.state.read());
+        let (io, to) = (self.shared.options.io.clone(), to.to_owned());
+        let written =
+            tokio::task::spawn_blocking(move || frozen.write(&*io, &to, true).map(|_| frozen.revision));
+        written.await.unwrap_or(Err(StoreError::Closed))
+    }
+
+    async fn close(&self) {
+        self.shared.queue.close();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread {
+            let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+        }
+    }
+}

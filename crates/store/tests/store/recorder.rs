@@ -1,0 +1,94 @@
+//! A sink that remembers what it was told, and bounded waits on it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use store::{Event, Revision, StoreError, WatchSink};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
+
+/// What a watch has been told so far.
+#[derive(Default, Debug)]
+pub struct Told {
+    pub events: Vec<Event>,
+    pub progress: Revision,
+    pub closed: Option<StoreError>,
+}
+
+impl Told {
+    /// Revision and key of each event; deletions have a `-` before the key.
+    pub fn summary(&self) -> Vec<(Revision, String)> {
+        let line = |event: &Event| match event {
+            Event::Put { kv, .. } => (kv.mod_revision, kv.key.to_string()),
+            Event::Delete { key, revision, .. } => (*revision, format!("-{key}")),
+        };
+        self.events.iter().map(line).collect()
+    }
+}
+
+/// Shared by the test and its sink.
+#[derive(Clone, Default)]
+pub struct Recorder {
+    pub told: Arc<Mutex<Told>>,
+    changed: Arc<Notify>,
+}
+
+impl Recorder {
+    pub fn sink(&self) -> Box<dyn WatchSink> {
+        Box::new(self.clone())
+    }
+
+    /// Waits until the predicate holds; panics with what was last seen after ten seconds.
+    #[track_caller]
+    pub fn wait(&self, what: impl Into<String>, holds: impl Fn(&Told) -> bool) -> impl Future<Output = ()> {
+        let what = what.into();
+        let location = std::panic::Location::caller();
+        async move {
+            let deadline = Instant::now() + Duration::from_secs(10);
+            loop {
+                let changed = self.changed.notified();
+                if holds(&self.told.lock()) {
+                    return;
+                }
+                let late = timeout_at(deadline, changed).await.is_err();
+                if late && !holds(&self.told.lock()) {
+                    let told = self.told.lock();
+                    let (count, last) = (told.events.len(), told.events.last());
+                    panic!(
+                        "{location}: waited for {what}; last seen: {count} events, last {last:?}, progress {}, \
+                         closed {:?}",
+                        told.progress, told.closed
+                    );
+                }
+            }
+        }
+    }
+
+    /// Waits for this many events.
+    #[track_caller]
+    pub fn events(&self, count: usize) -> impl Future<Output = ()> {
+        self.wait(format!("{count} events"), move |told| told.events.len() >= count)
+    }
+}
+
+impl WatchSink for Recorder {
+    fn events(&mut self, events: Vec<Event>) {
+        assert!(!events.is_empty());
+        self.told.lock().events.extend(events);
+        self.changed.notify_one();
+    }
+
+    fn progress(&mut self, revision: Revision) {
+        let mut told = self.told.lock();
+        assert!(revision >= told.progress, "progress went back from {} to {revision}", told.progress);
+        told.progress = revision;
+        drop(told);
+        self.changed.notify_one();
+    }
+
+    fn closed(&mut self, error: StoreError) {
+        self.told.lock().closed = Some(error);
+        self.changed.notify_one();
+    }
+}
