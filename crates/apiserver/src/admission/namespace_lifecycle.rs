@@ -1,0 +1,66 @@
+//! NamespaceLifecycle: nothing new in a namespace that is missing or going, and some never go.
+
+use super::{Attributes, Operation, Plugin};
+use crate::registry::Registry;
+use futures_util::future::BoxFuture;
+use machinery::Value;
+use machinery::status::{Cause, Result, Status};
+
+/// Namespaces the cluster itself lives in.
+const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
+
+pub struct NamespaceLifecycle;
+
+impl Plugin for NamespaceLifecycle {
+    fn name(&self) -> &'static str {
+        "NamespaceLifecycle"
+    }
+
+    fn handles(&self, attributes: &Attributes<'_>) -> bool {
+        let kind = attributes.served.kind;
+        match attributes.operation {
+            Operation::Create => attributes.served.namespaced(),
+            Operation::Delete => (kind.group, kind.resource) == ("", "namespaces"),
+            Operation::Update => false,
+        }
+    }
+
+    fn mutate<'a>(
+        &'a self,
+        registry: &'a Registry,
+        attributes: &'a Attributes<'a>,
+        _object: Option<&'a mut Value>,
+        _old: Option<&'a Value>,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let kind = attributes.served.kind;
+            if attributes.operation == Operation::Delete {
+                if IMMORTAL.contains(&attributes.name) {
+                    let why = "this namespace may not be deleted";
+                    return Err(Status::forbidden(kind.group, kind.resource, attributes.name, why));
+                }
+                return Ok(());
+            }
+            let namespace = attributes.context.namespace;
+            let namespaces = registry.builtin("", "v1", "namespaces")?;
+            let entry = registry.get(namespaces, "", namespace, "").await?;
+            // Cheap first: few namespaces mention the word at all.
+            if memchr::memmem::find(&entry.bytes, b"\"Terminating\"").is_none() {
+                return Ok(());
+            }
+            if entry.value()["status"]["phase"] != "Terminating" {
+                return Ok(());
+            }
+            let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
+            let mut status = Status::forbidden(kind.group, kind.resource, attributes.name, why);
+            if let Some(details) = &mut status.details {
+                details.causes.push(Cause {
+                    reason: "NamespaceTerminating".to_owned(),
+                    message: format!("namespace {namespace} is being terminated"),
+                    field: "metadata.namespace".to_owned(),
+                });
+            }
+            Err(status)
+        })
+    }
+}

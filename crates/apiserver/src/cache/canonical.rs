@@ -1,0 +1,124 @@
+//! The stored form of an object and how it reaches the wire without being decoded.
+//!
+//! Stored bytes are JSON in a fixed order, `{"kind":K,"apiVersion":V,"metadata":{…},…}`, without
+//! `resourceVersion`. Everything up to `"metadata":{` is the same for all objects of a resource, so the
+//! place where the revision is spliced in needs no search, and the items of a list, which carry neither
+//! kind nor apiVersion, are the same bytes from another offset.
+
+use serde_json::{Map, Value};
+
+/// What precedes the metadata of every stored object of one resource.
+#[derive(Clone, Debug)]
+pub struct Prefix {
+    bytes: Box<[u8]>,
+}
+
+const ITEM: &[u8] = b"{\"metadata\":{";
+
+impl Prefix {
+    pub fn new(api_version: &str, kind: &str) -> Self {
+        let bytes = format!("{{\"kind\":{},\"apiVersion\":{},\"metadata\":{{", quote(kind), quote(api_version));
+        Self { bytes: bytes.into_bytes().into_boxed_slice() }
+    }
+
+    /// The stored form. `resourceVersion` is left out: the store's revision is the truth.
+    pub fn encode(&self, object: &Value) -> Vec<u8> {
+        let mut out = Vec::with_capacity(1024);
+        out.extend_from_slice(&self.bytes);
+        let empty = Map::new();
+        let map = object.as_object().unwrap_or(&empty);
+        let metadata = map.get("metadata").and_then(Value::as_object).unwrap_or(&empty);
+        members(&mut out, metadata, false, &["resourceVersion"]);
+        out.push(b'}');
+        members(&mut out, map, true, &["apiVersion", "kind", "metadata"]);
+        out.push(b'}');
+        out
+    }
+
+    /// Whether bytes from the store have this resource's form.
+    pub fn fits(&self, stored: &[u8]) -> bool {
+        stored.starts_with(&self.bytes)
+    }
+
+    /// The object on its own, with its revision.
+    pub fn write_object(&self, out: &mut Vec<u8>, stored: &[u8], revision: u64) {
+        self.write(out, &self.bytes, stored, revision);
+    }
+
+    /// The object as an item of a list.
+    pub fn write_item(&self, out: &mut Vec<u8>, stored: &[u8], revision: u64) {
+        self.write(out, ITEM, stored, revision);
+    }
+
+    fn write(&self, out: &mut Vec<u8>, head: &[u8], stored: &[u8], revision: u64) {
+        let tail = stored.get(self.bytes.len()..).unwrap_or_default();
+        out.reserve(head.len() + tail.len() + 44);
+        out.extend_from_slice(head);
+        out.extend_from_slice(b"\"resourceVersion\":\"");
+        out.extend_from_slice(itoa::Buffer::new().format(revision).as_bytes());
+        out.push(b'"');
+        if !tail.starts_with(b"}") {
+            out.push(b',');
+        }
+        out.extend_from_slice(tail);
+    }
+}
+
+fn members(out: &mut Vec<u8>, map: &Map<String, Value>, mut comma: bool, skip: &[&str]) {
+    for (key, value) in map {
+        if skip.contains(&key.as_str()) {
+            continue;
+        }
+        if comma {
+            out.push(b',');
+        }
+        comma = true;
+        write_json(out, key);
+        out.push(b':');
+        write_json(out, value);
+    }
+}
+
+fn write_json<T: serde::Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
+    serde_json::to_writer(out, value).expect("strings and values always encode into memory");
+}
+
+fn quote(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn stored_form_round_trips_with_its_revision() {
+        let prefix = Prefix::new("apps/v1", "Deployment");
+        let object = json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "spec": {"replicas": 1},
+            "metadata": {"name": "a", "resourceVersion": "7"},
+        });
+        let stored = prefix.encode(&object);
+        assert!(prefix.fits(&stored));
+        let mut out = Vec::new();
+        prefix.write_object(&mut out, &stored, 42);
+        let mut expected = object.clone();
+        expected["metadata"]["resourceVersion"] = json!("42");
+        assert_eq!(serde_json::from_slice::<Value>(&out).unwrap(), expected);
+
+        out.clear();
+        prefix.write_item(&mut out, &stored, 42);
+        expected.as_object_mut().unwrap().retain(|k, _| k != "kind" && k != "apiVersion");
+        assert_eq!(serde_json::from_slice::<Value>(&out).unwrap(), expected);
+    }
+
+    #[test]
+    fn empty_metadata_stays_valid_json() {
+        let prefix = Prefix::new("v1", "ConfigMap");
+        let stored = prefix.encode(&json!({}));
+        let mut out = Vec::new();
+        prefix.write_object(&mut out, &stored, 1);
+        assert_eq!(serde_json::from_slice::<Value>(&out).unwrap()["metadata"], json!({"resourceVersion": "1"}));
+    }
+}

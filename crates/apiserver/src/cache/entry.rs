@@ -1,0 +1,130 @@
+//! One object in the cache: its stored bytes, its revision, and what was derived from them so far.
+
+use super::canonical::Prefix;
+use bytes::Bytes;
+use machinery::schema::SchemaRef;
+use machinery::selector::Lookup;
+use serde_json::Value;
+use std::sync::{Arc, OnceLock};
+
+/// What a cache knows of its resource: how bytes are laid out and which fields selectors may name.
+#[derive(Debug)]
+pub struct Layout {
+    pub prefix: Prefix,
+    pub fields: &'static [api::kind::SelectableField],
+    /// How protobuf carries the object; `None`: it has no protobuf form.
+    pub schema: Option<SchemaRef<'static>>,
+    pub api_version: String,
+    pub kind: String,
+}
+
+/// An object at one revision. Immutable but for the derived forms, which are made on first use.
+#[derive(Debug)]
+pub struct Entry {
+    pub key: Arc<str>,
+    pub bytes: Bytes,
+    pub revision: u64,
+    attributes: OnceLock<Box<Attributes>>,
+    protobuf: OnceLock<Bytes>,
+}
+
+/// What selectors look at.
+#[derive(Debug, Default)]
+pub struct Attributes {
+    labels: Box<[(Box<str>, Box<str>)]>,
+    /// In the order of the layout's fields.
+    fields: Box<[Box<str>]>,
+    name: Box<str>,
+    namespace: Box<str>,
+}
+
+impl Entry {
+    pub fn new(key: Arc<str>, bytes: Bytes, revision: u64) -> Self {
+        Self { key, bytes, revision, attributes: OnceLock::new(), protobuf: OnceLock::new() }
+    }
+
+    /// The same object at another revision: what a deletion shows.
+    pub fn at(&self, revision: u64) -> Self {
+        Self::new(self.key.clone(), self.bytes.clone(), revision)
+    }
+
+    /// The decoded object with its revision.
+    pub fn value(&self) -> Value {
+        let mut value: Value = serde_json::from_slice(&self.bytes).unwrap_or_default();
+        machinery::meta::metadata_mut(&mut value)
+            .insert("resourceVersion".to_owned(), Value::String(self.revision.to_string()));
+        value
+    }
+
+    pub fn json(&self, layout: &Layout) -> Bytes {
+        let mut out = Vec::new();
+        layout.prefix.write_object(&mut out, &self.bytes, self.revision);
+        out.into()
+    }
+
+    /// Protobuf message bytes, made once.
+    pub fn protobuf(&self, layout: &Layout) -> Option<&Bytes> {
+        let schema = layout.schema?;
+        Some(self.protobuf.get_or_init(|| {
+            machinery::codec::protobuf::encode_object(&self.value(), schema).into()
+        }))
+    }
+
+    pub fn attributes(&self, layout: &Layout) -> &Attributes {
+        self.attributes.get_or_init(|| Box::new(Attributes::of(&self.bytes, layout)))
+    }
+}
+
+/// The part of an object that selectors by label, name and namespace need; the rest is skipped unparsed.
+#[derive(serde::Deserialize)]
+struct Slim<'a> {
+    #[serde(borrow)]
+    metadata: SlimMetadata<'a>,
+}
+
+#[derive(serde::Deserialize)]
+struct SlimMetadata<'a> {
+    #[serde(default, borrow)]
+    name: std::borrow::Cow<'a, str>,
+    #[serde(default, borrow)]
+    namespace: std::borrow::Cow<'a, str>,
+    #[serde(default, borrow)]
+    labels: std::collections::BTreeMap<std::borrow::Cow<'a, str>, std::borrow::Cow<'a, str>>,
+}
+
+impl Attributes {
+    fn of(bytes: &[u8], layout: &Layout) -> Self {
+        let Ok(slim) = serde_json::from_slice::<Slim<'_>>(bytes) else { return Self::default() };
+        let fields = if layout.fields.is_empty() {
+            Box::default()
+        } else {
+            let value: Value = serde_json::from_slice(bytes).unwrap_or_default();
+            layout.fields.iter().map(|f| (f.value)(&value).into_boxed_str()).collect()
+        };
+        Self {
+            labels: slim.metadata.labels.into_iter().map(|(k, v)| (k.into(), v.into())).collect(),
+            fields,
+            name: slim.metadata.name.into(),
+            namespace: slim.metadata.namespace.into(),
+        }
+    }
+
+    /// The value of a field that selectors may name.
+    pub fn field(&self, layout: &Layout, name: &str) -> Option<&str> {
+        match name {
+            "metadata.name" => Some(&self.name),
+            "metadata.namespace" => Some(&self.namespace),
+            _ => {
+                let index = layout.fields.iter().position(|f| f.name == name)?;
+                self.fields.get(index).map(AsRef::as_ref)
+            }
+        }
+    }
+}
+
+impl Lookup for Attributes {
+    fn lookup(&self, key: &str) -> Option<&str> {
+        let index = self.labels.binary_search_by(|(k, _)| k.as_ref().cmp(key)).ok()?;
+        Some(&self.labels[index].1)
+    }
+}

@@ -1,0 +1,102 @@
+//! A change as watchers see it, framed once per encoding and shared by all of them.
+
+use super::entry::{Entry, Layout};
+use bytes::Bytes;
+use std::sync::{Arc, OnceLock};
+
+/// What happened to an object, from the point of view of one watcher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Added = 0,
+    Modified = 1,
+    Deleted = 2,
+}
+
+impl Change {
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Added => "ADDED",
+            Self::Modified => "MODIFIED",
+            Self::Deleted => "DELETED",
+        }
+    }
+}
+
+/// Encodings whose frames are shared; others are made per watcher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameEncoding {
+    Json = 0,
+    Protobuf = 1,
+}
+
+/// One committed change of one object.
+#[derive(Debug)]
+pub struct Event {
+    /// The object after the change; for a deletion the last state, at the revision of the deletion.
+    pub entry: Arc<Entry>,
+    pub previous: Option<Arc<Entry>>,
+    pub deleted: bool,
+    frames: [OnceLock<Bytes>; 6],
+    /// The last state at this event's revision, for watchers whose selector the object has left.
+    left: OnceLock<Arc<Entry>>,
+}
+
+impl Event {
+    pub fn new(entry: Arc<Entry>, previous: Option<Arc<Entry>>, deleted: bool) -> Self {
+        Self { entry, previous, deleted, frames: Default::default(), left: OnceLock::new() }
+    }
+
+    pub fn revision(&self) -> u64 {
+        self.entry.revision
+    }
+
+    /// What a watcher with a filter sees of this change, if anything: an object that leaves the filter is
+    /// deleted to it, one that enters it is added.
+    pub fn seen_through(&self, matches: impl Fn(&Entry) -> bool) -> Option<Change> {
+        let before = self.previous.as_deref().is_some_and(&matches);
+        let after = !self.deleted && matches(&self.entry);
+        match (before, after) {
+            (false, true) => Some(Change::Added),
+            (true, true) => Some(Change::Modified),
+            (true, false) => Some(Change::Deleted),
+            (false, false) => None,
+        }
+    }
+
+    /// The object to show for a change: deletions show the last state the watcher knew, at the new revision.
+    pub fn shown(&self, change: Change) -> &Arc<Entry> {
+        match (&self.previous, change) {
+            (Some(previous), Change::Deleted) if !self.deleted => {
+                self.left.get_or_init(|| Arc::new(previous.at(self.revision())))
+            }
+            _ => &self.entry,
+        }
+    }
+
+    /// The watch frame of a change in a shared encoding.
+    pub fn frame(&self, layout: &Layout, change: Change, encoding: FrameEncoding) -> Bytes {
+        self.frames[encoding as usize * 3 + change as usize]
+            .get_or_init(|| frame(layout, self.shown(change), change, encoding))
+            .clone()
+    }
+}
+
+/// A frame that stands for itself: initial events are made from entries, not from changes.
+pub fn frame(layout: &Layout, entry: &Entry, change: Change, encoding: FrameEncoding) -> Bytes {
+    match encoding {
+        FrameEncoding::Json => {
+            let mut out = Vec::with_capacity(entry.bytes.len() + 96);
+            out.extend_from_slice(b"{\"type\":\"");
+            out.extend_from_slice(change.text().as_bytes());
+            out.extend_from_slice(b"\",\"object\":");
+            layout.prefix.write_object(&mut out, &entry.bytes, entry.revision);
+            out.extend_from_slice(b"}\n");
+            out.into()
+        }
+        FrameEncoding::Protobuf => {
+            let message = entry.protobuf(layout).cloned().unwrap_or_default();
+            machinery::codec::protobuf::watch_frame(change.text(), &layout.api_version, &layout.kind, &message)
+                .into()
+        }
+    }
+}

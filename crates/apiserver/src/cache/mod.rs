@@ -1,0 +1,322 @@
+//! The watch cache: one per resource, fed by the store, read by everybody.
+//!
+//! It holds the current objects as bytes and a window of recent changes. Readers copy reference-counted
+//! entries out under a short lock; watchers keep a cursor into the window and are cut off when they fall
+//! out of it. With the embedded store the feed runs before a write is acknowledged, so a reader always
+//! sees its own writes.
+
+pub mod canonical;
+pub mod entry;
+pub mod event;
+
+pub use entry::{Entry, Layout};
+pub use event::{Change, Event, FrameEncoding};
+
+use parking_lot::RwLock;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use store::{RangeRequest, Revision, Store, StoreError, WatchHandle, WatchSink};
+use tokio::sync::watch;
+
+/// Changes kept for watchers that start in the past or lag behind.
+const WINDOW_EVENTS: usize = 8192;
+const WINDOW_BYTES: usize = 8 << 20;
+/// Objects read per request while the cache fills.
+const PAGE: usize = 2000;
+
+/// The cache of one resource.
+pub struct Cache {
+    pub layout: Arc<Layout>,
+    /// Keys of this resource start with it; it ends with a slash.
+    pub root: String,
+    store: Arc<dyn Store>,
+    shared: Arc<Shared>,
+    filling: tokio::sync::Mutex<Option<WatchHandle>>,
+}
+
+struct Shared {
+    ready: AtomicBool,
+    state: RwLock<State>,
+    /// Wakes watchers: the sequence number after the newest change.
+    tick: watch::Sender<u64>,
+    layout: Arc<Layout>,
+}
+
+#[derive(Default)]
+struct State {
+    objects: BTreeMap<Arc<str>, Arc<Entry>>,
+    window: VecDeque<Arc<Event>>,
+    window_bytes: usize,
+    /// Sequence number of the window's first event.
+    first: u64,
+    /// Watches may start after any revision from here on.
+    oldest: Revision,
+    /// Everything up to here has been applied.
+    revision: Revision,
+    /// Counts fills: a watcher of an earlier fill has lost its place.
+    epoch: u64,
+}
+
+/// A watcher's place in the window.
+#[derive(Clone, Copy, Debug)]
+pub struct Cursor {
+    next: u64,
+    epoch: u64,
+}
+
+/// What a watcher finds at its cursor.
+pub enum Progress {
+    Events(Vec<Arc<Event>>),
+    /// It has fallen out of the window, or the cache started over.
+    Lost,
+}
+
+/// A consistent view: the objects and the revision they are at.
+pub struct View {
+    pub entries: Vec<Arc<Entry>>,
+    pub revision: Revision,
+    /// Matching objects beyond the limit exist.
+    pub more: bool,
+    /// How many keys follow the last one returned.
+    pub remaining: usize,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CacheError {
+    #[error("too old resource version: {asked} ({oldest})")]
+    TooOld { asked: Revision, oldest: Revision },
+    #[error("store")]
+    Store(#[from] StoreError),
+}
+
+impl Cache {
+    pub fn new(layout: Arc<Layout>, root: String, store: Arc<dyn Store>) -> Self {
+        let shared = Arc::new(Shared {
+            ready: AtomicBool::new(false),
+            state: RwLock::default(),
+            tick: watch::Sender::new(0),
+            layout: layout.clone(),
+        });
+        Self { layout, root, store, shared, filling: tokio::sync::Mutex::new(None) }
+    }
+
+    /// Fills the cache on first use, or again after its feed has broken.
+    pub async fn ready(&self) -> Result<(), StoreError> {
+        if self.shared.ready.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut handle = self.filling.lock().await;
+        if self.shared.ready.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        *handle = None;
+        let (objects, revision) = self.read_all().await?;
+        {
+            let mut state = self.shared.state.write();
+            let epoch = state.epoch + 1;
+            let first = state.first + state.window.len() as u64;
+            *state = State { objects, first, oldest: revision, revision, epoch, ..State::default() };
+        }
+        self.shared.ready.store(true, Ordering::Release);
+        let feed = Feed { shared: self.shared.clone() };
+        match self.store.watch(&self.root, revision, Box::new(feed)).await {
+            Ok(watch) => *handle = Some(watch),
+            Err(error) => {
+                self.shared.ready.store(false, Ordering::Release);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    async fn read_all(&self) -> Result<(BTreeMap<Arc<str>, Arc<Entry>>, Revision), StoreError> {
+        let mut objects = BTreeMap::new();
+        let end = prefix_end(&self.root);
+        let mut start = self.root.clone();
+        let mut at = None;
+        loop {
+            let request = RangeRequest { start, end: end.clone(), limit: PAGE, revision: at };
+            let page = self.store.range(request).await?;
+            let revision = at.unwrap_or(page.revision);
+            at = Some(revision);
+            let Some(last) = page.kvs.last() else { return Ok((objects, revision)) };
+            start = format!("{}\0", last.key);
+            for kv in page.kvs {
+                let entry = Entry::new(kv.key.clone(), kv.value, kv.mod_revision);
+                objects.insert(kv.key, Arc::new(entry));
+            }
+            if !page.more {
+                return Ok((objects, revision));
+            }
+        }
+    }
+
+    /// Waits until the cache holds everything that was committed before this call; returns that revision.
+    pub async fn fresh(&self) -> Result<Revision, StoreError> {
+        self.ready().await?;
+        self.store.barrier().await
+    }
+
+    pub fn get(&self, key: &str) -> Option<Arc<Entry>> {
+        self.shared.state.read().objects.get(key).cloned()
+    }
+
+    /// Revision up to which this cache has applied changes of its own resource.
+    pub fn revision(&self) -> Revision {
+        self.shared.state.read().revision
+    }
+
+    /// Objects whose keys start with `scope`, beginning at `from` (a key, inclusive), that match; at most
+    /// `limit` of them (0: all). `at_least` is a revision the caller knows to be applied.
+    pub fn list(
+        &self,
+        scope: &str,
+        from: Option<&str>,
+        limit: usize,
+        at_least: Revision,
+        matches: impl Fn(&Entry) -> bool,
+    ) -> View {
+        let state = self.shared.state.read();
+        let start = from.filter(|from| *from > scope).unwrap_or(scope);
+        let mut range = state
+            .objects
+            .range::<str, _>((Bound::Included(start), Bound::Unbounded))
+            .take_while(|(key, _)| key.starts_with(scope));
+        let mut entries = Vec::new();
+        let mut view = View { entries: Vec::new(), revision: state.revision.max(at_least), more: false, remaining: 0 };
+        for (_, entry) in range.by_ref() {
+            if !matches(entry) {
+                continue;
+            }
+            if limit > 0 && entries.len() == limit {
+                view.more = true;
+                view.remaining = 1 + range.count();
+                break;
+            }
+            entries.push(entry.clone());
+        }
+        view.entries = entries;
+        view
+    }
+
+    /// The current objects in scope and the place from which their changes follow without a gap.
+    pub fn list_and_watch(&self, scope: &str, matches: impl Fn(&Entry) -> bool) -> (View, Cursor) {
+        let state = self.shared.state.read();
+        let entries = state
+            .objects
+            .range::<str, _>((Bound::Included(scope), Bound::Unbounded))
+            .take_while(|(key, _)| key.starts_with(scope))
+            .filter(|(_, entry)| matches(entry))
+            .map(|(_, entry)| entry.clone())
+            .collect();
+        let view = View { entries, revision: state.revision, more: false, remaining: 0 };
+        (view, state.end())
+    }
+
+    /// The place after `revision`.
+    pub fn watch_after(&self, revision: Revision) -> Result<Cursor, CacheError> {
+        let state = self.shared.state.read();
+        if revision < state.oldest {
+            return Err(CacheError::TooOld { asked: revision, oldest: state.oldest });
+        }
+        let skipped = state.window.partition_point(|event| event.revision() <= revision);
+        Ok(Cursor { next: state.first + skipped as u64, epoch: state.epoch })
+    }
+
+    /// The place after everything so far.
+    pub fn watch_from_now(&self) -> Cursor {
+        self.shared.state.read().end()
+    }
+
+    /// Wakes when there may be something new.
+    pub fn ticks(&self) -> watch::Receiver<u64> {
+        self.shared.tick.subscribe()
+    }
+
+    /// What has happened since the cursor, and moves it.
+    pub fn advance(&self, cursor: &mut Cursor) -> Progress {
+        let state = self.shared.state.read();
+        if cursor.epoch != state.epoch || cursor.next < state.first {
+            return Progress::Lost;
+        }
+        let skip = (cursor.next - state.first) as usize;
+        let events: Vec<_> = state.window.iter().skip(skip).cloned().collect();
+        cursor.next += events.len() as u64;
+        Progress::Events(events)
+    }
+}
+
+/// The first key that no longer starts with `prefix`.
+pub fn prefix_end(prefix: &str) -> String {
+    // Keys are path-like ASCII and end with '/': the next character closes the range.
+    let mut end = prefix.trim_end_matches('/').to_owned();
+    end.push('0');
+    end
+}
+
+impl State {
+    fn end(&self) -> Cursor {
+        Cursor { next: self.first + self.window.len() as u64, epoch: self.epoch }
+    }
+
+    fn remember(&mut self, event: Event) {
+        self.window_bytes += event.entry.bytes.len();
+        self.window.push_back(Arc::new(event));
+        while self.window.len() > WINDOW_EVENTS || self.window_bytes > WINDOW_BYTES && self.window.len() > 1 {
+            let Some(gone) = self.window.pop_front() else { break };
+            self.window_bytes -= gone.entry.bytes.len();
+            self.first += 1;
+            self.oldest = gone.revision();
+        }
+    }
+
+    fn apply(&mut self, change: store::Event) {
+        match change {
+            store::Event::Put { kv, .. } => {
+                let entry = Arc::new(Entry::new(kv.key.clone(), kv.value, kv.mod_revision));
+                let previous = self.objects.insert(kv.key, entry.clone());
+                self.revision = self.revision.max(kv.mod_revision);
+                self.remember(Event::new(entry, previous, false));
+            }
+            store::Event::Delete { key, revision, .. } => {
+                self.revision = self.revision.max(revision);
+                let Some(previous) = self.objects.remove(&key) else { return };
+                let last = Arc::new(previous.at(revision));
+                self.remember(Event::new(last, Some(previous), true));
+            }
+        }
+    }
+}
+
+/// Applies the store's changes to the cache.
+struct Feed {
+    shared: Arc<Shared>,
+}
+
+impl WatchSink for Feed {
+    fn events(&mut self, events: Vec<store::Event>) {
+        let end = {
+            let mut state = self.shared.state.write();
+            for event in events {
+                state.apply(event);
+            }
+            state.end().next
+        };
+        self.shared.tick.send_replace(end);
+    }
+
+    fn progress(&mut self, revision: Revision) {
+        let mut state = self.shared.state.write();
+        state.revision = state.revision.max(revision);
+    }
+
+    fn closed(&mut self, error: StoreError) {
+        tracing::warn!(kind = %self.shared.layout.kind, %error, "watch cache lost its feed; it fills again on the next request");
+        self.shared.ready.store(false, Ordering::Release);
+        // Watchers of this fill can never be sure again: they end and their clients list anew.
+        self.shared.state.write().epoch += 1;
+        self.shared.tick.send_modify(|end| *end += 1);
+    }
+}

@@ -1,0 +1,241 @@
+//! Which encoding a body is in and which one the client wants back.
+
+use http::HeaderMap;
+use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
+use machinery::status::{Details, Result, Status};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    Json,
+    Yaml,
+    Protobuf,
+    Cbor,
+}
+
+impl Encoding {
+    pub fn media_type(self) -> &'static str {
+        match self {
+            Self::Json => "application/json",
+            Self::Yaml => "application/yaml",
+            Self::Protobuf => "application/vnd.kubernetes.protobuf",
+            Self::Cbor => "application/cbor",
+        }
+    }
+}
+
+/// Another form of the object that the client asks for with `as=`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    Table,
+    PartialObjectMetadata,
+    PartialObjectMetadataList,
+}
+
+/// The outcome of reading the `Accept` header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    pub encoding: Encoding,
+    pub pretty: bool,
+    pub form: Option<Form>,
+    /// The version of `meta.k8s.io` in which a form is wanted: `v1` or `v1beta1`.
+    pub form_version: &'static str,
+    /// `stream=watch` was named.
+    pub stream: bool,
+}
+
+/// What an endpoint can answer with.
+#[derive(Clone, Copy, Debug)]
+pub struct Offers {
+    pub cbor: bool,
+    /// `Table` and `PartialObjectMetadata` can be had.
+    pub forms: bool,
+    /// Requests may stream (collections), which widens the list in the error text.
+    pub streams: bool,
+}
+
+impl Offers {
+    fn encodings(self) -> &'static [Encoding] {
+        use Encoding::{Cbor, Json, Protobuf, Yaml};
+        if self.cbor { &[Json, Yaml, Protobuf, Cbor] } else { &[Json, Yaml, Protobuf] }
+    }
+
+    fn text(self) -> String {
+        let mut names: Vec<&str> = self.encodings().iter().map(|e| e.media_type()).collect();
+        if self.streams {
+            names.push("application/json;stream=watch");
+            names.push("application/vnd.kubernetes.protobuf;stream=watch");
+            if self.cbor {
+                names.push("application/cbor-seq");
+            }
+        }
+        names.join(", ")
+    }
+}
+
+struct Clause<'a> {
+    kind: &'a str,
+    subkind: &'a str,
+    quality: f32,
+    parameters: Vec<(&'a str, &'a str)>,
+}
+
+/// Reads `Accept`; quality first, then the client's order.
+pub fn accept(headers: &HeaderMap, pretty_query: Option<&str>, offers: Offers) -> Result<Accepted> {
+    let header = headers.get(ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("");
+    let human = || match pretty_query {
+        Some(text) if !text.is_empty() => matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True"),
+        _ => {
+            let agent = headers.get(USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or("");
+            ["curl", "Wget", "Mozilla/5.0"].iter().any(|known| agent.starts_with(known))
+        }
+    };
+    if header.is_empty() || header == "application/json" || header == "*/*" {
+        return Ok(Accepted {
+            encoding: Encoding::Json,
+            pretty: human(),
+            form: None,
+            form_version: "v1",
+            stream: false,
+        });
+    }
+    let mut clauses: Vec<Clause<'_>> = header.split(',').filter_map(clause).collect();
+    clauses.sort_by(|a, b| b.quality.total_cmp(&a.quality));
+    for clause in &clauses {
+        for encoding in offers.encodings() {
+            if let Some(mut accepted) = fit(clause, *encoding, offers) {
+                accepted.pretty |= human();
+                return Ok(accepted);
+            }
+        }
+    }
+    let message = format!("406: Not Acceptable\n\nAvailable representations: {}", offers.text());
+    Err(Status::not_acceptable(message).with_details(Details::default()))
+}
+
+fn clause(text: &str) -> Option<Clause<'_>> {
+    let mut pieces = text.split(';').map(str::trim);
+    let media = pieces.next()?;
+    let (kind, subkind) = match media.split_once('/') {
+        Some((kind, subkind)) => (kind.trim(), subkind.trim()),
+        None if media == "*" => ("*", "*"),
+        None => return None,
+    };
+    let mut clause = Clause { kind, subkind, quality: 1.0, parameters: Vec::new() };
+    for piece in pieces {
+        let Some((key, value)) = piece.split_once('=') else { continue };
+        let (key, value) = (key.trim(), value.trim());
+        if key == "q" {
+            clause.quality = value.parse().unwrap_or(1.0);
+        } else {
+            clause.parameters.push((key, value));
+        }
+    }
+    Some(clause)
+}
+
+fn fit(clause: &Clause<'_>, encoding: Encoding, offers: Offers) -> Option<Accepted> {
+    let (kind, subkind) = encoding.media_type().split_once('/')?;
+    let matches = match (clause.kind, clause.subkind) {
+        ("*", "*") => true,
+        (k, s) => k == kind && s == subkind,
+    };
+    if !matches {
+        return None;
+    }
+    let mut accepted =
+        Accepted { encoding, pretty: false, form: None, form_version: "v1", stream: false };
+    let (mut form, mut group, mut version) = (None, None, None);
+    for (key, value) in &clause.parameters {
+        match *key {
+            "as" => form = Some(*value),
+            "g" => group = Some(*value),
+            "v" => version = Some(*value),
+            "stream" if !value.is_empty() => {
+                if *value != "watch" || encoding == Encoding::Yaml {
+                    return None;
+                }
+                accepted.stream = true;
+            }
+            "sv" if !value.is_empty() => return None,
+            "pretty" => accepted.pretty = *value == "1",
+            _ => {}
+        }
+    }
+    if form.is_some() || group.is_some() || version.is_some() {
+        if !offers.forms || group != Some("meta.k8s.io") {
+            return None;
+        }
+        accepted.form_version = match version {
+            Some("v1") => "v1",
+            Some("v1beta1") => "v1beta1",
+            _ => return None,
+        };
+        accepted.form = Some(match form {
+            Some("Table") => Form::Table,
+            Some("PartialObjectMetadata") => Form::PartialObjectMetadata,
+            Some("PartialObjectMetadataList") => Form::PartialObjectMetadataList,
+            _ => return None,
+        });
+    }
+    Some(accepted)
+}
+
+/// The encoding of a request body. An empty header is JSON.
+pub fn content_type(headers: &HeaderMap, cbor: bool) -> Result<Encoding> {
+    let header = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
+    let media = header.split(';').next().unwrap_or("").trim();
+    match media {
+        "" | "application/json" => Ok(Encoding::Json),
+        "application/yaml" => Ok(Encoding::Yaml),
+        "application/vnd.kubernetes.protobuf" => Ok(Encoding::Protobuf),
+        "application/cbor" if cbor => Ok(Encoding::Cbor),
+        _ => {
+            let offers = Offers { cbor, forms: false, streams: false };
+            Err(unsupported_media_type(&offers.text()))
+        }
+    }
+}
+
+/// 415 with the list of what would do.
+pub fn unsupported_media_type(supported: &str) -> Status {
+    Status::unsupported_media_type(format!(
+        "the body of the request was in an unknown format - accepted media types include: {supported}"
+    ))
+    .with_details(Details::default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn negotiate(header: &str) -> Result<Accepted> {
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT, header.parse().unwrap());
+        accept(&headers, None, Offers { cbor: false, forms: true, streams: false })
+    }
+
+    #[test]
+    fn picks_by_quality_then_order() {
+        for (header, encoding) in [
+            ("application/json;q=0.5,application/yaml", Encoding::Yaml),
+            ("application/vnd.kubernetes.protobuf,application/json", Encoding::Protobuf),
+            ("application/cbor,application/json", Encoding::Json),
+            ("application/yaml;q=0.1,application/json;q=0.9", Encoding::Json),
+            ("*/*", Encoding::Json),
+        ] {
+            assert_eq!(negotiate(header).unwrap().encoding, encoding, "{header}");
+        }
+        for header in ["text/html", "application/*", "bogus", "application/cbor", "application/xml"] {
+            assert_eq!(negotiate(header).unwrap_err().code, 406, "{header}");
+        }
+    }
+
+    #[test]
+    fn forms() {
+        let table = negotiate("application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json").unwrap();
+        assert_eq!((table.form, table.form_version), (Some(Form::Table), "v1beta1"));
+        let plain = negotiate("application/json;as=Bogus;v=v1;g=meta.k8s.io,application/json").unwrap();
+        assert_eq!(plain.form, None);
+        assert_eq!(negotiate("application/json;as=Table;v=v9;g=meta.k8s.io").unwrap_err().code, 406);
+    }
+}

@@ -1,0 +1,166 @@
+//! Create: system fields, the kind's rules, admission, one compare-and-swap.
+
+use super::metadata::{
+    ensure_namespace, fill_system_fields, generate_name, refuse, validate_new, wipe_system_fields,
+};
+use super::{Registry, Served, WriteContext, Written, metadata, store_error};
+use crate::admission::{Attributes, Operation};
+use crate::cache::Entry;
+use machinery::apply;
+use machinery::status::{Details, Result, Status};
+use machinery::{Value, meta};
+use std::sync::Arc;
+use store::{Expect, Op, Outcome, Txn};
+
+/// How often a generated name is tried before the client is told.
+const NAME_ATTEMPTS: usize = 8;
+
+impl Registry {
+    /// Stores a new object. `object` is in the served version, decoded, normalised and defaulted.
+    pub async fn create(
+        &self,
+        served: &Served,
+        mut object: Value,
+        context: &WriteContext<'_>,
+    ) -> Result<Written> {
+        wipe_system_fields(&mut object);
+        ensure_namespace(&mut object, served, context.namespace)?;
+        metadata::dedup_owner_references(&mut object, context);
+        let tracking = tracking(served, context);
+        apply::update(None, &mut object, &tracking);
+        self.admit_create(served, &mut object, context).await?;
+        metadata::dedup_owner_references(&mut object, context);
+        self.insert(served, object, context).await
+    }
+
+    async fn admit_create(&self, served: &Served, object: &mut Value, context: &WriteContext<'_>) -> Result<()> {
+        let before = self.admission.mutates().then(|| object.clone());
+        let attributes = Attributes::new(served, context, Operation::Create);
+        self.admission.mutate(self, &attributes, Some(object), None).await?;
+        if let Some(before) = before {
+            if before != *object {
+                // What admission changed belongs to the same writer.
+                apply::update(Some(&before), object, &tracking(served, context));
+            }
+        }
+        Ok(())
+    }
+
+    /// The part of a create that an apply or an update of a missing object shares.
+    pub(super) async fn insert(
+        &self,
+        served: &Served,
+        mut object: Value,
+        context: &WriteContext<'_>,
+    ) -> Result<Written> {
+        fill_system_fields(&mut object);
+        let generate = meta::text(&object, "generateName").to_owned();
+        let generated = meta::name(&object).is_empty() && !generate.is_empty();
+        let attempts = if generated { NAME_ATTEMPTS } else { 1 };
+        for attempt in 1..=attempts {
+            let mut candidate = if attempt == attempts { std::mem::take(&mut object) } else { object.clone() };
+            if generated {
+                meta::metadata_mut(&mut candidate).insert("name".to_owned(), generate_name(&generate).into());
+            }
+            match self.insert_once(served, candidate, context).await {
+                Err(status) if status.reason == "AlreadyExists" && generated => {
+                    if attempt == attempts {
+                        return Err(name_conflict(served, &status));
+                    }
+                }
+                outcome => return outcome,
+            }
+        }
+        Err(Status::internal("no attempt was made to store the object"))
+    }
+
+    async fn insert_once(
+        &self,
+        served: &Served,
+        mut object: Value,
+        context: &WriteContext<'_>,
+    ) -> Result<Written> {
+        let kind = served.kind;
+        meta::metadata_mut(&mut object).remove("resourceVersion");
+        if kind.counts_generation {
+            meta::metadata_mut(&mut object).insert("generation".to_owned(), 1.into());
+        } else {
+            meta::metadata_mut(&mut object).remove("generation");
+        }
+        (kind.prepare_create)(&mut object);
+        let name = meta::name(&object).to_owned();
+        refuse(served, &name, &validate_new(&object, served))?;
+        for warning in (kind.warnings)(&object, None) {
+            context.warnings.add(warning);
+        }
+        (kind.canonicalize)(&mut object);
+        let attributes = Attributes::new(served, context, Operation::Create);
+        self.admission.validate(self, &attributes, Some(&object), None).await?;
+
+        let key = served.key(meta::namespace(&object), &name);
+        let stored = match served.conversion {
+            None => object,
+            Some(conversion) => (conversion.to_stored)(&object),
+        };
+        served.storage.cache.ready().await.map_err(|e| store_error(&e))?;
+        if context.dry_run {
+            if served.storage.cache.get(&key).is_some() {
+                return Err(Status::already_exists(kind.group, kind.resource, &name));
+            }
+            return Ok(Written::Value(stored));
+        }
+        let bytes: bytes::Bytes = served.storage.cache.layout.prefix.encode(&stored).into();
+        let key: Arc<str> = key.into();
+        let lease = self.lease(served).await?;
+        let txn =
+            Txn { key: key.clone(), expect: Expect::Absent, op: Op::Put { value: bytes.clone(), lease } };
+        match served.storage.store.txn(txn).await.map_err(|e| store_error(&e))? {
+            Outcome::Committed { revision, .. } => {
+                Ok(Written::Stored(Arc::new(Entry::new(key, bytes, revision))))
+            }
+            Outcome::Conflict { current, .. } => {
+                let mut status = Status::already_exists(kind.group, kind.resource, &name);
+                let deleting = current.is_some_and(|kv| {
+                    let old: Value = serde_json::from_slice(&kv.value).unwrap_or_default();
+                    meta::deletion_timestamp(&old).is_some()
+                });
+                if deleting {
+                    status.message = format!("object is being deleted: {}", status.message);
+                }
+                Err(status)
+            }
+        }
+    }
+
+    /// A lease for kinds whose objects expire by themselves.
+    pub(super) async fn lease(&self, served: &Served) -> Result<Option<store::LeaseId>> {
+        let Some(seconds) = served.storage.kind.ttl_seconds else { return Ok(None) };
+        self.leases.lease(&*self.store, seconds).await.map(Some).map_err(|e| store_error(&e))
+    }
+}
+
+/// How managedFields records a write through the main door or a subresource.
+pub(super) fn tracking<'a>(served: &'a Served, context: &'a WriteContext<'_>) -> apply::Tracking<'a> {
+    apply::Tracking {
+        schema: served.schema,
+        manager: &context.manager,
+        api_version: &served.api_version,
+        subresource: context.subresource,
+        now: metadata::now(),
+        ignored: apply::reset::ignored(served.kind.group, served.kind.resource, context.subresource),
+    }
+}
+
+fn name_conflict(served: &Served, status: &Status) -> Status {
+    let details = status.details.clone().unwrap_or_default();
+    let name = details.name.clone();
+    Status::new(
+        409,
+        "AlreadyExists",
+        format!(
+            "{} {name:?} already exists, the server was not able to generate a unique name for the object",
+            machinery::status::qualified(served.kind.group, served.kind.resource)
+        ),
+    )
+    .with_details(Details { retry_after_seconds: 1, ..*details })
+}

@@ -1,0 +1,304 @@
+//! Delete: preconditions, grace, finalizers and what becomes of dependents.
+
+use super::update::finished_deleting;
+use super::{MODIFIED, Registry, Served, WriteContext, Written, metadata, store_error};
+use crate::admission::{Attributes, Operation};
+use crate::cache::Entry;
+use crate::options::{DeleteOptions, Propagation};
+use api::kind::Graceful;
+use jiff::{SignedDuration, Timestamp};
+use machinery::status::{Result, Status};
+use machinery::{Value, meta};
+use std::sync::Arc;
+use store::{Expect, Op, Outcome, Txn};
+
+const ORPHAN: &str = "orphan";
+const FOREGROUND: &str = "foregroundDeletion";
+
+/// How a deletion ended.
+pub enum Deleted {
+    /// The object is gone; its last state.
+    Gone(Value),
+    /// It waits for a grace period or finalizers.
+    Pending(Written),
+}
+
+impl Registry {
+    pub async fn delete(
+        &self,
+        served: &Served,
+        name: &str,
+        options: &DeleteOptions,
+        context: &WriteContext<'_>,
+    ) -> Result<Deleted> {
+        let key: Arc<str> = served.key(context.namespace, name).into();
+        let cache = &served.storage.cache;
+        cache.fresh().await.map_err(|e| store_error(&e))?;
+        let mut current = cache.get(&key);
+        let mut first = true;
+        loop {
+            let Some(entry) = current else { return Err(served.not_found(name)) };
+            match self.delete_once(served, name, options, context, &entry).await? {
+                Ok(deleted) => return Ok(deleted),
+                Err(latest) => {
+                    // A precondition on the version holds for the version it named, not for a later one.
+                    if options.resource_version.is_some() && !first {
+                        return Err(served.conflict(name, MODIFIED));
+                    }
+                    first = false;
+                    current = latest;
+                }
+            }
+        }
+    }
+
+    /// One attempt; the inner error is what the object has become meanwhile.
+    async fn delete_once(
+        &self,
+        served: &Served,
+        name: &str,
+        options: &DeleteOptions,
+        context: &WriteContext<'_>,
+        entry: &Arc<Entry>,
+    ) -> Result<Result<Deleted, Option<Arc<Entry>>>> {
+        let kind = served.storage.kind;
+        let old = entry.value();
+        check_preconditions(served, name, options, &old)?;
+        let attributes = Attributes::new(served, context, Operation::Delete).named(name);
+        self.admission.validate(self, &attributes, None, Some(&served.present(old.clone()))).await?;
+
+        let mut new = old.clone();
+        let grace = grace(&mut new, (kind.graceful)(&old, options.grace_period_seconds), options);
+        if grace == Grace::AlreadyPending {
+            return Ok(Ok(Deleted::Pending(Written::Stored(entry.clone()))));
+        }
+        if kind.collects_dependents {
+            set_dependents_finalizers(&mut new, kind.orphan_dependents, options);
+        }
+        let held = (kind.held)(&new);
+        let waits = held || !meta::finalizers(&new).is_empty();
+        if grace == Grace::No && waits {
+            mark_deleting(&mut new);
+            (kind.mark_deleting)(&mut new);
+        }
+        if grace == Grace::No && !waits || finished_deleting(&new) && !held {
+            return self.remove(served, entry, old, options.dry_run || context.dry_run).await;
+        }
+        self.store_pending(served, entry, new, options.dry_run || context.dry_run).await
+    }
+
+    async fn remove(
+        &self,
+        served: &Served,
+        entry: &Arc<Entry>,
+        old: Value,
+        dry_run: bool,
+    ) -> Result<Result<Deleted, Option<Arc<Entry>>>> {
+        if dry_run {
+            return Ok(Ok(Deleted::Gone(old)));
+        }
+        let txn = Txn { key: entry.key.clone(), expect: Expect::Revision(entry.revision), op: Op::Delete };
+        match served.storage.store.txn(txn).await.map_err(|e| store_error(&e))? {
+            Outcome::Committed { revision, .. } => {
+                let mut last = old;
+                meta::metadata_mut(&mut last).insert("resourceVersion".to_owned(), revision.to_string().into());
+                Ok(Ok(Deleted::Gone(last)))
+            }
+            Outcome::Conflict { current, .. } => {
+                Ok(Err(current.map(|kv| Arc::new(Entry::new(kv.key, kv.value, kv.mod_revision)))))
+            }
+        }
+    }
+
+    async fn store_pending(
+        &self,
+        served: &Served,
+        entry: &Arc<Entry>,
+        new: Value,
+        dry_run: bool,
+    ) -> Result<Result<Deleted, Option<Arc<Entry>>>> {
+        let bytes: bytes::Bytes = served.storage.cache.layout.prefix.encode(&new).into();
+        if bytes == entry.bytes {
+            return Ok(Ok(Deleted::Pending(Written::Stored(entry.clone()))));
+        }
+        if dry_run {
+            return Ok(Ok(Deleted::Pending(Written::Value(new))));
+        }
+        let txn = Txn {
+            key: entry.key.clone(),
+            expect: Expect::Revision(entry.revision),
+            op: Op::Put { value: bytes.clone(), lease: self.lease(served).await? },
+        };
+        match served.storage.store.txn(txn).await.map_err(|e| store_error(&e))? {
+            Outcome::Committed { revision, .. } => {
+                let entry = Entry::new(entry.key.clone(), bytes, revision);
+                Ok(Ok(Deleted::Pending(Written::Stored(Arc::new(entry)))))
+            }
+            Outcome::Conflict { current, .. } => {
+                Ok(Err(current.map(|kv| Arc::new(Entry::new(kv.key, kv.value, kv.mod_revision)))))
+            }
+        }
+    }
+}
+
+fn check_preconditions(served: &Served, name: &str, options: &DeleteOptions, old: &Value) -> Result<()> {
+    // Here, and only here, the message names the kind instead of the resource.
+    let kind = served.storage.kind;
+    let conflict = |why: String| Err(Status::conflict(kind.group, kind.kind, name, why));
+    if let Some(uid) = &options.uid {
+        if uid != meta::uid(old) {
+            return conflict(format!(
+                "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been deleted and then recreated",
+                meta::uid(old)
+            ));
+        }
+    }
+    if let Some(version) = &options.resource_version {
+        if version != meta::resource_version(old) {
+            return conflict(format!(
+                "the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record ({}). The object might have been modified",
+                meta::resource_version(old)
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Grace {
+    /// The object has to wait; its metadata says so now.
+    Waits,
+    /// It waits already, and not longer than asked.
+    AlreadyPending,
+    No,
+}
+
+/// Writes the grace period into the object, if there is one.
+fn grace(object: &mut Value, graceful: Graceful, options: &DeleteOptions) -> Grace {
+    let Graceful::After(period) = graceful else { return Grace::No };
+    let now = Timestamp::now();
+    if let Some(since) = meta::deletion_timestamp(object).and_then(|t| t.parse::<Timestamp>().ok()) {
+        let present = meta::metadata(object)
+            .and_then(|m| m.get("deletionGracePeriodSeconds"))
+            .and_then(Value::as_i64)
+            .unwrap_or(0);
+        if present == 0 {
+            return Grace::No;
+        }
+        // A second deletion may only shorten the wait.
+        let Some(asked) = options.grace_period_seconds else { return Grace::AlreadyPending };
+        if asked >= present {
+            return Grace::AlreadyPending;
+        }
+        let mut period = asked;
+        let mut at = since
+            .checked_add(SignedDuration::from_secs(asked - present))
+            .unwrap_or(now);
+        if at < now {
+            at = now;
+            if period != 0 {
+                period = 1;
+            }
+        }
+        set_deletion(object, at, period);
+        return Grace::Waits;
+    }
+    let at = now.checked_add(SignedDuration::from_secs(period)).unwrap_or(now);
+    set_deletion(object, at, period);
+    bump_generation(object);
+    Grace::Waits
+}
+
+fn set_deletion(object: &mut Value, at: Timestamp, period: i64) {
+    let metadata = meta::metadata_mut(object);
+    metadata.insert("deletionTimestamp".to_owned(), at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into());
+    metadata.insert("deletionGracePeriodSeconds".to_owned(), period.into());
+}
+
+fn bump_generation(object: &mut Value) {
+    let generation = meta::generation(object);
+    if generation > 0 {
+        meta::metadata_mut(object).insert("generation".to_owned(), (generation + 1).into());
+    }
+}
+
+/// Finalizers hold an object that has no grace period: it is marked as going, now.
+fn mark_deleting(object: &mut Value) {
+    let existing = meta::deletion_timestamp(object).and_then(|t| t.parse::<Timestamp>().ok());
+    if existing.is_none() {
+        bump_generation(object);
+    }
+    let metadata = meta::metadata_mut(object);
+    if existing.is_none_or(|at| at > Timestamp::now()) {
+        metadata.insert("deletionTimestamp".to_owned(), metadata::now().into());
+    }
+    metadata.insert("deletionGracePeriodSeconds".to_owned(), 0.into());
+}
+
+/// Adds or removes the finalizers by which the garbage collector knows what to do with dependents.
+fn set_dependents_finalizers(object: &mut Value, orphan_by_default: bool, options: &DeleteOptions) {
+    let has = |wanted: &str| meta::finalizers(object).iter().any(|f| f.as_str() == Some(wanted));
+    let (orphan, foreground) = match (options.orphan_dependents, options.propagation) {
+        (Some(orphan), _) => (orphan, false),
+        (None, Some(policy)) => (policy == Propagation::Orphan, policy == Propagation::Foreground),
+        (None, None) if has(ORPHAN) => (true, false),
+        (None, None) if has(FOREGROUND) => (false, true),
+        (None, None) => (orphan_by_default, false),
+    };
+    let mut finalizers: Vec<Value> = meta::finalizers(object)
+        .iter()
+        .filter(|f| !matches!(f.as_str(), Some(ORPHAN | FOREGROUND)))
+        .cloned()
+        .collect();
+    if orphan {
+        finalizers.push(ORPHAN.into());
+    }
+    if foreground {
+        finalizers.push(FOREGROUND.into());
+    }
+    let same = finalizers.len() == meta::finalizers(object).len()
+        && meta::finalizers(object).iter().all(|f| finalizers.contains(f));
+    if same {
+        return;
+    }
+    let metadata = meta::metadata_mut(object);
+    if finalizers.is_empty() {
+        metadata.remove("finalizers");
+    } else {
+        metadata.insert("finalizers".to_owned(), Value::Array(finalizers));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn dependents_finalizers_follow_the_options() {
+        let object = || json!({"metadata": {"finalizers": ["a", "orphan"]}});
+        for (propagation, expected) in [
+            (Some(Propagation::Foreground), json!(["a", "foregroundDeletion"])),
+            (Some(Propagation::Background), json!(["a"])),
+            (Some(Propagation::Orphan), json!(["a", "orphan"])),
+            (None, json!(["a", "orphan"])),
+        ] {
+            let mut subject = object();
+            let options = DeleteOptions { propagation, ..DeleteOptions::default() };
+            set_dependents_finalizers(&mut subject, false, &options);
+            assert_eq!(subject["metadata"]["finalizers"], expected, "{propagation:?}");
+        }
+    }
+
+    #[test]
+    fn a_second_deletion_only_shortens() {
+        let mut pod = json!({"metadata": {"generation": 1}});
+        let asked = |s| DeleteOptions { grace_period_seconds: Some(s), ..DeleteOptions::default() };
+        assert_eq!(grace(&mut pod, Graceful::After(30), &asked(30)), Grace::Waits);
+        assert_eq!(pod["metadata"]["generation"], 2);
+        assert_eq!(grace(&mut pod, Graceful::After(60), &asked(60)), Grace::AlreadyPending);
+        assert_eq!(grace(&mut pod, Graceful::After(5), &asked(5)), Grace::Waits);
+        assert_eq!(pod["metadata"]["deletionGracePeriodSeconds"], 5);
+        assert_eq!(pod["metadata"]["generation"], 2);
+    }
+}

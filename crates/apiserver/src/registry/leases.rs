@@ -1,0 +1,27 @@
+//! Shared leases for objects that expire: one lease serves all writes of a minute.
+
+use std::time::{Duration, Instant};
+use store::{LeaseId, Store, StoreError};
+
+/// Objects may outlive their time by this much, so that one lease can serve many.
+const SHARE: Duration = Duration::from_secs(60);
+
+#[derive(Default)]
+pub struct Leases {
+    current: tokio::sync::Mutex<Option<(u64, LeaseId, Instant)>>,
+}
+
+impl Leases {
+    /// A lease that lasts at least `seconds`.
+    pub async fn lease(&self, store: &dyn Store, seconds: u64) -> Result<LeaseId, StoreError> {
+        let mut current = self.current.lock().await;
+        if let Some((ttl, lease, since)) = *current {
+            if ttl == seconds && since.elapsed() < SHARE {
+                return Ok(lease);
+            }
+        }
+        let lease = store.grant_lease(Duration::from_secs(seconds) + SHARE).await?;
+        *current = Some((seconds, lease, Instant::now()));
+        Ok(lease)
+    }
+}

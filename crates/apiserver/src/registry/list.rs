@@ -1,0 +1,299 @@
+//! Get and list: which revision a read is at, what it matches, how it is cut into pages.
+
+use super::{Registry, Served, store_error};
+use crate::cache::{Entry, Layout};
+use crate::options::{ListOptions, Match};
+use crate::selection::Selection;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use machinery::status::{Cause, Details, Result, Status};
+use std::sync::Arc;
+use std::time::Duration;
+use store::{RangeRequest, StoreError};
+
+/// How long a read waits for a revision that is not there yet.
+const FUTURE_WAIT: Duration = Duration::from_secs(3);
+/// Objects read at a time from an old revision.
+const PAGE: usize = 1000;
+
+/// One page of a list.
+pub struct Page {
+    pub entries: Vec<Arc<Entry>>,
+    pub revision: u64,
+    pub continue_token: Option<String>,
+    pub remaining: Option<usize>,
+}
+
+/// Where a continued list goes on.
+#[derive(Debug, PartialEq, Eq)]
+struct Token {
+    /// `None`: whatever is newest; the list is no longer of one revision.
+    revision: Option<u64>,
+    start: String,
+}
+
+impl Registry {
+    /// One object. A resource version only says how old the answer may be, and ours is never old.
+    pub async fn get(&self, served: &Served, namespace: &str, name: &str, version: &str) -> Result<Arc<Entry>> {
+        let revision = match version {
+            "" => 0,
+            text => crate::query::parse_uint(text).map_err(|why| {
+                Status::new(500, "", format!("resourceVersion: Invalid value: {text:?}: {why}"))
+            })?,
+        };
+        let cache = &served.storage.cache;
+        let now = cache.fresh().await.map_err(|e| store_error(&e))?;
+        self.await_revision(revision, now).await?;
+        cache.get(&served.key(namespace, name)).ok_or_else(|| served.not_found(name))
+    }
+
+    pub async fn list(
+        &self,
+        served: &Served,
+        namespace: &str,
+        selection: &Selection,
+        options: &ListOptions,
+    ) -> Result<Page> {
+        let cache = &served.storage.cache;
+        let scope = selection.narrow(served.scope_key(namespace), served.namespaced() && namespace.is_empty());
+        if !options.continue_token.is_empty() {
+            if !matches!(options.resource_version.as_str(), "" | "0") {
+                return Err(Status::bad_request(
+                    "specifying resource version is not allowed when using continue",
+                ));
+            }
+            let token = Token::decode(&options.continue_token)?;
+            return self.list_from(served, &scope, selection, options.limit, token).await;
+        }
+        let asked = options.revision()?;
+        let now = cache.fresh().await.map_err(|e| store_error(&e))?;
+        if let (Match::Exact, Some(revision)) = (options.resource_version_match, asked) {
+            self.await_revision(revision, now).await?;
+            let token = Token { revision: Some(revision), start: String::new() };
+            return self.list_from(served, &scope, selection, options.limit, token).await;
+        }
+        self.await_revision(asked.unwrap_or(0), now).await?;
+        // With a resource version but no match rule, and for "any version", limits do not apply.
+        let limited = asked.is_none() || options.resource_version_match == Match::NotOlderThan && asked != Some(0);
+        let limit = if limited { options.limit } else { 0 };
+        let layout = &cache.layout;
+        let view = cache.list(&scope, None, limit, now, |entry| selection.matches(entry, layout));
+        Ok(self.page(served, selection, view.entries, view.revision, view.more.then_some(view.remaining)))
+    }
+
+    fn page(
+        &self,
+        served: &Served,
+        selection: &Selection,
+        entries: Vec<Arc<Entry>>,
+        revision: u64,
+        remaining: Option<usize>,
+    ) -> Page {
+        let continue_token = remaining.and_then(|_| {
+            let last = entries.last()?;
+            let start = format!("{}\0", last.key.strip_prefix(served.storage.cache.root.as_str())?);
+            Some(Token { revision: Some(revision), start }.encode())
+        });
+        // With a selector nobody knows how many of the rest would match.
+        let remaining = remaining.filter(|_| selection.is_everything());
+        Page { entries, revision, continue_token, remaining }
+    }
+
+    /// A list at a revision of the past, or the rest of one.
+    async fn list_from(
+        &self,
+        served: &Served,
+        scope: &str,
+        selection: &Selection,
+        limit: usize,
+        token: Token,
+    ) -> Result<Page> {
+        let cache = &served.storage.cache;
+        let layout = &cache.layout;
+        let root = &cache.root;
+        let start = format!("{root}{}", token.start);
+        let start = if start.as_str() < scope { scope.to_owned() } else { start };
+        let now = cache.fresh().await.map_err(|e| store_error(&e))?;
+        let matches = |entry: &Entry| selection.matches(entry, layout);
+        let Some(revision) = token.revision else {
+            let view = cache.list(scope, Some(&start), limit, now, matches);
+            let remaining = view.more.then_some(view.remaining);
+            return Ok(self.page(served, selection, view.entries, view.revision, remaining));
+        };
+        // Nothing of this resource has changed since: the cache is that revision, and compaction cannot have
+        // taken it.
+        let compacted = served.storage.store.compacted().await.map_err(|e| store_error(&e))?;
+        if cache.revision() <= revision && revision <= now && revision >= compacted {
+            let mut view = cache.list(scope, Some(&start), limit, now, matches);
+            view.revision = revision;
+            let remaining = view.more.then_some(view.remaining);
+            return Ok(self.page(served, selection, view.entries, revision, remaining));
+        }
+        self.list_at(served, scope, selection, limit, start, revision, token.start.is_empty()).await
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one private step of a list, not worth a type of its own")]
+    async fn list_at(
+        &self,
+        served: &Served,
+        scope: &str,
+        selection: &Selection,
+        limit: usize,
+        mut start: String,
+        revision: u64,
+        fresh: bool,
+    ) -> Result<Page> {
+        let layout: &Layout = &served.storage.cache.layout;
+        let end = crate::cache::prefix_end(scope);
+        let mut entries = Vec::new();
+        let mut following = 0;
+        loop {
+            let request =
+                RangeRequest { start: start.clone(), end: end.clone(), limit: PAGE, revision: Some(revision) };
+            let page = match served.storage.store.range(request).await {
+                Ok(page) => page,
+                Err(StoreError::Compacted { .. }) => return Err(expired(&start, served, fresh)),
+                Err(error) => return Err(store_error(&error)),
+            };
+            let count = page.kvs.len();
+            for (index, kv) in page.kvs.into_iter().enumerate() {
+                let entry = Arc::new(Entry::new(kv.key, kv.value, kv.mod_revision));
+                if !selection.matches(&entry, layout) {
+                    continue;
+                }
+                if limit > 0 && entries.len() == limit {
+                    following = page.count as usize - index;
+                    break;
+                }
+                start = format!("{}\0", entry.key);
+                entries.push(entry);
+            }
+            if following > 0 || !page.more || count == 0 {
+                break;
+            }
+        }
+        Ok(self.page(served, selection, entries, revision, (following > 0).then_some(following)))
+    }
+
+    /// Waits a little for a revision that a client has seen elsewhere.
+    pub(super) async fn await_revision(&self, wanted: u64, now: u64) -> Result<()> {
+        if wanted <= now {
+            return Ok(());
+        }
+        let deadline = tokio::time::Instant::now() + FUTURE_WAIT;
+        let mut current = now;
+        while tokio::time::Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            current = self.store.barrier().await.map_err(|e| store_error(&e))?;
+            if current >= wanted {
+                return Ok(());
+            }
+        }
+        let message = format!("Too large resource version: {wanted}, current: {current}");
+        Err(Status::timeout(format!("Timeout: {message}"), 1).with_details(Details {
+            causes: vec![Cause {
+                reason: "ResourceVersionTooLarge".to_owned(),
+                message: "Too large resource version".to_owned(),
+                ..Cause::default()
+            }],
+            retry_after_seconds: 1,
+            ..Details::default()
+        }))
+    }
+}
+
+/// The revision is no longer kept. A continued list gets a token with which it may go on inconsistently.
+fn expired(start: &str, served: &Served, fresh: bool) -> Status {
+    if fresh {
+        return Status::expired("The resourceVersion for the provided list is too old.");
+    }
+    let mut status = Status::expired(
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.",
+    );
+    let start = start.strip_prefix(served.storage.cache.root.as_str()).unwrap_or(start).to_owned();
+    status.continue_token = Some(Token { revision: None, start }.encode());
+    status
+}
+
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Wire {
+    #[serde(default)]
+    v: String,
+    #[serde(default)]
+    rv: i64,
+    #[serde(default)]
+    start: String,
+}
+
+impl Token {
+    fn encode(&self) -> String {
+        let rv = self.revision.map_or(-1, |r| i64::try_from(r).unwrap_or(i64::MAX));
+        let wire = Wire { v: "meta.k8s.io/v1".to_owned(), rv, start: self.start.clone() };
+        URL_SAFE_NO_PAD.encode(serde_json::to_vec(&wire).unwrap_or_default())
+    }
+
+    fn decode(text: &str) -> Result<Self> {
+        let invalid = |why: String| Status::bad_request(format!("invalid continue token: {why}"));
+        let bytes = URL_SAFE_NO_PAD
+            .decode(text)
+            .map_err(|e| invalid(format!("continue key is not valid: {}", base64_error(text, &e))))?;
+        if let Err(error) = machinery::codec::json::decode(&bytes) {
+            return Err(invalid(format!("continue key is not valid: {error}")));
+        }
+        let wire: Wire = serde_json::from_slice(&bytes)
+            .map_err(|_| invalid("continue key is not valid: json: cannot unmarshal into the token".to_owned()))?;
+        if wire.v != "meta.k8s.io/v1" {
+            return Err(invalid(format!(
+                "continue key is not valid: server does not recognize this encoded version {}",
+                wire.v
+            )));
+        }
+        if wire.rv == 0 {
+            return Err(invalid(
+                "continue key is not valid: incorrect encoded start resourceVersion (version meta.k8s.io/v1)"
+                    .to_owned(),
+            ));
+        }
+        if wire.start.is_empty() {
+            return Err(invalid(
+                "continue key is not valid: encoded start key empty (version meta.k8s.io/v1)".to_owned(),
+            ));
+        }
+        let key = wire.start.trim_start_matches('/');
+        if wire.start.starts_with("//") || key.split('/').any(|part| matches!(part, "" | "." | "..")) {
+            return Err(invalid(format!("continue key is not valid: {}", wire.start)));
+        }
+        Ok(Self { revision: u64::try_from(wire.rv).ok(), start: key.to_owned() })
+    }
+}
+
+/// Go's words for a bad character in base64.
+fn base64_error(text: &str, error: &base64::DecodeError) -> String {
+    let at = match error {
+        base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => *at,
+        _ => text.len(),
+    };
+    format!("illegal base64 data at input byte {at}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_round_trip_and_refuse_tricks() {
+        let token = Token { revision: Some(7), start: "ns/name\0".to_owned() };
+        assert_eq!(Token::decode(&token.encode()).unwrap(), token);
+        let token = Token { revision: None, start: "a".to_owned() };
+        assert_eq!(Token::decode(&token.encode()).unwrap(), token);
+        for start in ["../../", "a/../b", "//a", "a//b", "./a"] {
+            let bad = Token { revision: Some(1), start: start.to_owned() }.encode();
+            assert_eq!(Token::decode(&bad).unwrap_err().code, 400, "{start}");
+        }
+        let error = Token::decode("e30").unwrap_err();
+        assert_eq!(
+            error.message,
+            "invalid continue token: continue key is not valid: server does not recognize this encoded version "
+        );
+    }
+}

@@ -1,0 +1,177 @@
+//! What the registry itself writes into and demands of an object's metadata.
+
+use super::{Served, WriteContext};
+use api::kind::Scope;
+use jiff::Timestamp;
+use machinery::field::{ErrorList, Path};
+use machinery::status::{Result, Status};
+use machinery::{Map, Value, meta, names};
+use rand::Rng;
+
+/// Letters and digits that neither look alike nor spell words.
+const SUFFIX_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+const SUFFIX_LENGTH: usize = 5;
+/// Longest base kept of a generateName, so that the result stays a DNS label.
+const MAX_GENERATED_BASE: usize = 63 - SUFFIX_LENGTH;
+
+/// Now, as timestamps in objects show it.
+pub fn now() -> String {
+    let now = Timestamp::now();
+    now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// Removes what clients may not choose on create.
+pub fn wipe_system_fields(object: &mut Value) {
+    let metadata = meta::metadata_mut(object);
+    for field in ["creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "uid", "selfLink"] {
+        metadata.remove(field);
+    }
+}
+
+pub fn fill_system_fields(object: &mut Value) {
+    let metadata = meta::metadata_mut(object);
+    metadata.insert("creationTimestamp".to_owned(), now().into());
+    metadata.insert("uid".to_owned(), uuid::Uuid::new_v4().to_string().into());
+}
+
+/// A name from `generateName`.
+pub fn generate_name(base: &str) -> String {
+    let mut end = base.len().min(MAX_GENERATED_BASE);
+    while !base.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut random = rand::rng();
+    let mut name = base[..end].to_owned();
+    name.extend((0..SUFFIX_LENGTH).map(|_| SUFFIX_ALPHABET[random.random_range(0..SUFFIX_ALPHABET.len())] as char));
+    name
+}
+
+/// Puts the request's namespace into the object, or refuses one that differs.
+pub fn ensure_namespace(object: &mut Value, served: &Served, namespace: &str) -> Result<()> {
+    let expected = if served.namespaced() { namespace } else { "" };
+    let metadata = meta::metadata_mut(object);
+    let given = metadata.get("namespace").and_then(Value::as_str).unwrap_or("");
+    if given == expected {
+        return Ok(());
+    }
+    // A namespace on a cluster-scoped object is forgiven and dropped.
+    if given.is_empty() || expected.is_empty() {
+        if expected.is_empty() {
+            metadata.remove("namespace");
+        } else {
+            metadata.insert("namespace".to_owned(), expected.into());
+        }
+        return Ok(());
+    }
+    Err(Status::bad_request("the namespace of the provided object does not match the namespace sent on the request"))
+}
+
+/// Each owner once; a duplicate is dropped with a warning.
+pub fn dedup_owner_references(object: &mut Value, context: &WriteContext<'_>) {
+    let Some(owners) = meta::metadata_mut(object).get_mut("ownerReferences").and_then(Value::as_array_mut) else {
+        return;
+    };
+    let mut kept: Vec<Value> = Vec::with_capacity(owners.len());
+    for owner in owners.drain(..) {
+        if kept.contains(&owner) {
+            let uid = owner.get("uid").and_then(Value::as_str).unwrap_or("");
+            context.warnings.add(format!(
+                ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {uid}"
+            ));
+        } else {
+            kept.push(owner);
+        }
+    }
+    *owners = kept;
+}
+
+/// All that is wrong with a new object: metadata first, then what the kind says.
+pub fn validate_new(object: &Value, served: &Served) -> ErrorList {
+    let path = Path::new("metadata");
+    let namespaced = served.kind.scope == Scope::Namespaced;
+    let mut errors = names::validate_object_meta(&object["metadata"], namespaced, served.kind.validate_name, &path);
+    errors.extend((served.kind.validate)(object));
+    errors
+}
+
+/// Invalid, if there are errors.
+pub fn refuse(served: &Served, name: &str, errors: &ErrorList) -> Result<()> {
+    if errors.is_empty() {
+        return Ok(());
+    }
+    let (group, kind) = served.group_kind();
+    Err(Status::invalid(group, kind, name, errors))
+}
+
+/// Keeps what an update can never change.
+pub fn keep_system_fields(new: &mut Value, old: &Value) {
+    let empty = Map::new();
+    let old = meta::metadata(old).unwrap_or(&empty);
+    let metadata = meta::metadata_mut(new);
+    if metadata.get("uid").and_then(Value::as_str).unwrap_or("").is_empty() {
+        copy(metadata, old, "uid");
+    }
+    if old.contains_key("creationTimestamp") {
+        copy(metadata, old, "creationTimestamp");
+    }
+    if old.contains_key("deletionTimestamp") {
+        copy(metadata, old, "deletionTimestamp");
+    }
+    if old.contains_key("deletionGracePeriodSeconds") && !metadata.contains_key("deletionGracePeriodSeconds") {
+        copy(metadata, old, "deletionGracePeriodSeconds");
+    }
+}
+
+/// Takes one field of metadata from the old object, its absence included.
+pub fn copy(metadata: &mut Map<String, Value>, old: &Map<String, Value>, field: &str) {
+    match old.get(field) {
+        Some(value) => metadata.insert(field.to_owned(), value.clone()),
+        None => metadata.remove(field),
+    };
+}
+
+/// Sets the generation of an updated object: the old one, or one more if what it counts has changed.
+pub fn count_generation(new: &mut Value, old: &Value, counts: bool) {
+    let mut generation = meta::generation(old);
+    if counts && spec_differs(new, old) {
+        generation += 1;
+    }
+    let metadata = meta::metadata_mut(new);
+    if generation == 0 {
+        metadata.remove("generation");
+    } else {
+        metadata.insert("generation".to_owned(), generation.into());
+    }
+}
+
+/// Whether anything besides metadata and status differs.
+fn spec_differs(new: &Value, old: &Value) -> bool {
+    const UNCOUNTED: [&str; 4] = ["metadata", "status", "apiVersion", "kind"];
+    let (Some(new), Some(old)) = (new.as_object(), old.as_object()) else { return new != old };
+    let counted = |(key, _): &(&String, &Value)| !UNCOUNTED.contains(&key.as_str());
+    !new.iter().filter(counted).eq(old.iter().filter(counted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn generated_names_stay_within_a_label() {
+        let name = generate_name(&"a".repeat(200));
+        assert_eq!(name.len(), 63);
+        assert_ne!(generate_name("x-"), generate_name("x-"));
+    }
+
+    #[test]
+    fn generation_counts_spec_only() {
+        let old = json!({"metadata": {"generation": 3}, "spec": {"a": 1}, "status": {"s": 1}});
+        let mut new = json!({"metadata": {"generation": 9, "labels": {}}, "spec": {"a": 1}, "status": {"s": 2}});
+        count_generation(&mut new, &old, true);
+        assert_eq!(new["metadata"]["generation"], 3);
+        new["spec"]["a"] = json!(2);
+        count_generation(&mut new, &old, true);
+        assert_eq!(new["metadata"]["generation"], 4);
+    }
+}

@@ -1,0 +1,245 @@
+//! The generic registry: every verb on every stored resource, with the kind's own rules plugged in.
+//!
+//! A [`Storage`] is where a kind lives (one per stored kind); a [`Served`] is one version of it on the wire.
+//! One file per verb.
+
+pub mod create;
+pub mod delete;
+pub mod leases;
+pub mod list;
+pub mod metadata;
+pub mod patch;
+pub mod scale;
+pub mod update;
+pub mod watch;
+
+use crate::admission::Admission;
+use crate::cache::{Cache, Entry, Layout, canonical::Prefix};
+use crate::user::UserInfo;
+use api::kind::{Kind, Scope};
+use api::resources::Resource;
+use machinery::Value;
+use machinery::schema::SchemaRef;
+use machinery::status::{Result, Status};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use store::{Store, StoreError};
+
+/// Where one kind is stored.
+pub struct Storage {
+    /// The kind in the version that is stored.
+    pub kind: &'static Kind,
+    pub cache: Cache,
+    pub store: Arc<dyn Store>,
+}
+
+/// Turns objects of a served version into the stored one and back.
+#[derive(Clone, Copy, Debug)]
+pub struct Conversion {
+    pub to_stored: fn(&Value) -> Value,
+    pub from_stored: fn(&Value) -> Value,
+}
+
+/// One version of a resource as clients see it.
+pub struct Served {
+    pub resource: &'static Resource,
+    pub kind: &'static Kind,
+    pub api_version: String,
+    pub schema: SchemaRef<'static>,
+    pub storage: Arc<Storage>,
+    /// `None`: this version is the stored one.
+    pub conversion: Option<Conversion>,
+}
+
+/// Every stored resource, by group version and plural.
+pub struct Registry {
+    served: HashMap<(&'static str, &'static str), HashMap<&'static str, Arc<Served>>>,
+    pub store: Arc<dyn Store>,
+    pub admission: Admission,
+    leases: leases::Leases,
+}
+
+/// Who writes, as what, and with which options: what every write needs besides the object.
+pub struct WriteContext<'a> {
+    pub user: &'a UserInfo,
+    /// The name under which managedFields records the write.
+    pub manager: String,
+    pub dry_run: bool,
+    pub subresource: &'a str,
+    pub namespace: &'a str,
+    pub warnings: &'a Warnings,
+}
+
+/// `Warning` headers collected while a request is handled; each text once.
+#[derive(Debug, Default)]
+pub struct Warnings {
+    texts: Mutex<Vec<String>>,
+}
+
+impl Warnings {
+    pub fn add(&self, text: impl Into<String>) {
+        let text = text.into();
+        let mut texts = self.texts.lock();
+        if !text.is_empty() && !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+
+    pub fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.texts.lock())
+    }
+}
+
+/// What a write left behind.
+pub enum Written {
+    /// Stored: the bytes and their revision.
+    Stored(Arc<Entry>),
+    /// A dry run, or an object that is gone: only the value remains, in the stored version.
+    Value(Value),
+}
+
+impl Written {
+    pub fn value(&self) -> Value {
+        match self {
+            Self::Stored(entry) => entry.value(),
+            Self::Value(value) => value.clone(),
+        }
+    }
+}
+
+impl Served {
+    pub fn namespaced(&self) -> bool {
+        self.kind.scope == Scope::Namespaced
+    }
+
+    /// The key of an object, or the prefix of a namespace's or the whole resource's objects.
+    pub fn key(&self, namespace: &str, name: &str) -> String {
+        let root = &self.storage.cache.root;
+        if self.namespaced() { format!("{root}{namespace}/{name}") } else { format!("{root}{name}") }
+    }
+
+    pub fn scope_key(&self, namespace: &str) -> String {
+        let root = &self.storage.cache.root;
+        if self.namespaced() && !namespace.is_empty() { format!("{root}{namespace}/") } else { root.clone() }
+    }
+
+    pub fn not_found(&self, name: &str) -> Status {
+        Status::not_found(self.kind.group, self.kind.resource, name)
+    }
+
+    pub fn conflict(&self, name: &str, why: impl std::fmt::Display) -> Status {
+        Status::conflict(self.kind.group, self.kind.resource, name, why)
+    }
+
+    /// An object of the stored version as this version shows it.
+    pub fn present(&self, stored: Value) -> Value {
+        match self.conversion {
+            None => stored,
+            Some(conversion) => (conversion.from_stored)(&stored),
+        }
+    }
+
+    pub fn group_kind(&self) -> (&'static str, &'static str) {
+        (self.kind.group, self.kind.kind)
+    }
+}
+
+/// Someone else was faster.
+pub const MODIFIED: &str =
+    "the object has been modified; please apply your changes to the latest version and try again";
+
+/// The store's troubles as clients see them.
+pub fn store_error(error: &StoreError) -> Status {
+    match error {
+        StoreError::Compacted { .. } => Status::expired("The resourceVersion for the provided list is too old."),
+        StoreError::Unavailable { .. } => {
+            tracing::warn!(%error, "store unavailable");
+            Status::service_unavailable(format!("the store cannot be reached: {error}"))
+        }
+        other => {
+            tracing::error!(error = %other, "store");
+            Status::internal(other)
+        }
+    }
+}
+
+impl Registry {
+    pub fn new(store: Arc<dyn Store>, admission: Admission) -> Self {
+        let mut storages: HashMap<(&str, &str), Arc<Storage>> = HashMap::new();
+        let mut served: HashMap<_, HashMap<_, _>> = HashMap::new();
+        let schema = api::schema::schema();
+        for resource in api::resources::RESOURCES {
+            let Some(kind) = api::kinds::KINDS
+                .iter()
+                .find(|k| (k.group, k.version, k.resource) == (resource.group, resource.version, resource.resource))
+            else {
+                continue;
+            };
+            let Some(schema) = schema.kind(kind.group, kind.version, kind.kind) else {
+                tracing::error!(kind = kind.kind, "a built-in kind has no schema");
+                continue;
+            };
+            let conversion = conversion_of(kind);
+            let stored = conversion.map_or(*kind, |(stored, _)| stored);
+            let storage = storages
+                .entry((stored.group, stored.resource))
+                .or_insert_with(|| Arc::new(Storage::new(stored, store.clone())))
+                .clone();
+            let row = Served {
+                resource,
+                kind,
+                api_version: machinery::gvk::api_version(kind.group, kind.version),
+                schema,
+                storage,
+                conversion: conversion.map(|(_, conversion)| conversion),
+            };
+            served.entry((kind.group, kind.version)).or_default().insert(kind.resource, Arc::new(row));
+        }
+        Self { served, store, admission, leases: leases::Leases::default() }
+    }
+
+    pub fn served(&self, group: &str, version: &str, resource: &str) -> Option<&Arc<Served>> {
+        self.served.get(&(group, version)).and_then(|resources| resources.get(resource))
+    }
+
+    /// A built-in resource that is known to be there.
+    pub fn builtin(&self, group: &str, version: &str, resource: &str) -> Result<&Arc<Served>> {
+        self.served(group, version, resource)
+            .ok_or_else(|| Status::internal(format!("no storage for {resource}.{version}.{group}")))
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Served>> {
+        self.served.values().flat_map(HashMap::values)
+    }
+}
+
+/// Versions that are stored as another one, and how to get there.
+fn conversion_of(kind: &Kind) -> Option<(&'static Kind, Conversion)> {
+    use api::kinds::{event, horizontal_pod_autoscaler as hpa};
+    match (kind.group, kind.version, kind.resource) {
+        ("autoscaling", "v1", "horizontalpodautoscalers") => {
+            Some((&hpa::KIND, Conversion { to_stored: hpa::from_v1, from_stored: hpa::to_v1 }))
+        }
+        ("events.k8s.io", "v1", "events") => {
+            Some((&event::KIND, Conversion { to_stored: event::to_core_v1, from_stored: event::to_events_v1 }))
+        }
+        _ => None,
+    }
+}
+
+impl Storage {
+    fn new(kind: &'static Kind, store: Arc<dyn Store>) -> Self {
+        let api_version = machinery::gvk::api_version(kind.group, kind.version);
+        let group = if kind.group.is_empty() { "core" } else { kind.group };
+        let layout = Layout {
+            prefix: Prefix::new(&api_version, kind.kind),
+            fields: api::field_selectors::fields(kind.group, kind.version, kind.resource),
+            schema: api::schema::schema().kind(kind.group, kind.version, kind.kind),
+            api_version,
+            kind: kind.kind.to_owned(),
+        };
+        let root = format!("/registry/{group}/{}/", kind.resource);
+        Self { kind, cache: Cache::new(Arc::new(layout), root, store.clone()), store }
+    }
+}

@@ -1,0 +1,77 @@
+//! The scale subresource: a small view of an object's replicas, readable and writable.
+
+use super::Served;
+use api::kind::Scale;
+use machinery::status::{Result, Status};
+use machinery::{Map, Value, meta};
+use serde_json::json;
+
+/// The `Scale` of an object.
+pub fn of(served: &Served, scale: &Scale, object: &Value) -> Value {
+    let mut metadata = Map::new();
+    for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+        if let Some(value) = meta::metadata(object).and_then(|m| m.get(field)) {
+            metadata.insert(field.to_owned(), value.clone());
+        }
+    }
+    let number = |path: &str| get(object, path).and_then(Value::as_i64).unwrap_or(0);
+    let mut spec = Map::new();
+    let replicas = number(scale.spec_replicas);
+    if replicas != 0 {
+        spec.insert("replicas".to_owned(), replicas.into());
+    }
+    let mut status = Map::new();
+    status.insert("replicas".to_owned(), number(scale.status_replicas).into());
+    let selector = (scale.selector)(object);
+    if !selector.is_empty() {
+        status.insert("selector".to_owned(), selector.into());
+    }
+    let _ = served;
+    json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata, "spec": spec, "status": status})
+}
+
+/// The object with the replicas a scale asks for.
+pub fn apply(served: &Served, scale: &Scale, wanted: &Value, object: &Value) -> Result<Value> {
+    let name = meta::name(object);
+    let (given, real) = (meta::uid(wanted), meta::uid(object));
+    if !given.is_empty() && given != real {
+        return Err(served.conflict(
+            name,
+            format!("Precondition failed: UID in precondition: {given}, UID in object meta: {real}"),
+        ));
+    }
+    let mut new = object.clone();
+    let replicas = wanted["spec"]["replicas"].as_i64().unwrap_or(0);
+    if replicas < 0 {
+        use machinery::field::{FieldError, Path};
+        let spec = Path::new("spec");
+        let path = spec.child("replicas");
+        let error =
+            FieldError::invalid(&path, &Value::from(replicas), "must be greater than or equal to 0");
+        return Err(Status::invalid("autoscaling", "Scale", name, &vec![error]));
+    }
+    set(&mut new, scale.spec_replicas, replicas.into());
+    let version = meta::resource_version(wanted).to_owned();
+    let metadata = meta::metadata_mut(&mut new);
+    if version.is_empty() {
+        metadata.remove("resourceVersion");
+    } else {
+        metadata.insert("resourceVersion".to_owned(), version.into());
+    }
+    Ok(new)
+}
+
+fn get<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
+    path.trim_start_matches('.').split('.').try_fold(object, |value, part| value.get(part))
+}
+
+fn set(object: &mut Value, path: &str, value: Value) {
+    let mut target = object;
+    for part in path.trim_start_matches('.').split('.') {
+        if !target.is_object() {
+            *target = Value::Object(Map::new());
+        }
+        target = &mut target[part];
+    }
+    *target = value;
+}

@@ -1,0 +1,244 @@
+//! Update: the read-modify-write loop behind PUT, PATCH and every subresource that changes its object.
+
+use super::create::tracking;
+use super::metadata::{count_generation, dedup_owner_references, ensure_namespace, keep_system_fields, refuse};
+use super::{MODIFIED, Registry, Served, WriteContext, Written, store_error};
+use crate::admission::{Attributes, Operation};
+use crate::cache::Entry;
+use api::kind::{Kind, Scope};
+use machinery::apply;
+use machinery::field::{ErrorList, FieldError, Path};
+use machinery::status::{Result, Status};
+use machinery::{Value, meta, names};
+use std::sync::Arc;
+use store::{Expect, Op, Outcome, Txn};
+
+/// How often a patch starts over when somebody else was faster.
+const ATTEMPTS: usize = 5;
+
+/// Which part of the object a request may change: the main resource or one of its subresources.
+#[derive(Clone, Copy)]
+pub struct Door {
+    pub prepare: fn(&mut Value, &Value),
+    pub validate: fn(&Value, &Value) -> ErrorList,
+    /// Changes through this door count as changes of the spec.
+    pub counts_generation: bool,
+}
+
+impl Door {
+    pub fn main(kind: &Kind) -> Self {
+        Self {
+            prepare: kind.prepare_update,
+            validate: kind.validate_update,
+            counts_generation: kind.counts_generation,
+        }
+    }
+
+    pub fn status(kind: &Kind) -> Self {
+        Self {
+            prepare: kind.prepare_status_update,
+            validate: kind.validate_status_update,
+            counts_generation: false,
+        }
+    }
+}
+
+/// What the caller makes of the present object: the new one, in the served version.
+pub enum Change {
+    /// Replace the object. managedFields are still to be computed.
+    Replace(Value),
+    /// Replace the object; managedFields are already what they should be (apply).
+    Applied(Value),
+}
+
+impl Registry {
+    /// Changes an object until it is stored or refused. `make` is called with the present object in the served
+    /// version, again for each attempt.
+    pub async fn update(
+        &self,
+        served: &Served,
+        name: &str,
+        door: Door,
+        retry: bool,
+        context: &WriteContext<'_>,
+        mut make: impl FnMut(&Value) -> Result<Change>,
+    ) -> Result<Written> {
+        let key: Arc<str> = served.key(context.namespace, name).into();
+        let cache = &served.storage.cache;
+        cache.ready().await.map_err(|e| store_error(&e))?;
+        let mut current = cache.get(&key);
+        if current.is_none() {
+            // The cache of a remote store may lag behind: ask before saying no.
+            cache.fresh().await.map_err(|e| store_error(&e))?;
+            current = cache.get(&key);
+        }
+        let mut attempts = 0;
+        loop {
+            let Some(entry) = current else { return Err(served.not_found(name)) };
+            match self.update_once(served, name, door, context, &entry, &mut make).await? {
+                Attempt::Done(written) => return Ok(written),
+                Attempt::Raced(latest) => {
+                    attempts += 1;
+                    if !retry || attempts >= ATTEMPTS {
+                        return Err(served.conflict(name, MODIFIED));
+                    }
+                    current = latest;
+                }
+            }
+        }
+    }
+
+    async fn update_once(
+        &self,
+        served: &Served,
+        name: &str,
+        door: Door,
+        context: &WriteContext<'_>,
+        entry: &Arc<Entry>,
+        make: &mut impl FnMut(&Value) -> Result<Change>,
+    ) -> Result<Attempt> {
+        let kind = served.kind;
+        let old = served.present(entry.value());
+        let (mut new, applied) = match make(&old)? {
+            Change::Replace(new) => (new, false),
+            Change::Applied(new) => (new, true),
+        };
+        check_uid(served, name, &new, &old)?;
+        dedup_owner_references(&mut new, context);
+        if !applied {
+            apply::update(Some(&old), &mut new, &tracking(served, context));
+        }
+        let attributes = Attributes::new(served, context, Operation::Update).named(name);
+        if self.admission.mutates() {
+            let before = new.clone();
+            self.admission.mutate(self, &attributes, Some(&mut new), Some(&old)).await?;
+            if before != new {
+                apply::update(Some(&before), &mut new, &tracking(served, context));
+            }
+        }
+        check_revision(served, name, &new, entry.revision)?;
+
+        ensure_namespace(&mut new, served, context.namespace)?;
+        (door.prepare)(&mut new, &old);
+        count_generation(&mut new, &old, door.counts_generation);
+        keep_system_fields(&mut new, &old);
+        let path = Path::new("metadata");
+        let namespaced = kind.scope == Scope::Namespaced;
+        let mut errors =
+            names::validate_object_meta(&new["metadata"], namespaced, names::path_segment_name, &path);
+        errors.extend(names::validate_object_meta_update(&new["metadata"], &old["metadata"], &path));
+        errors.extend((door.validate)(&new, &old));
+        refuse(served, name, &errors)?;
+        for warning in (kind.warnings)(&new, Some(&old)) {
+            context.warnings.add(warning);
+        }
+        (kind.canonicalize)(&mut new);
+        apply::keep_timestamps_if_unchanged(&mut new, &old);
+        self.admission.validate(self, &attributes, Some(&new), Some(&old)).await?;
+
+        let stored = match served.conversion {
+            None => new,
+            Some(conversion) => (conversion.to_stored)(&new),
+        };
+        if finished_deleting(&stored) && !(served.storage.kind.held)(&stored) {
+            return self.remove_emptied(served, name, stored, entry, context).await;
+        }
+        let bytes: bytes::Bytes = served.storage.cache.layout.prefix.encode(&stored).into();
+        if bytes == entry.bytes {
+            return Ok(Attempt::Done(Written::Stored(entry.clone())));
+        }
+        if context.dry_run {
+            let mut shown = stored;
+            meta::metadata_mut(&mut shown)
+                .insert("resourceVersion".to_owned(), entry.revision.to_string().into());
+            return Ok(Attempt::Done(Written::Value(shown)));
+        }
+        let lease = self.lease(served).await?;
+        let txn = Txn {
+            key: entry.key.clone(),
+            expect: Expect::Revision(entry.revision),
+            op: Op::Put { value: bytes.clone(), lease },
+        };
+        match served.storage.store.txn(txn).await.map_err(|e| store_error(&e))? {
+            Outcome::Committed { revision, .. } => {
+                let entry = Entry::new(entry.key.clone(), bytes, revision);
+                Ok(Attempt::Done(Written::Stored(Arc::new(entry))))
+            }
+            Outcome::Conflict { current, .. } => Ok(Attempt::Raced(
+                current.map(|kv| Arc::new(Entry::new(kv.key, kv.value, kv.mod_revision))),
+            )),
+        }
+    }
+
+    /// The update took the last finalizer of an object that was waiting to go: it goes now.
+    async fn remove_emptied(
+        &self,
+        served: &Served,
+        name: &str,
+        stored: Value,
+        entry: &Arc<Entry>,
+        context: &WriteContext<'_>,
+    ) -> Result<Attempt> {
+        let mut shown = stored;
+        if !context.dry_run {
+            let txn =
+                Txn { key: entry.key.clone(), expect: Expect::Revision(entry.revision), op: Op::Delete };
+            if let Outcome::Conflict { current, .. } =
+                served.storage.store.txn(txn).await.map_err(|e| store_error(&e))?
+            {
+                let latest = current.map(|kv| Arc::new(Entry::new(kv.key, kv.value, kv.mod_revision)));
+                return Ok(Attempt::Raced(latest));
+            }
+        }
+        tracing::debug!(resource = served.kind.resource, name, "gone with its last finalizer");
+        meta::metadata_mut(&mut shown).insert("resourceVersion".to_owned(), entry.revision.to_string().into());
+        Ok(Attempt::Done(Written::Value(shown)))
+    }
+}
+
+enum Attempt {
+    Done(Written),
+    /// Somebody else changed the object first; what it is now.
+    Raced(Option<Arc<Entry>>),
+}
+
+/// Deletion was asked for, nothing holds the object any longer, and no grace is left.
+pub(super) fn finished_deleting(object: &Value) -> bool {
+    let metadata = meta::metadata(object);
+    let grace = metadata.and_then(|m| m.get("deletionGracePeriodSeconds")).and_then(Value::as_i64);
+    meta::deletion_timestamp(object).is_some() && meta::finalizers(object).is_empty() && grace.unwrap_or(0) == 0
+}
+
+fn check_uid(served: &Served, name: &str, new: &Value, old: &Value) -> Result<()> {
+    let (given, real) = (meta::uid(new), meta::uid(old));
+    if given.is_empty() || given == real {
+        return Ok(());
+    }
+    Err(served.conflict(
+        name,
+        format!("Precondition failed: UID in precondition: {given}, UID in object meta: {real}"),
+    ))
+}
+
+/// The revision a client says it has seen must be the present one.
+fn check_revision(served: &Served, name: &str, new: &Value, revision: u64) -> Result<()> {
+    let given = meta::resource_version(new);
+    if given.is_empty() || given == "0" {
+        if served.kind.unconditional_update {
+            return Ok(());
+        }
+        let metadata = Path::new("metadata");
+        let path = metadata.child("resourceVersion");
+        let errors = vec![FieldError::invalid_shown(&path, "0", "must be specified for an update")];
+        return Err(Status::invalid(served.kind.group, served.kind.resource, name, &errors));
+    }
+    match crate::query::parse_uint(given) {
+        Ok(given) if given == revision => Ok(()),
+        Ok(_) => Err(served.conflict(name, MODIFIED)),
+        Err(why) => Err(Status::new(
+            500,
+            "",
+            format!("resourceVersion: Invalid value: {given:?}: {why}"),
+        )),
+    }
+}

@@ -1,0 +1,185 @@
+//! Watch: where it begins, what it sees, when it ends. Encoding is the caller's affair.
+
+use super::{Registry, Served, store_error};
+use crate::cache::{Cache, CacheError, Change, Cursor, Entry, Event, Progress};
+use crate::options::ListOptions;
+use crate::selection::Selection;
+use machinery::status::{Result, Status};
+use rand::Rng;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Bookmarks tell idle watchers how far the store has come.
+const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
+/// A watch without a time of its own ends after this long, or up to twice as long.
+const MIN_TIMEOUT: u64 = 1800;
+
+/// What a watcher is to be told.
+pub enum Notice {
+    /// An object that was there when the watch began.
+    Initial(Arc<Entry>),
+    Event(Arc<Event>, Change),
+    /// Everything up to this revision has been told; the flag marks the end of the initial events.
+    Bookmark(u64, bool),
+    /// An error event; the watch ends after it.
+    Error(Status),
+}
+
+/// One open watch.
+pub struct Watcher {
+    served: Arc<Served>,
+    selection: Selection,
+    scope: String,
+    cursor: Cursor,
+    ticks: tokio::sync::watch::Receiver<u64>,
+    pending: Vec<Notice>,
+    bookmarks: bool,
+    next_bookmark: Instant,
+    deadline: Instant,
+    store: Arc<dyn store::Store>,
+}
+
+impl Registry {
+    pub async fn watch(
+        &self,
+        served: &Arc<Served>,
+        namespace: &str,
+        selection: Selection,
+        options: &ListOptions,
+    ) -> Result<Watcher> {
+        let cache = &served.storage.cache;
+        let layout = cache.layout.clone();
+        let now = cache.fresh().await.map_err(|e| store_error(&e))?;
+        let scope = selection.narrow(served.scope_key(namespace), served.namespaced() && namespace.is_empty());
+        let asked = options.revision()?;
+        let ticks = cache.ticks();
+        let mut pending = Vec::new();
+        let wants_initial = options.send_initial_events.unwrap_or(asked.is_none_or(|r| r == 0));
+        if let Some(revision) = asked {
+            self.await_revision(revision, now).await?;
+        }
+        let cursor = if wants_initial {
+            let (view, cursor) = cache.list_and_watch(&scope, |entry| selection.matches(entry, &layout));
+            pending.extend(view.entries.into_iter().map(Notice::Initial));
+            if options.send_initial_events == Some(true) && options.allow_bookmarks {
+                pending.push(Notice::Bookmark(view.revision.max(now), true));
+            }
+            cursor
+        } else if let Some(revision) = asked.filter(|r| *r > 0) {
+            match cache.watch_after(revision) {
+                Ok(cursor) => cursor,
+                Err(CacheError::TooOld { asked, oldest }) => {
+                    let message = format!("too old resource version: {asked} ({oldest})");
+                    pending.push(Notice::Error(Status::expired(message)));
+                    cache.watch_from_now()
+                }
+                Err(CacheError::Store(error)) => return Err(store_error(&error)),
+            }
+        } else {
+            cache.watch_from_now()
+        };
+        pending.reverse();
+        let seconds = match options.timeout_seconds {
+            Some(seconds) if seconds > 0 => u64::try_from(seconds).unwrap_or(MIN_TIMEOUT),
+            _ => rand::rng().random_range(MIN_TIMEOUT..2 * MIN_TIMEOUT),
+        };
+        let start = Instant::now();
+        Ok(Watcher {
+            served: served.clone(),
+            selection,
+            scope,
+            cursor,
+            ticks,
+            pending,
+            bookmarks: options.allow_bookmarks,
+            next_bookmark: start + BOOKMARK_PERIOD,
+            deadline: start + Duration::from_secs(seconds),
+            store: self.store.clone(),
+        })
+    }
+}
+
+impl Watcher {
+    pub fn served(&self) -> &Arc<Served> {
+        &self.served
+    }
+
+    fn cache(&self) -> &Cache {
+        &self.served.storage.cache
+    }
+
+    /// The next notices, at least one; `None` when the watch is over.
+    pub async fn next(&mut self) -> Option<Vec<Notice>> {
+        if !self.pending.is_empty() {
+            return Some(self.take_pending());
+        }
+        loop {
+            self.ticks.borrow_and_update();
+            match self.collect() {
+                None => return None,
+                Some(notices) if !notices.is_empty() => return Some(notices),
+                Some(_) => {}
+            }
+            let wake = if self.bookmarks { self.deadline.min(self.next_bookmark) } else { self.deadline };
+            tokio::select! {
+                changed = self.ticks.changed() => {
+                    if changed.is_err() {
+                        return None;
+                    }
+                }
+                () = tokio::time::sleep_until(wake) => {
+                    if Instant::now() >= self.deadline {
+                        return None;
+                    }
+                    self.next_bookmark = Instant::now() + BOOKMARK_PERIOD;
+                    if let Some(bookmark) = self.bookmark().await {
+                        return Some(bookmark);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Initial objects leave in bounded portions, so that a huge list does not become one huge buffer.
+    fn take_pending(&mut self) -> Vec<Notice> {
+        const PORTION: usize = 512;
+        let from = self.pending.len().saturating_sub(PORTION);
+        let mut portion = self.pending.split_off(from);
+        portion.reverse();
+        portion
+    }
+
+    fn collect(&mut self) -> Option<Vec<Notice>> {
+        let mut cursor = self.cursor;
+        let events = match self.cache().advance(&mut cursor) {
+            Progress::Events(events) => events,
+            Progress::Lost => {
+                tracing::info!(resource = self.served.kind.resource, "a watcher fell behind and was cut off");
+                return None;
+            }
+        };
+        self.cursor = cursor;
+        let layout = self.cache().layout.clone();
+        let mut notices = Vec::new();
+        for event in events {
+            if !event.entry.key.starts_with(&self.scope) {
+                continue;
+            }
+            if let Some(change) = event.seen_through(|entry| self.selection.matches(entry, &layout)) {
+                notices.push(Notice::Event(event, change));
+            }
+        }
+        Some(notices)
+    }
+
+    /// Where the store is now, unless events came in meanwhile: those go first.
+    async fn bookmark(&mut self) -> Option<Vec<Notice>> {
+        let revision = self.store.barrier().await.ok()?;
+        let mut notices = self.collect()?;
+        if notices.is_empty() {
+            notices.push(Notice::Bookmark(revision, false));
+        }
+        Some(notices)
+    }
+}
