@@ -106,6 +106,14 @@ pub struct Kind {
     pub graceful: fn(&Value, Option<i64>) -> Graceful,
     /// What happens to dependents when the deleter does not say (`orphan` for the oldest kinds).
     pub orphan_dependents: bool,
+    /// Whether the garbage collector takes part in deletions at all (not for events).
+    pub collects_dependents: bool,
+    /// Something besides `metadata.finalizers` holds the object (a namespace's `spec.finalizers`).
+    pub held: fn(&Value) -> bool,
+    /// What else changes when deletion begins but has to wait.
+    pub mark_deleting: fn(&mut Value),
+    /// A finished deletion answers with the object instead of a Status.
+    pub returns_deleted: bool,
     pub scale: Option<Scale>,
     /// Objects expire this many seconds after their last write (events).
     pub ttl_seconds: Option<u64>,
@@ -141,6 +149,10 @@ impl Kind {
             unconditional_update: true,
             graceful: |_, _| Graceful::No,
             orphan_dependents: false,
+            collects_dependents: true,
+            held: |_| false,
+            mark_deleting: |_| {},
+            returns_deleted: false,
             scale: None,
             ttl_seconds: None,
         }

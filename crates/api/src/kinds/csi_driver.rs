@@ -2,5 +2,7 @@
 
 use crate::{Kind, Scope};
 
-pub static KIND: Kind =
-    Kind { ..Kind::new("storage.k8s.io", "v1", "CSIDriver", "csidrivers", Scope::Cluster) };
+pub static KIND: Kind = Kind {
+    returns_deleted: true,
+    ..Kind::new("storage.k8s.io", "v1", "CSIDriver", "csidrivers", Scope::Cluster)
+};

@@ -2,5 +2,7 @@
 
 use crate::{Kind, Scope};
 
-pub static KIND: Kind =
-    Kind { ..Kind::new("resource.k8s.io", "v1", "DeviceClass", "deviceclasses", Scope::Cluster) };
+pub static KIND: Kind = Kind {
+    returns_deleted: true,
+    ..Kind::new("resource.k8s.io", "v1", "DeviceClass", "deviceclasses", Scope::Cluster)
+};

@@ -6,12 +6,14 @@ use machinery::Value;
 use serde_json::json;
 
 pub static KIND: Kind = Kind {
+    collects_dependents: false,
     create_on_update: true,
     ttl_seconds: Some(TTL_SECONDS),
     ..Kind::new("", "v1", "Event", "events", Scope::Namespaced)
 };
 
 pub static EVENTS_KIND: Kind = Kind {
+    collects_dependents: false,
     create_on_update: true,
     ttl_seconds: Some(TTL_SECONDS),
     ..Kind::new("events.k8s.io", "v1", "Event", "events", Scope::Namespaced)

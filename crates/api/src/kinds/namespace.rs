@@ -7,10 +7,13 @@ use machinery::meta;
 use serde_json::json;
 
 pub static KIND: Kind = Kind {
+    returns_deleted: true,
     default,
     prepare_create,
     prepare_update,
     canonicalize: label_with_name,
+    held: |namespace| !namespace.field("spec").items("finalizers").is_empty(),
+    mark_deleting,
     ..Kind::new("", "v1", "Namespace", "namespaces", Scope::Cluster)
 };
 
@@ -54,6 +57,12 @@ fn prepare_update(new: &mut Value, old: &Value) {
             spec.unset("finalizers");
         }
     }
+}
+
+/// A namespace that is to go says so in its phase; it knows no grace period.
+fn mark_deleting(namespace: &mut Value) {
+    namespace.child_mut("metadata").unset("deletionGracePeriodSeconds");
+    namespace.set("status", json!({"phase": "Terminating"}));
 }
 
 /// Before a write to the `finalize` subresource: finalizers come in, status stays.

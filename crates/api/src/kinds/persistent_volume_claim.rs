@@ -6,6 +6,7 @@ use machinery::Value;
 use serde_json::json;
 
 pub static KIND: Kind = Kind {
+    returns_deleted: true,
     default,
     prepare_create,
     prepare_update,

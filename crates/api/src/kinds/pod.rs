@@ -7,6 +7,7 @@ use crate::{Kind, Scope};
 use machinery::Value;
 
 pub static KIND: Kind = Kind {
+    returns_deleted: true,
     default,
     prepare_update,
     graceful,

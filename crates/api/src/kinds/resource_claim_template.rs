@@ -3,5 +3,6 @@
 use crate::{Kind, Scope};
 
 pub static KIND: Kind = Kind {
+    returns_deleted: true,
     ..Kind::new("resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates", Scope::Namespaced)
 };

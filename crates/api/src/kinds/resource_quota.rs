@@ -6,6 +6,7 @@ use machinery::Value;
 use serde_json::json;
 
 pub static KIND: Kind = Kind {
+    returns_deleted: true,
     prepare_create,
     prepare_update: crate::kind::keep_status,
     ..Kind::new("", "v1", "ResourceQuota", "resourcequotas", Scope::Namespaced)

@@ -3,5 +3,6 @@
 use crate::{Kind, Scope};
 
 pub static KIND: Kind = Kind {
+    returns_deleted: true,
     ..Kind::new("storage.k8s.io", "v1", "VolumeAttributesClass", "volumeattributesclasses", Scope::Cluster)
 };
