@@ -7,7 +7,7 @@ use machinery::{Map, Value, meta};
 use serde_json::json;
 
 /// The `Scale` of an object.
-pub fn of(served: &Served, scale: &Scale, object: &Value) -> Value {
+pub fn of(scale: &Scale, object: &Value) -> Value {
     let mut metadata = Map::new();
     for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
         if let Some(value) = meta::metadata(object).and_then(|m| m.get(field)) {
@@ -26,7 +26,6 @@ pub fn of(served: &Served, scale: &Scale, object: &Value) -> Value {
     if !selector.is_empty() {
         status.insert("selector".to_owned(), selector.into());
     }
-    let _ = served;
     json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata, "spec": spec, "status": status})
 }
 

@@ -1,0 +1,64 @@
+//! What travels with a request through the chain.
+
+use crate::query::Query;
+use crate::registry::Warnings;
+use crate::request_info::RequestInfo;
+use crate::user::UserInfo;
+use http::header::{ACCEPT_ENCODING, USER_AGENT};
+use http::{HeaderMap, Method};
+use std::sync::Arc;
+
+pub struct Context {
+    pub method: Method,
+    pub path: String,
+    pub query: Query,
+    pub headers: HeaderMap,
+    pub info: RequestInfo,
+    pub user: Arc<UserInfo>,
+    pub warnings: Warnings,
+    pub accepts_gzip: bool,
+}
+
+impl Context {
+    pub fn new(parts: http::request::Parts) -> Self {
+        let path = parts.uri.path().to_owned();
+        let query = Query::parse(parts.uri.query());
+        let info = RequestInfo::new(&parts.method, &path, &query);
+        let accepts_gzip = parts
+            .headers
+            .get(ACCEPT_ENCODING)
+            .and_then(|v| v.to_str().ok())
+            .is_some_and(|v| v.split(',').any(|coding| coding.trim().split(';').next() == Some("gzip")));
+        Self {
+            method: parts.method,
+            path,
+            query,
+            headers: parts.headers,
+            info,
+            user: Arc::new(UserInfo::anonymous()),
+            warnings: Warnings::default(),
+            accepts_gzip,
+        }
+    }
+
+    /// The name that managedFields records: the one given, or the client's own.
+    pub fn manager(&self, given: &str) -> String {
+        if !given.is_empty() {
+            return given.to_owned();
+        }
+        let agent = self.headers.get(USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or("");
+        let name = agent.split('/').next().unwrap_or("");
+        let name: String = name.chars().filter(|c| !c.is_control()).collect();
+        let mut end = name.len().min(128);
+        while !name.is_char_boundary(end) {
+            end -= 1;
+        }
+        name[..end].to_owned()
+    }
+
+    /// Watches and streams last as long as their client wants.
+    pub fn is_long_running(&self) -> bool {
+        self.info.verb == "watch"
+            || matches!(self.info.subresource.as_str(), "log" | "exec" | "attach" | "portforward" | "proxy")
+    }
+}

@@ -1,0 +1,73 @@
+//! Values into the encoding a client accepts.
+
+use crate::negotiate::{Accepted, Encoding};
+use bytes::Bytes;
+use machinery::Value;
+use machinery::codec;
+use machinery::gvk::split_api_version;
+use machinery::schema::SchemaRef;
+use machinery::status::{Result, Status};
+
+/// Any API object, lists and Status included.
+pub fn value(value: &Value, accepted: &Accepted) -> Result<Bytes> {
+    Ok(match accepted.encoding {
+        Encoding::Json if accepted.pretty => pretty(value).into(),
+        Encoding::Json => codec::json::encode(value).into(),
+        Encoding::Yaml => codec::yaml::encode(value).into(),
+        Encoding::Cbor => codec::cbor::encode(value).into(),
+        Encoding::Protobuf => {
+            let (api_version, kind) = type_meta(value);
+            let message = message(value)?;
+            codec::protobuf::wrap(api_version, kind, &message).into()
+        }
+    })
+}
+
+/// Indented JSON for people.
+fn pretty(value: &Value) -> Vec<u8> {
+    let mut out = serde_json::to_vec_pretty(value).unwrap_or_default();
+    out.push(b'\n');
+    out
+}
+
+/// One watch event around an object.
+pub fn event(kind: &str, object: &Value, accepted: &Accepted) -> Result<Bytes> {
+    Ok(match accepted.encoding {
+        Encoding::Protobuf => {
+            let (api_version, object_kind) = type_meta(object);
+            let message = message(object)?;
+            codec::protobuf::watch_frame(kind, api_version, object_kind, &message).into()
+        }
+        Encoding::Cbor => codec::cbor::encode(&serde_json::json!({"type": kind, "object": object})).into(),
+        Encoding::Json | Encoding::Yaml => {
+            let mut out = codec::json::encode(&serde_json::json!({"type": kind, "object": object}));
+            out.push(b'\n');
+            out.into()
+        }
+    })
+}
+
+fn type_meta(value: &Value) -> (&str, &str) {
+    let text = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or("");
+    (text("apiVersion"), text("kind"))
+}
+
+fn message(value: &Value) -> Result<Vec<u8>> {
+    let (api_version, kind) = type_meta(value);
+    let Some(schema) = schema_of(api_version, kind) else {
+        return Err(Status::not_acceptable(format!(
+            "object *{kind} does not implement the protobuf marshalling interface and cannot be encoded to a protobuf message"
+        )));
+    };
+    Ok(codec::protobuf::encode_object(value, schema))
+}
+
+/// The schema of any kind that has a protobuf form.
+pub fn schema_of(api_version: &str, kind: &str) -> Option<SchemaRef<'static>> {
+    let (group, version) = split_api_version(api_version);
+    let schema = api::schema::schema();
+    schema.kind(group, version, kind).or_else(|| {
+        // Kinds of the meta group belong to every version.
+        schema.named(&format!("io.k8s.apimachinery.pkg.apis.meta.v1.{kind}"))
+    })
+}

@@ -1,0 +1,243 @@
+//! Responses: objects, lists, errors; headers and compression.
+
+use crate::cache::{Entry, Layout};
+use crate::context::Context;
+use crate::encode;
+use crate::forms::{self, Include};
+use crate::negotiate::{Accepted, Encoding};
+use crate::registry::list::Page;
+use crate::registry::{Served, Written};
+use crate::serve::ResponseBody;
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, VARY, WARNING};
+use http::{HeaderValue, Response, StatusCode};
+use machinery::status::{Result, Status};
+use machinery::{Map, Value};
+use std::sync::Arc;
+
+pub type Reply = Response<ResponseBody>;
+
+/// Bodies from this size on are compressed for clients that accept it.
+const COMPRESS_FROM: usize = 128 * 1024;
+/// Lists leave in buffers of about this size.
+const LIST_BUFFER: usize = 128 * 1024;
+
+/// A response with a body of a media type.
+pub fn with_type(code: u16, media_type: &'static str, body: impl Into<ResponseBody>) -> Reply {
+    let mut reply = Response::new(body.into());
+    *reply.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = reply.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    reply
+}
+
+pub fn text(code: u16, body: impl Into<ResponseBody>) -> Reply {
+    let mut reply = with_type(code, "text/plain; charset=utf-8", body);
+    reply.headers_mut().insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    reply
+}
+
+/// What a path that nobody serves answers.
+pub fn page_not_found() -> Reply {
+    text(404, "404 page not found\n")
+}
+
+/// An error, in the encoding the client reads if it can be had.
+pub fn status(status: &Status, accepted: Option<&Accepted>) -> Reply {
+    let plain = Accepted {
+        encoding: accepted.map_or(Encoding::Json, |a| a.encoding),
+        pretty: accepted.is_some_and(|a| a.pretty),
+        form: None,
+        form_version: "v1",
+        stream: false,
+    };
+    let value = status.to_value();
+    let (media_type, body) = match encode::value(&value, &plain) {
+        Ok(body) => (plain.encoding.media_type(), body),
+        Err(_) => (Encoding::Json.media_type(), machinery::codec::json::encode(&value).into()),
+    };
+    let mut reply = with_type(status.code, media_type, body);
+    let wait = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+    if wait > 0 {
+        reply.headers_mut().insert(http::header::RETRY_AFTER, HeaderValue::from(wait));
+    }
+    reply
+}
+
+/// Any value that is already in its final form.
+pub fn value(code: u16, value: &Value, accepted: &Accepted, context: &Context) -> Result<Reply> {
+    let body = encode::value(value, accepted)?;
+    Ok(finish(code, accepted, body, context))
+}
+
+/// An object that was read or written, in the version and form the client wants.
+pub fn object(
+    code: u16,
+    served: &Served,
+    written: &Written,
+    accepted: &Accepted,
+    context: &Context,
+) -> Result<Reply> {
+    if let (Written::Stored(entry), None, None) = (written, accepted.form, served.conversion) {
+        let layout = &served.storage.cache.layout;
+        if let Some(body) = direct(entry, layout, accepted) {
+            return Ok(finish(code, accepted, body, context));
+        }
+    }
+    let shown = served.present(written.value());
+    let shown = forms::object(served, shown, accepted, Include::read(&context.query)?)?;
+    value(code, &shown, accepted, context)
+}
+
+/// Straight from the stored bytes, where the encoding allows it.
+fn direct(entry: &Entry, layout: &Layout, accepted: &Accepted) -> Option<Bytes> {
+    match accepted.encoding {
+        Encoding::Json if !accepted.pretty => Some(entry.json(layout)),
+        Encoding::Protobuf => {
+            let message = entry.protobuf(layout)?;
+            Some(machinery::codec::protobuf::wrap(&layout.api_version, &layout.kind, message).into())
+        }
+        _ => None,
+    }
+}
+
+/// A page of a list.
+pub fn list(served: &Arc<Served>, page: Page, accepted: &Accepted, context: &Context) -> Result<Reply> {
+    if accepted.form.is_none() && served.conversion.is_none() {
+        match accepted.encoding {
+            Encoding::Json if !accepted.pretty => return Ok(json_list(served, page, accepted, context)),
+            Encoding::Protobuf => {
+                if let Some(body) = protobuf_list(served, &page) {
+                    return Ok(finish(200, accepted, body, context));
+                }
+            }
+            _ => {}
+        }
+    }
+    let metadata = list_metadata(&page);
+    let items = page.entries.iter().map(|entry| served.present(entry.value())).collect();
+    let shown = forms::list(served, metadata, items, accepted, Include::read(&context.query)?)?;
+    value(200, &shown, accepted, context)
+}
+
+fn list_metadata(page: &Page) -> Value {
+    let mut metadata = Map::new();
+    metadata.insert("resourceVersion".to_owned(), page.revision.to_string().into());
+    if let Some(token) = &page.continue_token {
+        metadata.insert("continue".to_owned(), token.clone().into());
+    }
+    if let Some(remaining) = page.remaining {
+        metadata.insert("remainingItemCount".to_owned(), remaining.into());
+    }
+    Value::Object(metadata)
+}
+
+/// A list as a lazy sequence of buffers: memory stays flat whatever its length.
+fn json_list(served: &Arc<Served>, page: Page, accepted: &Accepted, context: &Context) -> Reply {
+    let head = format!(
+        "{{\"kind\":\"{}List\",\"apiVersion\":\"{}\",\"metadata\":{},\"items\":[",
+        served.kind.kind,
+        served.api_version,
+        list_metadata(&page)
+    );
+    let layout = served.storage.cache.layout.clone();
+    let total: usize = page.entries.iter().map(|entry| entry.bytes.len()).sum();
+    let mut entries = page.entries.into_iter();
+    let mut pending = Some(head.into_bytes());
+    let mut first = true;
+    let buffers = std::iter::from_fn(move || {
+        let mut out = pending.take()?;
+        out.reserve(LIST_BUFFER.min(total + 1024));
+        for entry in entries.by_ref() {
+            if !first {
+                out.push(b',');
+            }
+            first = false;
+            layout.prefix.write_item(&mut out, &entry.bytes, entry.revision);
+            if out.len() >= LIST_BUFFER {
+                pending = Some(Vec::new());
+                return Some(Bytes::from(out));
+            }
+        }
+        out.extend_from_slice(b"]}\n");
+        Some(Bytes::from(out))
+    });
+    if total < LIST_BUFFER {
+        let mut out: Vec<Bytes> = buffers.collect();
+        let body = if out.len() == 1 { out.remove(0) } else { out.concat().into() };
+        return finish(200, accepted, body, context);
+    }
+    let mut reply = if context.accepts_gzip {
+        let mut reply = with_type(200, accepted.encoding.media_type(), ResponseBody::lazy(gzip_buffers(buffers)));
+        reply.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        reply.headers_mut().insert(VARY, HeaderValue::from_static("Accept-Encoding"));
+        reply
+    } else {
+        with_type(200, accepted.encoding.media_type(), ResponseBody::lazy(buffers))
+    };
+    warn(&mut reply, context);
+    reply
+}
+
+/// Compresses buffers one by one as they are asked for.
+fn gzip_buffers(buffers: impl Iterator<Item = Bytes>) -> impl Iterator<Item = Bytes> {
+    use std::io::Write;
+    let mut source = buffers.fuse();
+    let mut encoder = Some(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()));
+    std::iter::from_fn(move || {
+        loop {
+            let current = encoder.as_mut()?;
+            match source.next() {
+                Some(buffer) => {
+                    // Writing into memory cannot fail.
+                    if current.write_all(&buffer).is_err() {
+                        return None;
+                    }
+                    let out = std::mem::take(current.get_mut());
+                    if !out.is_empty() {
+                        return Some(Bytes::from(out));
+                    }
+                }
+                None => return encoder.take()?.finish().ok().map(Bytes::from),
+            }
+        }
+    })
+}
+
+fn protobuf_list(served: &Served, page: &Page) -> Option<Bytes> {
+    let layout = &served.storage.cache.layout;
+    let items: Option<Vec<&Bytes>> = page.entries.iter().map(|entry| entry.protobuf(layout)).collect();
+    let list = machinery::codec::protobuf::list(
+        &layout.api_version,
+        &format!("{}List", layout.kind),
+        &list_metadata(page),
+        &items?,
+    );
+    Some(list.into())
+}
+
+/// Headers every response has, and compression of large bodies.
+pub fn finish(code: u16, accepted: &Accepted, body: Bytes, context: &Context) -> Reply {
+    let mut reply = if context.accepts_gzip && body.len() >= COMPRESS_FROM {
+        let compressed: Vec<Bytes> = gzip_buffers(std::iter::once(body)).collect();
+        let mut reply = with_type(code, accepted.encoding.media_type(), Bytes::from(compressed.concat()));
+        reply.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        reply.headers_mut().insert(VARY, HeaderValue::from_static("Accept-Encoding"));
+        reply
+    } else {
+        with_type(code, accepted.encoding.media_type(), body)
+    };
+    warn(&mut reply, context);
+    reply
+}
+
+/// `Warning` headers, as collected so far.
+pub fn warn(reply: &mut Reply, context: &Context) {
+    for text in context.warnings.take() {
+        let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
+        if let Ok(header) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+            reply.headers_mut().append(WARNING, header);
+        }
+    }
+}

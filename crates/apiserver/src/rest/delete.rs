@@ -1,0 +1,114 @@
+//! Delete one object or a collection.
+
+use super::{Rest, Route};
+use crate::admission::{Attributes, Operation};
+use crate::context::Context;
+use crate::negotiate::{Accepted, Encoding};
+use crate::options::{DeleteOptions, ListOptions};
+use crate::registry::delete::Deleted;
+use crate::registry::{Served, WriteContext, Written};
+use crate::reply::{self, Reply};
+use crate::selection::Selection;
+use crate::serve::RequestBody;
+use http::header::CONTENT_TYPE;
+use machinery::status::{Result, Status};
+use machinery::{Value, codec, meta};
+use serde_json::json;
+
+impl Rest {
+    pub(super) async fn delete(&self, route: &Route<'_>, accepted: &Accepted, body: RequestBody) -> Result<Reply> {
+        let context = route.context;
+        let options = self.delete_options(context, body).await?;
+        let write = self.write_context(route, "", options.dry_run);
+        let name = &context.info.name;
+        let attributes = Attributes::new(route.served, &write, Operation::Delete).named(name);
+        self.registry.admission.mutate(&self.registry, &attributes, None, None).await?;
+        match self.registry.delete(route.served, name, &options, &write).await? {
+            Deleted::Pending(written) => reply::object(200, route.served, &written, accepted, context),
+            Deleted::Gone(last) if route.served.storage.kind.returns_deleted => {
+                reply::object(200, route.served, &Written::Value(last), accepted, context)
+            }
+            Deleted::Gone(last) => {
+                let plain = Accepted { form: None, ..*accepted };
+                reply::value(200, &success(route.served, &last), &plain, context)
+            }
+        }
+    }
+
+    pub(super) async fn delete_collection(
+        &self,
+        route: &Route<'_>,
+        accepted: &Accepted,
+        body: RequestBody,
+    ) -> Result<Reply> {
+        let context = route.context;
+        let list = ListOptions::read(&context.query, false)?;
+        let options = self.delete_options(context, body).await?;
+        let selection = Selection::read(route.served, &list)?;
+        let write = self.write_context(route, "", options.dry_run);
+        let attributes = Attributes::new(route.served, &write, Operation::Delete);
+        self.registry.admission.mutate(&self.registry, &attributes, None, None).await?;
+        let page = self.registry.list(route.served, &context.info.namespace, &selection, &list).await?;
+        for entry in &page.entries {
+            let object = entry.value();
+            let within = WriteContext {
+                user: write.user,
+                manager: String::new(),
+                dry_run: write.dry_run,
+                subresource: write.subresource,
+                namespace: meta::namespace(&object),
+                warnings: write.warnings,
+            };
+            match self.registry.delete(route.served, meta::name(&object), &options, &within).await {
+                // Somebody else deleted it first: as good as deleted.
+                Err(status) if status.code == 404 => {}
+                outcome => drop(outcome?),
+            }
+        }
+        reply::list(route.served, page, accepted, context)
+    }
+
+    /// From the body, in any encoding; a body without content leaves the query to say it.
+    async fn delete_options(&self, context: &Context, body: RequestBody) -> Result<DeleteOptions> {
+        let bytes = self.read_body(body).await?;
+        if bytes.is_empty() {
+            return DeleteOptions::read(&context.query, None);
+        }
+        let header = context.headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
+        let media = header.split(';').next().unwrap_or("").trim();
+        let schema = api::schema::schema()
+            .named("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions")
+            .ok_or_else(|| Status::internal("no schema for DeleteOptions"))?;
+        let bad = |error: String| Status::bad_request(error);
+        let mut value = match media {
+            "application/vnd.kubernetes.protobuf" => {
+                let envelope = codec::protobuf::unwrap(&bytes).map_err(|e| bad(e.to_string()))?;
+                codec::protobuf::decode_object(&envelope.raw, schema).map_err(|e| bad(e.to_string()))?
+            }
+            "application/yaml" => codec::yaml::decode(&bytes).map_err(|e| bad(e.to_string()))?.value,
+            "application/cbor" if self.limits.cbor => codec::cbor::decode(&bytes).map_err(|e| bad(e.to_string()))?,
+            "" | "application/json" => {
+                codec::json::decode(&bytes)
+                    .map_err(|error| {
+                        bad(format!("couldn't get version/kind; json parse error: {error}"))
+                    })?
+                    .value
+            }
+            _ => {
+                let names = [Encoding::Json, Encoding::Yaml, Encoding::Protobuf].map(Encoding::media_type);
+                return Err(crate::negotiate::unsupported_media_type(&names.join(", ")));
+            }
+        };
+        codec::typed::normalize(&mut value, schema).map_err(|error| bad(error.to_string()))?;
+        DeleteOptions::read(&context.query, Some(&value))
+    }
+}
+
+/// The Status of a deletion that has happened.
+fn success(served: &Served, last: &Value) -> Value {
+    let mut details = json!({"name": meta::name(last), "kind": served.kind.resource, "uid": meta::uid(last)});
+    if !served.kind.group.is_empty() {
+        details["group"] = served.kind.group.into();
+    }
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
+}

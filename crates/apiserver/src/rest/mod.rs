@@ -1,0 +1,189 @@
+//! Resource requests: from route and verb to the registry and back to a response.
+//!
+//! One file per group of verbs; subresources with a life of their own have a file each.
+
+mod delete;
+mod read;
+mod subresource;
+mod watch;
+mod write;
+
+use crate::context::Context;
+use crate::negotiate::{Accepted, Offers, accept};
+use crate::registry::{Registry, Served, WriteContext};
+use crate::reply::Reply;
+use crate::serve::RequestBody;
+use api::kind::Scope;
+use api::resources::Subresource;
+use bytes::{Bytes, BytesMut};
+use http::Method;
+use http_body_util::BodyExt;
+use machinery::status::{Details, Result, Status};
+use std::sync::Arc;
+
+/// Limits and switches that requests need to know.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Largest request body.
+    pub max_body_bytes: usize,
+    /// CBOR is offered and accepted.
+    pub cbor: bool,
+}
+
+/// Serves resource requests.
+pub struct Rest {
+    pub registry: Arc<Registry>,
+    pub limits: Limits,
+}
+
+/// The outcome of routing: which resource, through which door.
+struct Route<'a> {
+    served: &'a Arc<Served>,
+    subresource: Option<&'static Subresource>,
+    context: &'a Context,
+}
+
+pub fn method_not_allowed() -> Status {
+    Status::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+        .with_details(Details::default())
+}
+
+impl Rest {
+    /// Answers a request about a resource. The accepted encoding is returned for errors, too.
+    pub async fn handle(&self, context: &Context, body: RequestBody) -> (Result<Reply>, Option<Accepted>) {
+        let route = match self.route(context) {
+            Ok(route) => route,
+            Err(status) => return (Err(status), None),
+        };
+        let collection = context.info.name.is_empty() || context.info.verb == "watch";
+        let offers = Offers {
+            cbor: self.limits.cbor,
+            forms: true,
+            streams: matches!(context.info.verb, "list" | "watch") && route.subresource.is_none() && collection,
+        };
+        let accepted = match accept(&context.headers, context.query.get("pretty"), offers) {
+            Ok(accepted) => accepted,
+            Err(status) => return (Err(status), None),
+        };
+        (self.dispatch(&route, &accepted, body).await, Some(accepted))
+    }
+
+    fn route<'a>(&'a self, context: &'a Context) -> Result<Route<'a>> {
+        let info = &context.info;
+        let served = self
+            .registry
+            .served(&info.group, &info.version, &info.resource)
+            .ok_or_else(Status::no_such_path)?;
+        let cluster = served.kind.scope == Scope::Cluster;
+        if cluster && info.in_namespace {
+            return Err(Status::no_such_path());
+        }
+        let named = !path_name(context).is_empty();
+        if !cluster && !info.in_namespace && named {
+            return Err(Status::no_such_path());
+        }
+        let subresource = match info.subresource.as_str() {
+            "" => None,
+            name => {
+                let row = served.resource.subresources.iter().find(|row| row.name == name);
+                let row = row.filter(|row| info.rest.is_empty() || row.name == "proxy");
+                Some(row.ok_or_else(Status::no_such_path)?)
+            }
+        };
+        let verbs = subresource.map_or(served.resource.verbs, |row| row.verbs);
+        let verb = match context.method {
+            Method::GET if info.watch_prefix => "watch",
+            Method::GET if !named => {
+                if info.verb == "watch" { "watch" } else { "list" }
+            }
+            Method::GET => "get",
+            Method::POST if !named || subresource.is_some() => "create",
+            Method::PUT if named => "update",
+            Method::PATCH if named => "patch",
+            Method::DELETE if named => "delete",
+            Method::DELETE => "deletecollection",
+            _ => return Err(method_not_allowed()),
+        };
+        if !verbs.contains(&verb) {
+            return Err(method_not_allowed());
+        }
+        // Writes to a namespaced resource need its namespace.
+        if !cluster && !info.in_namespace && !matches!(verb, "list" | "watch") {
+            return Err(method_not_allowed());
+        }
+        Ok(Route { served, subresource, context })
+    }
+
+    async fn dispatch(&self, route: &Route<'_>, accepted: &Accepted, body: RequestBody) -> Result<Reply> {
+        if let Some(subresource) = route.subresource {
+            return self.subresource(route, subresource, accepted, body).await;
+        }
+        let named = !path_name(route.context).is_empty();
+        match (&route.context.method, named) {
+            (&Method::GET, _) if route.context.info.verb == "watch" => self.watch(route, accepted).await,
+            (&Method::GET, true) => self.get(route, accepted).await,
+            (&Method::GET, false) => self.list(route, accepted).await,
+            (&Method::POST, _) => self.create(route, accepted, body).await,
+            (&Method::PUT, _) => self.update(route, accepted, body).await,
+            (&Method::PATCH, _) => self.patch(route, accepted, body).await,
+            (&Method::DELETE, true) => self.delete(route, accepted, body).await,
+            (&Method::DELETE, false) => self.delete_collection(route, accepted, body).await,
+            _ => Err(method_not_allowed()),
+        }
+    }
+
+    /// The whole body, refused when it is too large.
+    async fn read_body(&self, body: RequestBody) -> Result<Bytes> {
+        use http_body::Body;
+        let limit = self.limits.max_body_bytes;
+        let too_large =
+            || Status::too_large(format!("Request entity too large: limit is {limit}"));
+        if body.size_hint().lower() > limit as u64 {
+            return Err(too_large());
+        }
+        let mut body = body;
+        let mut whole: Option<Bytes> = None;
+        let mut gathered = BytesMut::new();
+        while let Some(frame) = body.frame().await {
+            let frame =
+                frame.map_err(|error| Status::bad_request(format!("the request body ended early: {error}")))?;
+            let Ok(data) = frame.into_data() else { continue };
+            if gathered.len() + whole.as_ref().map_or(0, Bytes::len) + data.len() > limit {
+                return Err(too_large());
+            }
+            match whole.take() {
+                // Most bodies are one frame and need no copy.
+                None if gathered.is_empty() => whole = Some(data),
+                None => gathered.extend_from_slice(&data),
+                Some(first) => {
+                    gathered.extend_from_slice(&first);
+                    gathered.extend_from_slice(&data);
+                }
+            }
+        }
+        Ok(whole.unwrap_or_else(|| gathered.freeze()))
+    }
+
+    fn write_context<'a>(
+        &self,
+        route: &Route<'a>,
+        field_manager: &str,
+        dry_run: bool,
+    ) -> WriteContext<'a> {
+        let context = route.context;
+        WriteContext {
+            user: &context.user,
+            manager: context.manager(field_manager),
+            dry_run,
+            subresource: &context.info.subresource,
+            namespace: if route.served.namespaced() { &context.info.namespace } else { "" },
+            warnings: &context.warnings,
+        }
+    }
+}
+
+/// The name in the path; a name that only a field selector gave does not count.
+fn path_name(context: &Context) -> &str {
+    let info = &context.info;
+    if matches!(info.verb, "list" | "deletecollection") { "" } else if info.verb == "watch" && !info.watch_prefix { "" } else { &info.name }
+}

@@ -1,0 +1,26 @@
+//! Get and list.
+
+use super::{Rest, Route};
+use crate::negotiate::Accepted;
+use crate::options::ListOptions;
+use crate::registry::Written;
+use crate::reply::{self, Reply};
+use crate::selection::Selection;
+use machinery::status::Result;
+
+impl Rest {
+    pub(super) async fn get(&self, route: &Route<'_>, accepted: &Accepted) -> Result<Reply> {
+        let (info, query) = (&route.context.info, &route.context.query);
+        let version = query.text("resourceVersion");
+        let entry = self.registry.get(route.served, &info.namespace, &info.name, version).await?;
+        reply::object(200, route.served, &Written::Stored(entry), accepted, route.context)
+    }
+
+    pub(super) async fn list(&self, route: &Route<'_>, accepted: &Accepted) -> Result<Reply> {
+        let options = ListOptions::read(&route.context.query, false)?;
+        let selection = Selection::read(route.served, &options)?;
+        let namespace = &route.context.info.namespace;
+        let page = self.registry.list(route.served, namespace, &selection, &options).await?;
+        reply::list(route.served, page, accepted, route.context)
+    }
+}

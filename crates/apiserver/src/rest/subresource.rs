@@ -1,0 +1,138 @@
+//! Subresources: other doors to an object, and small views of it.
+
+use super::{Rest, Route, method_not_allowed};
+use crate::decode::{self, Expected};
+use crate::negotiate::{Accepted, content_type};
+use crate::options::{WriteKind, WriteOptions};
+use crate::registry::update::{Change, Door};
+use crate::registry::{Written, scale};
+use crate::reply::{self, Reply};
+use crate::serve::RequestBody;
+use api::kind::Scale;
+use api::resources::Subresource;
+use http::Method;
+use machinery::status::{Result, Status};
+use machinery::{Value, meta};
+
+impl Rest {
+    pub(super) async fn subresource(
+        &self,
+        route: &Route<'_>,
+        subresource: &Subresource,
+        accepted: &Accepted,
+        body: RequestBody,
+    ) -> Result<Reply> {
+        let kind = route.served.kind;
+        if subresource.name == "scale" {
+            let scale = kind.scale.as_ref().ok_or_else(Status::no_such_path)?;
+            return self.scale(route, scale, accepted, body).await;
+        }
+        let door = match (kind.resource, subresource.name) {
+            (_, "status") => Door::status(kind),
+            ("namespaces", "finalize") => Door {
+                prepare: api::kinds::namespace::prepare_finalize,
+                validate: kind.validate_update,
+                counts_generation: false,
+            },
+            ("pods", "ephemeralcontainers") => Door {
+                prepare: api::kinds::pod::prepare_ephemeral_containers,
+                validate: api::kinds::pod::validate_ephemeral_containers_update,
+                counts_generation: true,
+            },
+            ("pods", "resize") => Door {
+                prepare: api::kinds::pod::prepare_resize,
+                validate: api::kinds::pod::validate_resize,
+                counts_generation: true,
+            },
+            ("certificatesigningrequests", "approval") => Door {
+                prepare: kind.prepare_status_update,
+                validate: kind.validate_status_update,
+                counts_generation: false,
+            },
+            _ => return Err(unserved(subresource)),
+        };
+        match route.context.method {
+            Method::GET => self.get(route, accepted).await,
+            Method::PUT => self.update_through(route, door, accepted, body).await,
+            Method::PATCH => self.patch_through(route, door, accepted, body).await,
+            _ => Err(method_not_allowed()),
+        }
+    }
+
+    async fn scale(
+        &self,
+        route: &Route<'_>,
+        view: &Scale,
+        accepted: &Accepted,
+        body: RequestBody,
+    ) -> Result<Reply> {
+        let (context, served) = (route.context, route.served);
+        let info = &context.info;
+        let show = |written: &Written| {
+            let object = served.present(written.value());
+            reply::value(200, &scale::of(view, &object), &Accepted { form: None, ..*accepted }, context)
+        };
+        let door = Door::main(served.kind);
+        let expected = Expected {
+            group: "autoscaling",
+            version: "v1",
+            kind: "Scale",
+            schema: api::schema::schema()
+                .kind("autoscaling", "v1", "Scale")
+                .ok_or_else(|| Status::internal("no schema for Scale"))?,
+            default: |_| {},
+        };
+        match context.method {
+            Method::GET => {
+                let entry = self.registry.get(served, &info.namespace, &info.name, "").await?;
+                show(&Written::Stored(entry))
+            }
+            Method::PUT => {
+                let encoding = content_type(&context.headers, self.limits.cbor)?;
+                let bytes = self.read_body(body).await?;
+                let options = WriteOptions::read(&context.query, WriteKind::Update)?;
+                let wanted =
+                    decode::object(&bytes, encoding, expected, options.field_validation, &context.warnings)?;
+                if !meta::name(&wanted).is_empty() {
+                    crate::registry::patch::check_name(&wanted, &info.name)?;
+                }
+                let write = self.write_context(route, &options.field_manager, options.dry_run);
+                let retry = meta::resource_version(&wanted).is_empty();
+                let written = self
+                    .registry
+                    .update(served, &info.name, door, retry, &write, |old| {
+                        scale::apply(served, view, &wanted, old).map(Change::Replace)
+                    })
+                    .await?;
+                show(&written)
+            }
+            Method::PATCH => {
+                let kind = self.patch_kind(route)?;
+                let bytes = self.read_body(body).await?;
+                let options_kind = if kind.is_apply() { WriteKind::Apply } else { WriteKind::Patch };
+                let options = WriteOptions::read(&context.query, options_kind)?;
+                let write = self.write_context(route, &options.field_manager, options.dry_run);
+                let patch = crate::registry::patch::View { schema: expected.schema, default: expected.default };
+                let written = self
+                    .registry
+                    .update(served, &info.name, door, true, &write, |old| {
+                        let present: Value = scale::of(view, old);
+                        let wanted = patch.apply(kind, &bytes, &present, &options, &write)?;
+                        scale::apply(served, view, &wanted, old).map(Change::Replace)
+                    })
+                    .await?;
+                show(&written)
+            }
+            _ => Err(method_not_allowed()),
+        }
+    }
+}
+
+/// Subresources that need a node, or rules that are not there yet, say so.
+fn unserved(subresource: &Subresource) -> Status {
+    Status::new(
+        501,
+        "NotImplemented",
+        format!("the subresource {:?} needs a part of Ferry that this server does not run", subresource.name),
+    )
+}

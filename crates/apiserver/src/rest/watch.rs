@@ -1,0 +1,143 @@
+//! Watch: notices of the registry, framed for one client.
+
+use super::{Rest, Route};
+use crate::cache::{Change, FrameEncoding, event};
+use crate::encode;
+use crate::forms::{self, Include};
+use crate::negotiate::{Accepted, Encoding, Offers, accept};
+use crate::options::ListOptions;
+use crate::registry::watch::{Notice, Watcher};
+use crate::reply::{self, Reply};
+use crate::selection::Selection;
+use crate::serve::ResponseBody;
+use bytes::{Bytes, BytesMut};
+use futures_util::stream;
+use machinery::status::{Result, Status};
+use machinery::{Value, meta};
+use serde_json::json;
+
+/// Marks the end of the initial events.
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+
+impl Rest {
+    pub(super) async fn watch(&self, route: &Route<'_>, accepted: &Accepted) -> Result<Reply> {
+        let context = route.context;
+        let mut options = ListOptions::read(&context.query, true)?;
+        if context.info.watch_prefix && !context.info.name.is_empty() {
+            options.field_selector = format!("metadata.name={}", context.info.name);
+        }
+        if accepted.encoding == Encoding::Yaml {
+            // YAML has no stream form: the answer is the list of what has.
+            let offers = Offers { cbor: self.limits.cbor, forms: true, streams: true };
+            let mut headers = http::HeaderMap::new();
+            headers.insert(http::header::ACCEPT, http::HeaderValue::from_static("none/none"));
+            return Err(accept(&headers, None, offers).err().unwrap_or_else(|| Status::internal("accepted")));
+        }
+        let selection = Selection::read(route.served, &options)?;
+        let include = Include::read(&context.query)?;
+        let watcher =
+            self.registry.watch(route.served, &context.info.namespace, selection, &options).await?;
+        let media_type = match (accepted.encoding, accepted.stream) {
+            (Encoding::Protobuf, _) => "application/vnd.kubernetes.protobuf;stream=watch",
+            (Encoding::Cbor, _) => "application/cbor-seq",
+            (_, _) => "application/json",
+        };
+        let framer = Framer { accepted: *accepted, include, first: true };
+        let mut stopping = self.stopping.clone();
+        let frames = stream::unfold((watcher, framer, false), move |(mut watcher, mut framer, over)| {
+            let mut stopping = stopping.clone();
+            async move {
+                if over {
+                    return None;
+                }
+                let notices = tokio::select! {
+                    notices = watcher.next() => notices?,
+                    _ = stopping.wait_for(|stop| *stop) => return None,
+                };
+                let (bytes, over) = framer.frames(&watcher, notices);
+                Some((bytes, (watcher, framer, over)))
+            }
+        });
+        stopping_is_used(&mut stopping);
+        let mut reply = reply::with_type(200, media_type, ResponseBody::stream(frames));
+        reply::warn(&mut reply, context);
+        Ok(reply)
+    }
+}
+
+fn stopping_is_used(_: &mut tokio::sync::watch::Receiver<bool>) {}
+
+/// Turns notices into bytes.
+struct Framer {
+    accepted: Accepted,
+    include: Include,
+    /// No object has been shown yet.
+    first: bool,
+}
+
+impl Framer {
+    /// The bytes of some notices, and whether the watch ends with them.
+    fn frames(&mut self, watcher: &Watcher, notices: Vec<Notice>) -> (Bytes, bool) {
+        let mut over = false;
+        let mut frames: Vec<Bytes> = Vec::with_capacity(notices.len());
+        for notice in notices {
+            over |= matches!(notice, Notice::Error(_));
+            frames.push(self.frame(watcher, &notice));
+        }
+        if frames.len() == 1 {
+            return (frames.remove(0), over);
+        }
+        let mut joined = BytesMut::with_capacity(frames.iter().map(Bytes::len).sum());
+        frames.iter().for_each(|frame| joined.extend_from_slice(frame));
+        (joined.freeze(), over)
+    }
+
+    fn frame(&mut self, watcher: &Watcher, notice: &Notice) -> Bytes {
+        let served = watcher.served();
+        let layout = &served.storage.cache.layout;
+        let shared = match self.accepted.encoding {
+            _ if self.accepted.form.is_some() || served.conversion.is_some() || self.accepted.pretty => None,
+            Encoding::Json => Some(FrameEncoding::Json),
+            Encoding::Protobuf if layout.schema.is_some() => Some(FrameEncoding::Protobuf),
+            _ => None,
+        };
+        match (notice, shared) {
+            (Notice::Initial(entry), Some(encoding)) => event::frame(layout, entry, Change::Added, encoding),
+            (Notice::Event(event, change), Some(encoding)) => event.frame(layout, *change, encoding),
+            (Notice::Initial(entry), None) => self.slow(watcher, Change::Added, entry.value()),
+            (Notice::Event(event, change), None) => self.slow(watcher, *change, event.shown(*change).value()),
+            (Notice::Bookmark(revision, initial), _) => self.bookmark(watcher, *revision, *initial),
+            (Notice::Error(status), _) => {
+                encode::event("ERROR", &status.to_value(), &self.accepted).unwrap_or_default()
+            }
+        }
+    }
+
+    fn slow(&mut self, watcher: &Watcher, change: Change, object: Value) -> Bytes {
+        let served = watcher.served();
+        let shown = served.present(object);
+        let shown = forms::watched(served, shown, &self.accepted, self.include, std::mem::take(&mut self.first));
+        encode::event(change.text(), &shown, &self.accepted).unwrap_or_else(|status| {
+            encode::event("ERROR", &status.to_value(), &self.accepted).unwrap_or_default()
+        })
+    }
+
+    fn bookmark(&mut self, watcher: &Watcher, revision: u64, initial: bool) -> Bytes {
+        let served = watcher.served();
+        let mut object = json!({
+            "kind": served.kind.kind, "apiVersion": served.api_version,
+            "metadata": {"resourceVersion": revision.to_string()},
+        });
+        if initial {
+            meta::metadata_mut(&mut object)
+                .insert("annotations".to_owned(), json!({INITIAL_EVENTS_END: "true"}));
+        }
+        let _ = machinery::codec::typed::normalize(&mut object, served.schema);
+        if let Some(map) = object.as_object_mut() {
+            map.insert("kind".to_owned(), served.kind.kind.into());
+            map.insert("apiVersion".to_owned(), served.api_version.clone().into());
+        }
+        let shown = forms::watched(served, object, &self.accepted, self.include, std::mem::take(&mut self.first));
+        encode::event("BOOKMARK", &shown, &self.accepted).unwrap_or_default()
+    }
+}

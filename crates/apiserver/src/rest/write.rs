@@ -1,0 +1,105 @@
+//! Create, update and patch.
+
+use super::{Rest, Route};
+use crate::decode::{self, Expected};
+use crate::negotiate::{Accepted, content_type, unsupported_media_type};
+use crate::options::{WriteKind, WriteOptions};
+use crate::registry::patch::{PatchKind, check_name};
+use crate::registry::update::{Change, Door};
+use crate::reply::{self, Reply};
+use crate::serve::RequestBody;
+use http::header::CONTENT_TYPE;
+use machinery::meta;
+use machinery::status::{Result, Status};
+
+impl Rest {
+    pub(super) async fn create(&self, route: &Route<'_>, accepted: &Accepted, body: RequestBody) -> Result<Reply> {
+        let context = route.context;
+        let encoding = content_type(&context.headers, self.limits.cbor)?;
+        let bytes = self.read_body(body).await?;
+        let options = WriteOptions::read(&context.query, WriteKind::Create)?;
+        let expected = Expected::of(route.served);
+        let object =
+            decode::object(&bytes, encoding, expected, options.field_validation, &context.warnings)?;
+        let write = self.write_context(route, &options.field_manager, options.dry_run);
+        let written = self.registry.create(route.served, object, &write).await?;
+        reply::object(201, route.served, &written, accepted, context)
+    }
+
+    pub(super) async fn update(&self, route: &Route<'_>, accepted: &Accepted, body: RequestBody) -> Result<Reply> {
+        self.update_through(route, Door::main(route.served.kind), accepted, body).await
+    }
+
+    /// PUT through the main door or a subresource that takes the whole object.
+    pub(super) async fn update_through(
+        &self,
+        route: &Route<'_>,
+        door: Door,
+        accepted: &Accepted,
+        body: RequestBody,
+    ) -> Result<Reply> {
+        let context = route.context;
+        let name = &context.info.name;
+        let encoding = content_type(&context.headers, self.limits.cbor)?;
+        let bytes = self.read_body(body).await?;
+        let options = WriteOptions::read(&context.query, WriteKind::Update)?;
+        let expected = Expected::of(route.served);
+        let object =
+            decode::object(&bytes, encoding, expected, options.field_validation, &context.warnings)?;
+        if meta::name(&object).is_empty() {
+            return Err(Status::bad_request("name must be provided"));
+        }
+        check_name(&object, name)?;
+        let write = self.write_context(route, &options.field_manager, options.dry_run);
+        super::super::registry::metadata::check_namespace(&object, route.served, write.namespace)?;
+        // With a version the client takes a conflict itself; without, the last write wins.
+        let retry = meta::resource_version(&object).is_empty();
+        let outcome = self
+            .registry
+            .update(route.served, name, door, retry, &write, |_| Ok(Change::Replace(object.clone())))
+            .await;
+        match outcome {
+            Err(status) if status.code == 404 && route.served.kind.create_on_update && route.subresource.is_none() => {
+                let written = self.registry.create(route.served, object, &write).await?;
+                reply::object(201, route.served, &written, accepted, context)
+            }
+            outcome => reply::object(200, route.served, &outcome?, accepted, context),
+        }
+    }
+
+    pub(super) async fn patch(&self, route: &Route<'_>, accepted: &Accepted, body: RequestBody) -> Result<Reply> {
+        self.patch_through(route, Door::main(route.served.kind), accepted, body).await
+    }
+
+    pub(super) async fn patch_through(
+        &self,
+        route: &Route<'_>,
+        door: Door,
+        accepted: &Accepted,
+        body: RequestBody,
+    ) -> Result<Reply> {
+        let context = route.context;
+        let kind = self.patch_kind(route)?;
+        let bytes = self.read_body(body).await?;
+        let options_kind = if kind.is_apply() { WriteKind::Apply } else { WriteKind::Patch };
+        let options = WriteOptions::read(&context.query, options_kind)?;
+        let write = self.write_context(route, &options.field_manager, options.dry_run);
+        let name = &context.info.name;
+        let (written, created) =
+            self.registry.patch(route.served, name, door, kind, &bytes, &options, &write).await?;
+        reply::object(if created { 201 } else { 200 }, route.served, &written, accepted, context)
+    }
+
+    /// Which patch the body holds, by its content type.
+    pub(super) fn patch_kind(&self, route: &Route<'_>) -> Result<PatchKind> {
+        let header = route.context.headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
+        let media = header.split(';').next().unwrap_or("").trim();
+        let offered = || {
+            PatchKind::ALL.iter().filter(|(_, kind)| self.limits.cbor || *kind != PatchKind::ApplyCbor)
+        };
+        offered().find(|(name, _)| *name == media).map(|(_, kind)| *kind).ok_or_else(|| {
+            let names: Vec<&str> = offered().map(|(name, _)| *name).collect();
+            unsupported_media_type(&names.join(", "))
+        })
+    }
+}
