@@ -113,7 +113,7 @@ pub struct Node {
     /// Unknown fields below are kept (custom resources).
     pub preserve_unknown: bool,
     /// Group, version and kind of a top-level type.
-    pub gvks: Vec<(Arc<str>, Arc<str>, Arc<str>)>,
+    pub gvks: Vec<KindKey>,
     /// JSON names that protobuf nests in one message of its own, with that message's number.
     pub nested: Vec<Nested>,
     /// What type errors call this type where its shape alone does not say: `v1.PullPolicy`. Empty otherwise.
@@ -126,6 +126,8 @@ pub struct Node {
     pub union: Option<Union>,
     /// Fields and nested messages in the order of their protobuf numbers, set by [`Schema::finish`].
     pub wire: Vec<Wire>,
+    /// Indexes of the fields that are always written, set by [`Schema::finish`].
+    pub always: Vec<u16>,
 }
 
 /// The types of a custom resource's schema that are either a schema or something simpler.
@@ -190,12 +192,15 @@ impl Field {
     }
 }
 
+/// Group, version and kind.
+pub type KindKey = (Arc<str>, Arc<str>, Arc<str>);
+
 /// An arena of types with names.
 #[derive(Clone, Debug, Default)]
 pub struct Schema {
     pub nodes: Vec<Node>,
     pub names: HashMap<Arc<str>, NodeId>,
-    pub kinds: HashMap<(Arc<str>, Arc<str>, Arc<str>), NodeId>,
+    pub kinds: HashMap<KindKey, NodeId>,
 }
 
 /// A node with its arena: what every walker carries.
@@ -229,6 +234,7 @@ impl Node {
             wrapped: false,
             union: None,
             wire: Vec::new(),
+            always: Vec::new(),
         }
     }
 }
@@ -255,9 +261,13 @@ impl Schema {
         for node in &mut self.nodes {
             node.fields.sort_by(|a, b| a.name.cmp(&b.name));
             let mut wire: Vec<(u32, Wire)> = Vec::new();
+            let mut always = Vec::new();
             for (index, field) in (0u16..).zip(&node.fields) {
                 if field.proto.number != 0 {
                     wire.push((field.proto.number, Wire::Field(index)));
+                }
+                if field.presence == Presence::Always {
+                    always.push(index);
                 }
             }
             for (index, nested) in (0u16..).zip(&node.nested) {
@@ -265,6 +275,7 @@ impl Schema {
             }
             wire.sort_by_key(|(number, _)| *number);
             node.wire = wire.into_iter().map(|(_, wire)| wire).collect();
+            node.always = always;
         }
     }
 

@@ -1,1 +1,18 @@
 //! JSON, YAML, CBOR and protobuf to and from dynamic values.
+//!
+//! A request body goes through [`json::decode_typed`] (or another decoder and then [`typed::normalize`]):
+//! both have exactly the effect of Kubernetes' decoding into a struct and writing it out again.
+
+pub mod json;
+mod leaf;
+mod path;
+pub mod time;
+pub mod typed;
+
+/// Objects may nest this deep. What is accepted can be read again by any JSON reader.
+pub const MAX_DEPTH: usize = 120;
+
+/// A text in double quotes, escaped the way Go does.
+pub(crate) fn quote(text: &str) -> String {
+    crate::field::show_str(text)
+}

@@ -1,0 +1,452 @@
+//! JSON: one pass that finds duplicate and unknown fields, in document order, with Kubernetes' error texts.
+
+use super::leaf;
+use super::path::{Path, Step};
+use super::typed::{Findings, TypeError, add_absent, keep, zero};
+use crate::schema::{SchemaRef, Shape};
+use serde_json::{Map, Value};
+use std::borrow::Cow;
+
+/// Why bytes are not the JSON that was expected.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JsonError {
+    /// Not JSON at all.
+    #[error("{0}")]
+    Syntax(String),
+    /// JSON, but not of the type.
+    #[error(transparent)]
+    Type(#[from] TypeError),
+}
+
+/// A value, and what strict field validation objects to (`duplicate field "spec.replicas"`), in document order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decoded {
+    pub value: Value,
+    pub strict: Vec<String>,
+}
+
+/// Reads JSON of no particular type. Of duplicate keys the last one counts.
+pub fn decode(bytes: &[u8]) -> Result<Decoded, JsonError> {
+    read(bytes, None)
+}
+
+/// Reads JSON of a type; the value comes out as [`super::typed::normalize`] would leave it.
+pub fn decode_typed(bytes: &[u8], schema: SchemaRef<'_>) -> Result<Decoded, JsonError> {
+    read(bytes, Some(schema))
+}
+
+/// Writes compact JSON with sorted keys.
+pub fn encode(value: &Value) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+fn read(bytes: &[u8], schema: Option<SchemaRef<'_>>) -> Result<Decoded, JsonError> {
+    let input = String::from_utf8_lossy(bytes);
+    let mut reader = Reader { input: &input, at: 0, depth: 0, findings: Findings::default() };
+    let mut value = reader.document(schema).map_err(JsonError::Syntax)?;
+    if let (Value::Null, Some(schema)) = (&value, schema) {
+        value = zero(schema);
+    }
+    let report = reader.findings.finish()?;
+    Ok(Decoded { value, strict: report.strict })
+}
+
+/// What a syntax error says: `invalid character 'x' looking for beginning of value`.
+type Syntax<T> = Result<T, String>;
+
+struct Reader<'i> {
+    input: &'i str,
+    at: usize,
+    depth: usize,
+    findings: Findings,
+}
+
+impl<'i> Reader<'i> {
+    fn document(&mut self, schema: Option<SchemaRef<'_>>) -> Syntax<Value> {
+        let value = self.value(schema, &Path::ROOT)?;
+        self.skip_space();
+        match self.peek() {
+            None => Ok(value),
+            Some(_) => self.unexpected("after top-level value"),
+        }
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.input.as_bytes().get(self.at).copied()
+    }
+
+    fn skip_space(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\t' | b'\r' | b'\n')) {
+            self.at += 1;
+        }
+    }
+
+    fn unexpected<T>(&self, context: &str) -> Syntax<T> {
+        let Some(byte) = self.peek() else {
+            return Err("unexpected end of JSON input".to_owned());
+        };
+        let shown = match byte {
+            b'\'' => "\\'".to_owned(),
+            b'"' => "\"".to_owned(),
+            byte => super::quote(char::from(byte).encode_utf8(&mut [0; 4])).trim_matches('"').to_owned(),
+        };
+        Err(format!("invalid character '{shown}' {context}"))
+    }
+
+    fn value(&mut self, schema: Option<SchemaRef<'_>>, path: &Path<'_>) -> Syntax<Value> {
+        self.skip_space();
+        match self.peek() {
+            Some(b'{') => self.nested(schema, path, "object", Self::object),
+            Some(b'[') => self.nested(schema, path, "array", Self::array),
+            Some(b'"') => {
+                let text = self.string()?;
+                Ok(match schema.filter(|s| s.shape() != Shape::Any) {
+                    None => self.ignore_union(schema, path, Value::String(text.into_owned())),
+                    Some(schema) => self.leaf(leaf::string(schema, text.into_owned()), path),
+                })
+            }
+            Some(b't') => self.literal("true", schema, path, Some(true)),
+            Some(b'f') => self.literal("false", schema, path, Some(false)),
+            Some(b'n') => self.literal("null", schema, path, None),
+            Some(b'-' | b'0'..=b'9') => {
+                let text = self.number()?;
+                Ok(match schema.filter(|s| s.shape() != Shape::Any) {
+                    None => {
+                        let value = self.leaf(leaf::any_number(text), path);
+                        self.ignore_union(schema, path, value)
+                    }
+                    Some(schema) => self.leaf(leaf::number(schema, text), path),
+                })
+            }
+            _ => self.unexpected("looking for beginning of value"),
+        }
+    }
+
+    fn leaf(&mut self, read: Result<Value, leaf::Problem>, path: &Path<'_>) -> Value {
+        match read {
+            Ok(value) => value,
+            Err(problem) => {
+                self.findings.problem(problem, path);
+                Value::Null
+            }
+        }
+    }
+
+    /// A scalar where a union stands is judged by the union's own rules.
+    fn ignore_union(&mut self, schema: Option<SchemaRef<'_>>, path: &Path<'_>, mut value: Value) -> Value {
+        if let Some(schema) = schema.filter(|schema| schema.node().union.is_some()) {
+            super::typed::walk(&mut value, schema, path, &mut self.findings);
+        }
+        value
+    }
+
+    /// An object or array one level down, read by `inner` if its type is one.
+    fn nested<'s>(
+        &mut self,
+        schema: Option<SchemaRef<'s>>,
+        path: &Path<'_>,
+        what: &str,
+        inner: fn(&mut Self, Option<SchemaRef<'s>>, &Path<'_>) -> Syntax<Value>,
+    ) -> Syntax<Value> {
+        if self.depth >= super::MAX_DEPTH {
+            return self.unexpected("exceeded max depth");
+        }
+        self.depth += 1;
+        let value = match schema {
+            Some(schema) if schema.shape() == Shape::Any => {
+                // Types that take their JSON as it is do not look into it; plain values are looked through.
+                let opaque = usize::from(!schema.node().name.is_empty());
+                self.findings.quiet += opaque;
+                let value = inner(self, None, path)?;
+                self.findings.quiet -= opaque;
+                self.ignore_union(Some(schema), path, value)
+            }
+            Some(schema) => {
+                let fits = match schema.shape() {
+                    Shape::Object | Shape::Map => what == "object",
+                    Shape::List => what == "array",
+                    _ => false,
+                };
+                if fits {
+                    inner(self, Some(schema), path)?
+                } else {
+                    self.findings.problem(leaf::container(schema, what), path);
+                    self.discard(inner, path)?
+                }
+            }
+            None => inner(self, None, path)?,
+        };
+        self.depth -= 1;
+        Ok(value)
+    }
+
+    /// Reads on for the syntax only.
+    fn discard<'s>(
+        &mut self,
+        inner: fn(&mut Self, Option<SchemaRef<'s>>, &Path<'_>) -> Syntax<Value>,
+        path: &Path<'_>,
+    ) -> Syntax<Value> {
+        self.findings.quiet += 1;
+        inner(self, None, path)?;
+        self.findings.quiet -= 1;
+        Ok(Value::Null)
+    }
+
+    fn object<'s>(&mut self, schema: Option<SchemaRef<'s>>, path: &Path<'_>) -> Syntax<Value> {
+        self.at += 1;
+        let mut map = Map::new();
+        let mut seen = 0u128;
+        self.skip_space();
+        if self.peek() == Some(b'}') {
+            self.at += 1;
+        } else {
+            loop {
+                self.skip_space();
+                if self.peek() != Some(b'"') {
+                    return self.unexpected("looking for beginning of object key string");
+                }
+                let key = self.string()?;
+                self.skip_space();
+                if self.peek() != Some(b':') {
+                    return self.unexpected("after object key");
+                }
+                self.at += 1;
+                match schema {
+                    Some(schema) if schema.shape() == Shape::Object => {
+                        self.field(&mut map, &mut seen, key, schema, path)?;
+                    }
+                    _ => self.entry(&mut map, key, schema.and_then(SchemaRef::element), path)?,
+                }
+                self.skip_space();
+                match self.peek() {
+                    Some(b',') => self.at += 1,
+                    Some(b'}') => {
+                        self.at += 1;
+                        break;
+                    }
+                    _ => return self.unexpected("after object key:value pair"),
+                }
+            }
+        }
+        if let Some(schema) = schema.filter(|schema| schema.shape() == Shape::Object) {
+            add_absent(&mut map, schema);
+        }
+        Ok(Value::Object(map))
+    }
+
+    /// A key of a struct.
+    fn field(
+        &mut self,
+        map: &mut Map<String, Value>,
+        seen: &mut u128,
+        key: Cow<'i, str>,
+        schema: SchemaRef<'_>,
+        path: &Path<'_>,
+    ) -> Syntax<()> {
+        let fields = schema.fields();
+        let Ok(index) = fields.binary_search_by(|field| field.name.as_ref().cmp(&key)) else {
+            self.findings.unknown(path, &key);
+            self.findings.quiet += 1;
+            let value = self.value(None, path)?;
+            self.findings.quiet -= 1;
+            if schema.preserves_unknown() {
+                map.insert(key.into_owned(), value);
+            }
+            return Ok(());
+        };
+        let field = &fields[index];
+        let bit = 1u128 << (index % 128);
+        if *seen & bit != 0 {
+            self.findings.duplicate(path, &key);
+        }
+        *seen |= bit;
+        let of_field = schema.of_field(field);
+        let mut value = self.value(Some(of_field), &path.then(Step::Field(&field.name, schema)))?;
+        if keep(field, of_field, &mut value) {
+            map.insert(key.into_owned(), value);
+        } else {
+            map.remove(key.as_ref());
+        }
+        Ok(())
+    }
+
+    /// A key of a map, or of an object of no particular type.
+    fn entry(
+        &mut self,
+        map: &mut Map<String, Value>,
+        key: Cow<'i, str>,
+        element: Option<SchemaRef<'_>>,
+        path: &Path<'_>,
+    ) -> Syntax<()> {
+        if map.contains_key(key.as_ref()) {
+            self.findings.duplicate(path, &key);
+        }
+        let value = self.value(element, &path.then(Step::Key(&key)))?;
+        let value = match (value, element) {
+            (Value::Null, Some(element)) => zero(element),
+            (value, _) => value,
+        };
+        map.insert(key.into_owned(), value);
+        Ok(())
+    }
+
+    fn array(&mut self, schema: Option<SchemaRef<'_>>, path: &Path<'_>) -> Syntax<Value> {
+        self.at += 1;
+        let element = schema.and_then(SchemaRef::element);
+        let mut items = Vec::new();
+        self.skip_space();
+        if self.peek() == Some(b']') {
+            self.at += 1;
+            return Ok(Value::Array(items));
+        }
+        loop {
+            let value = self.value(element, &path.then(Step::Index(items.len())))?;
+            items.push(match (value, element) {
+                (Value::Null, Some(element)) => zero(element),
+                (value, _) => value,
+            });
+            self.skip_space();
+            match self.peek() {
+                Some(b',') => self.at += 1,
+                Some(b']') => {
+                    self.at += 1;
+                    return Ok(Value::Array(items));
+                }
+                _ => return self.unexpected("after array element"),
+            }
+        }
+    }
+
+    fn literal(
+        &mut self,
+        word: &str,
+        schema: Option<SchemaRef<'_>>,
+        path: &Path<'_>,
+        value: Option<bool>,
+    ) -> Syntax<Value> {
+        for expected in word.bytes() {
+            if self.peek() != Some(expected) {
+                return self.unexpected(&format!("in literal {word} (expecting '{}')", char::from(expected)));
+            }
+            self.at += 1;
+        }
+        Ok(match (schema.filter(|s| s.shape() != Shape::Any), value) {
+            (_, None) => Value::Null,
+            (None, Some(flag)) => self.ignore_union(schema, path, Value::Bool(flag)),
+            (Some(schema), Some(flag)) => self.leaf(leaf::boolean(schema, flag), path),
+        })
+    }
+
+    fn number(&mut self) -> Syntax<&'i str> {
+        let start = self.at;
+        if self.peek() == Some(b'-') {
+            self.at += 1;
+        }
+        match self.peek() {
+            Some(b'0') => self.at += 1,
+            Some(b'1'..=b'9') => self.skip_digits(),
+            _ => return self.unexpected("in numeric literal"),
+        }
+        if self.peek() == Some(b'.') {
+            self.at += 1;
+            if !matches!(self.peek(), Some(b'0'..=b'9')) {
+                return self.unexpected("after decimal point in numeric literal");
+            }
+            self.skip_digits();
+        }
+        if matches!(self.peek(), Some(b'e' | b'E')) {
+            self.at += 1;
+            if matches!(self.peek(), Some(b'+' | b'-')) {
+                self.at += 1;
+            }
+            if !matches!(self.peek(), Some(b'0'..=b'9')) {
+                return self.unexpected("in exponent of numeric literal");
+            }
+            self.skip_digits();
+        }
+        Ok(&self.input[start..self.at])
+    }
+
+    fn skip_digits(&mut self) {
+        while matches!(self.peek(), Some(b'0'..=b'9')) {
+            self.at += 1;
+        }
+    }
+
+    fn string(&mut self) -> Syntax<Cow<'i, str>> {
+        self.at += 1;
+        let mut owned = String::new();
+        loop {
+            let start = self.at;
+            let bytes = &self.input.as_bytes()[start..];
+            let plain = bytes.iter().position(|b| matches!(b, b'"' | b'\\' | 0..0x20)).unwrap_or(bytes.len());
+            self.at += plain;
+            let run = &self.input[start..self.at];
+            match self.peek() {
+                Some(b'"') => {
+                    self.at += 1;
+                    if owned.is_empty() {
+                        return Ok(Cow::Borrowed(run));
+                    }
+                    owned.push_str(run);
+                    return Ok(Cow::Owned(owned));
+                }
+                Some(b'\\') => {
+                    owned.push_str(run);
+                    self.at += 1;
+                    owned.push(self.escape()?);
+                }
+                _ => return self.unexpected("in string literal"),
+            }
+        }
+    }
+
+    fn escape(&mut self) -> Syntax<char> {
+        let escaped = match self.peek() {
+            Some(b'b') => '\u{8}',
+            Some(b'f') => '\u{c}',
+            Some(b'n') => '\n',
+            Some(b'r') => '\r',
+            Some(b't') => '\t',
+            Some(byte @ (b'\\' | b'/' | b'"')) => char::from(byte),
+            Some(b'u') => {
+                self.at += 1;
+                return self.unicode_escape();
+            }
+            _ => return self.unexpected("in string escape code"),
+        };
+        self.at += 1;
+        Ok(escaped)
+    }
+
+    /// After `\u`. A lone surrogate reads as the replacement character.
+    fn unicode_escape(&mut self) -> Syntax<char> {
+        let first = self.hex4()?;
+        if !(0xd800..0xdc00).contains(&first) {
+            return Ok(char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER));
+        }
+        if self.input[self.at..].starts_with("\\u") {
+            let after_first = self.at;
+            self.at += 2;
+            let second = self.hex4()?;
+            if (0xdc00..0xe000).contains(&second) {
+                let code = 0x1_0000 + ((first - 0xd800) << 10) + (second - 0xdc00);
+                return Ok(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER));
+            }
+            self.at = after_first;
+        }
+        Ok(char::REPLACEMENT_CHARACTER)
+    }
+
+    fn hex4(&mut self) -> Syntax<u32> {
+        let mut code = 0;
+        for _ in 0..4 {
+            let Some(digit) = self.peek().and_then(|b| char::from(b).to_digit(16)) else {
+                return self.unexpected("in \\u hexadecimal character escape");
+            };
+            code = code * 16 + digit;
+            self.at += 1;
+        }
+        Ok(code)
+    }
+}

@@ -1,0 +1,297 @@
+//! What a type makes of a value: the effect of reading it into Kubernetes' struct and writing it out again.
+//!
+//! Unknown fields go (and are reported), zero values stay or go as the field's [`Presence`] says, scalars get
+//! their canonical form, and what does not fit its type is an error in Kubernetes' words.
+
+use super::leaf::{self, Problem};
+use super::path::{Path, Step};
+use crate::schema::{Field, Presence, SchemaRef, Shape, Union};
+use serde_json::{Map, Value};
+use std::collections::HashSet;
+
+/// Why a value does not fit its type, in the words Kubernetes uses.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct TypeError {
+    pub message: String,
+}
+
+/// What strict field validation objects to, in order: `unknown field "spec.foo"`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    pub strict: Vec<String>,
+}
+
+/// Brings a value into the form of its type, in place.
+pub fn normalize(value: &mut Value, schema: SchemaRef<'_>) -> Result<Report, TypeError> {
+    let mut findings = Findings::default();
+    walk(value, schema, &Path::ROOT, &mut findings);
+    if value.is_null() {
+        *value = zero(schema);
+    }
+    findings.finish()
+}
+
+/// The same for a part of a value, findings shared with whoever reads the whole.
+pub(crate) fn walk(value: &mut Value, schema: SchemaRef<'_>, path: &Path<'_>, findings: &mut Findings) {
+    Walk { findings }.value(value, schema, path);
+}
+
+/// Errors on the way; shared by the walk over values and the JSON reader.
+#[derive(Default)]
+pub(crate) struct Findings {
+    strict: Vec<String>,
+    seen: HashSet<String>,
+    /// Above zero inside values whose reader does not look for unknown or duplicate fields.
+    pub(crate) quiet: usize,
+    saved: Option<String>,
+    fatal: Option<String>,
+}
+
+/// Strict errors beyond this many are dropped, as Kubernetes does.
+const MAX_STRICT: usize = 100;
+
+impl Findings {
+    pub(crate) fn finish(self) -> Result<Report, TypeError> {
+        match self.fatal.or(self.saved) {
+            Some(message) => Err(TypeError { message }),
+            None => Ok(Report { strict: self.strict }),
+        }
+    }
+
+    pub(crate) fn unknown(&mut self, path: &Path<'_>, name: &str) {
+        self.object_to("unknown field", path, name);
+    }
+
+    pub(crate) fn duplicate(&mut self, path: &Path<'_>, name: &str) {
+        self.object_to("duplicate field", path, name);
+    }
+
+    fn object_to(&mut self, what: &str, path: &Path<'_>, name: &str) {
+        if self.quiet > 0 || self.strict.len() >= MAX_STRICT {
+            return;
+        }
+        let message = format!("{what} {}", super::quote(&path.dotted(name)));
+        if self.seen.insert(message.clone()) {
+            self.strict.push(message);
+        }
+    }
+
+    pub(crate) fn problem(&mut self, problem: Problem, path: &Path<'_>) {
+        let describe = |what: &str, of: &str| match path.go_field() {
+            Some(field) => format!("json: cannot unmarshal {what} into Go struct field {field} of type {of}"),
+            None => format!("json: cannot unmarshal {what} into Go value of type {of}"),
+        };
+        if self.fatal.is_some() {
+            return;
+        }
+        match problem {
+            Problem::Type { what, of } => {
+                self.saved.get_or_insert_with(|| describe(&what, &of));
+            }
+            Problem::Text(message) => {
+                self.saved.get_or_insert(message);
+            }
+            Problem::FatalType { what, of } => self.fatal = Some(describe(&what, of)),
+            Problem::Fatal(message) => self.fatal = Some(message),
+        }
+    }
+
+    pub(crate) fn is_fatal(&self) -> bool {
+        self.fatal.is_some()
+    }
+}
+
+/// The value of a type that nothing was said about.
+pub fn zero(schema: SchemaRef<'_>) -> Value {
+    let node = schema.node();
+    match node.shape {
+        Shape::Object => {
+            let mut map = Map::new();
+            add_absent(&mut map, schema);
+            Value::Object(map)
+        }
+        Shape::String => Value::String(String::new()),
+        Shape::Int32 | Shape::Int64 | Shape::Number | Shape::IntOrString => Value::from(0),
+        Shape::Boolean => Value::Bool(false),
+        Shape::Quantity => Value::from("0"),
+        Shape::Duration => Value::from("0s"),
+        Shape::Any if node.union == Some(Union::SchemaOrBool) => Value::Bool(false),
+        Shape::Any | Shape::Map | Shape::List | Shape::Bytes | Shape::Time | Shape::MicroTime => Value::Null,
+    }
+}
+
+/// Writes the fields that are always written and not there.
+pub(crate) fn add_absent(map: &mut Map<String, Value>, schema: SchemaRef<'_>) {
+    for index in &schema.node().always {
+        let field = &schema.fields()[usize::from(*index)];
+        if !map.contains_key(field.name.as_ref()) {
+            let value = if field.pointer { Value::Null } else { zero(schema.of_field(field)) };
+            map.insert(field.name.as_ref().to_owned(), value);
+        }
+    }
+}
+
+/// Whether a field's value is written; a `null` that stands for a zero value becomes that.
+pub(crate) fn keep(field: &Field, schema: SchemaRef<'_>, value: &mut Value) -> bool {
+    if value.is_null() {
+        return match field.presence {
+            Presence::Always => {
+                if !field.pointer {
+                    *value = zero(schema);
+                }
+                true
+            }
+            Presence::OmitZero | Presence::OmitAbsent => false,
+        };
+    }
+    field.presence != Presence::OmitZero || !is_zero(value)
+}
+
+fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(value) => !value,
+        Value::Number(number) => number.as_i64() == Some(0) || number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(map) => map.is_empty(),
+    }
+}
+
+struct Walk<'f> {
+    findings: &'f mut Findings,
+}
+
+impl Walk<'_> {
+    fn value(&mut self, value: &mut Value, schema: SchemaRef<'_>, path: &Path<'_>) {
+        let node = schema.node();
+        match (node.shape, &mut *value) {
+            (Shape::Any, _) => {
+                if let Some(union) = node.union {
+                    self.union(value, union, schema, path);
+                }
+            }
+            (Shape::Duration, Value::Null) => {
+                self.findings.problem(Problem::Fatal("time: invalid duration \"\"".to_owned()), path);
+            }
+            (_, Value::Null) => {}
+            (Shape::Object, Value::Object(map)) => self.object(map, schema, path),
+            (Shape::Map, Value::Object(map)) => {
+                let Some(element) = schema.element() else { return };
+                for (key, value) in map.iter_mut() {
+                    self.value(value, element, &path.then(Step::Key(key)));
+                    if value.is_null() {
+                        *value = zero(element);
+                    }
+                }
+            }
+            (Shape::List, Value::Array(items)) => {
+                let Some(element) = schema.element() else { return };
+                for (index, value) in items.iter_mut().enumerate() {
+                    self.value(value, element, &path.then(Step::Index(index)));
+                    if value.is_null() {
+                        *value = zero(element);
+                    }
+                }
+            }
+            _ => self.scalar(value, schema, path),
+        }
+    }
+
+    fn object(&mut self, map: &mut Map<String, Value>, schema: SchemaRef<'_>, path: &Path<'_>) {
+        let fields = schema.fields();
+        // Keys and fields are both sorted: one pass over both finds every declaration.
+        let mut next = 0;
+        map.retain(|key, value| {
+            if self.findings.is_fatal() {
+                return true;
+            }
+            while next < fields.len() && fields[next].name.as_ref() < key.as_str() {
+                next += 1;
+            }
+            match fields.get(next).filter(|field| field.name.as_ref() == key.as_str()) {
+                Some(field) => {
+                    let of_field = schema.of_field(field);
+                    let path = path.then(Step::Field(&field.name, schema));
+                    if !(field.pointer && value.is_null()) {
+                        self.value(value, of_field, &path);
+                    }
+                    keep(field, of_field, value)
+                }
+                None if schema.preserves_unknown() => true,
+                None => {
+                    self.findings.unknown(path, key);
+                    false
+                }
+            }
+        });
+        add_absent(map, schema);
+    }
+
+    fn scalar(&mut self, value: &mut Value, schema: SchemaRef<'_>, path: &Path<'_>) {
+        let read = match std::mem::take(value) {
+            Value::Null => return,
+            Value::Bool(flag) => leaf::boolean(schema, flag),
+            Value::String(text) => leaf::string(schema, text),
+            Value::Number(number) => match (schema.shape(), number.as_i64()) {
+                (Shape::Int64, Some(_)) => Ok(Value::Number(number)),
+                (Shape::Int32, Some(integer)) if i32::try_from(integer).is_ok() => Ok(Value::Number(number)),
+                _ => leaf::number(schema, &leaf::number_text(&number)),
+            },
+            Value::Array(_) => Err(leaf::container(schema, "array")),
+            Value::Object(_) => Err(leaf::container(schema, "object")),
+        };
+        match read {
+            Ok(read) => *value = read,
+            Err(problem) => self.findings.problem(problem, path),
+        }
+    }
+
+    /// A custom resource's schema where something simpler may stand in its place.
+    fn union(&mut self, value: &mut Value, union: Union, schema: SchemaRef<'_>, path: &Path<'_>) {
+        let Some(element) = schema.element() else { return };
+        self.findings.quiet += 1;
+        match (union, &mut *value) {
+            (_, Value::Object(_)) => self.value(value, element, path),
+            (Union::SchemaOrArray, Value::Array(items)) => {
+                for (index, item) in items.iter_mut().enumerate() {
+                    self.value(item, element, &path.then(Step::Index(index)));
+                    if item.is_null() {
+                        *item = zero(element);
+                    }
+                }
+            }
+            (Union::SchemaOrStrings, Value::Array(items)) => {
+                for item in items.iter_mut() {
+                    match item {
+                        Value::String(_) => {}
+                        Value::Null => *item = Value::String(String::new()),
+                        other => {
+                            let what = kind_of(other).to_owned();
+                            self.findings.problem(Problem::FatalType { what, of: "string" }, path);
+                        }
+                    }
+                }
+            }
+            (Union::SchemaOrBool, Value::Bool(_)) => {}
+            (Union::SchemaOrBool, _) => {
+                self.findings.problem(Problem::Fatal("boolean or JSON schema expected".to_owned()), path);
+            }
+            _ => *value = Value::Null,
+        }
+        self.findings.quiet -= 1;
+    }
+}
+
+/// What Go calls a JSON value in type errors.
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
