@@ -78,6 +78,9 @@ pub struct Kind {
 
     /// Refuses bad names: the texts of what is wrong (empty: fine). The flag says it is a prefix (generateName).
     pub validate_name: fn(&str, bool) -> Vec<String>,
+    /// Finalizers need no domain: the registry checks metadata with `names::validate_generic_object_meta` (and
+    /// its update) instead of `names::validate_object_meta`.
+    pub any_finalizer: bool,
     /// Sets what an omitted field means in this version. Runs on every decode, also of old objects.
     pub default: fn(&mut Value),
     /// Before validation on create: clears what clients may not set (status, disabled fields).
@@ -135,6 +138,7 @@ impl Kind {
             resource,
             scope,
             validate_name: machinery::names::dns_subdomain,
+            any_finalizer: false,
             default: |_| {},
             prepare_create: |_| {},
             prepare_update: |_, _| {},

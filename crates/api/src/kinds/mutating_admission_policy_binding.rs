@@ -1,8 +1,19 @@
 //! MutatingAdmissionPolicyBinding.
 
+use crate::validation::{admission_policy, admission_rule};
+use crate::value::Fields;
 use crate::{Kind, Scope};
+use machinery::Value;
+use machinery::field::{ErrorList, Path};
 
 pub static KIND: Kind = Kind {
+    any_finalizer: true,
+    default: admission_policy::default_binding,
+    validate,
+    validate_update: |new, _| validate(new),
+    warnings: |new, _| admission_rule::warnings(new),
+    counts_generation: true,
+    unconditional_update: false,
     ..Kind::new(
         "admissionregistration.k8s.io",
         "v1",
@@ -11,3 +22,11 @@ pub static KIND: Kind = Kind {
         Scope::Cluster,
     )
 };
+
+fn validate(binding: &Value) -> ErrorList {
+    let (path, spec) = (Path::new("spec"), binding.field("spec"));
+    let mut errors = admission_policy::binding_spec(spec, &path);
+    let resources = spec.field("matchResources");
+    errors.extend(admission_rule::mutating_operations(resources, &path.child("matchResources")));
+    errors
+}

@@ -1,6 +1,21 @@
 //! RoleBinding.
 
+use crate::validation::rbac;
 use crate::{Kind, Scope};
+use machinery::Value;
+use machinery::field::ErrorList;
 
-pub static KIND: Kind =
-    Kind { ..Kind::new("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings", Scope::Namespaced) };
+pub static KIND: Kind = Kind {
+    validate_name: rbac::name,
+    default: rbac::default_binding,
+    validate: |binding| rbac::binding(binding, true),
+    validate_update,
+    create_on_update: true,
+    ..Kind::new(rbac::GROUP, "v1", "RoleBinding", "rolebindings", Scope::Namespaced)
+};
+
+fn validate_update(new: &Value, old: &Value) -> ErrorList {
+    let mut errors = rbac::binding(new, true);
+    errors.extend(rbac::binding_update(new, old));
+    errors
+}

@@ -1,8 +1,19 @@
 //! ValidatingAdmissionPolicyBinding.
 
+use crate::validation::{admission_policy, admission_rule};
+use crate::value::Fields;
 use crate::{Kind, Scope};
+use machinery::Value;
+use machinery::field::{ErrorList, Path};
 
 pub static KIND: Kind = Kind {
+    any_finalizer: true,
+    default: admission_policy::default_binding,
+    validate,
+    validate_update: |new, _| validate(new),
+    warnings: |new, _| admission_rule::warnings(new),
+    counts_generation: true,
+    unconditional_update: false,
     ..Kind::new(
         "admissionregistration.k8s.io",
         "v1",
@@ -11,3 +22,10 @@ pub static KIND: Kind = Kind {
         Scope::Cluster,
     )
 };
+
+fn validate(binding: &Value) -> ErrorList {
+    let (path, spec) = (Path::new("spec"), binding.field("spec"));
+    let mut errors = admission_policy::binding_spec(spec, &path);
+    errors.extend(admission_policy::validation_actions(spec, &path.child("validationActions")));
+    errors
+}

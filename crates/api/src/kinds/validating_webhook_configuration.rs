@@ -1,8 +1,16 @@
 //! ValidatingWebhookConfiguration.
 
+use crate::validation::{admission_rule, webhook};
 use crate::{Kind, Scope};
 
 pub static KIND: Kind = Kind {
+    any_finalizer: true,
+    default: |configuration| webhook::default_configuration(configuration, false),
+    validate: |configuration| webhook::configuration(configuration, false),
+    validate_update: |new, old| webhook::configuration_update(new, old, false),
+    warnings: |new, _| admission_rule::warnings(new),
+    counts_generation: true,
+    unconditional_update: false,
     ..Kind::new(
         "admissionregistration.k8s.io",
         "v1",

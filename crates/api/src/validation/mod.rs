@@ -1,6 +1,11 @@
 //! Validation shared by kinds, or too large for a kind's own file: one topic per file.
 
+pub mod admission_policy;
+pub mod admission_rule;
 pub mod checks;
 pub mod label_selector;
+pub mod rbac;
 pub mod service;
 pub mod service_addresses;
+pub mod values;
+pub mod webhook;

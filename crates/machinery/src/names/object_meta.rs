@@ -36,6 +36,18 @@ fn generation(meta: &Value) -> i64 {
 
 /// `metadata` of a new object; `meta` is the metadata itself, `path` usually `metadata`. Names are already generated.
 pub fn validate_object_meta(meta: &Value, namespaced: bool, name_fn: NameFn, path: &Path<'_>) -> ErrorList {
+    let mut errors = validate_generic_object_meta(meta, namespaced, name_fn, path);
+    errors.extend(validate_finalizers_are_standard(meta, path));
+    errors
+}
+
+/// The same for kinds that do not ask whether finalizers have a domain.
+pub fn validate_generic_object_meta(
+    meta: &Value,
+    namespaced: bool,
+    name_fn: NameFn,
+    path: &Path<'_>,
+) -> ErrorList {
     let mut errors = Vec::new();
     let generate_name = text(meta, "generateName");
     if !generate_name.is_empty() {
@@ -64,7 +76,6 @@ pub fn validate_object_meta(meta: &Value, namespaced: bool, name_fn: NameFn, pat
     errors.extend(validate_owner_references(list(meta, "ownerReferences"), &path.child("ownerReferences")));
     errors.extend(validate_finalizers(list(meta, "finalizers"), &path.child("finalizers")));
     errors.extend(validate_managed_fields(list(meta, "managedFields"), &path.child("managedFields")));
-    errors.extend(validate_finalizers_are_standard(meta, path));
     errors
 }
 
@@ -83,6 +94,13 @@ fn validate_namespace(namespace: &str, namespaced: bool, path: &Path<'_>, errors
 
 /// `metadata` of an update against the stored one.
 pub fn validate_object_meta_update(new: &Value, old: &Value, path: &Path<'_>) -> ErrorList {
+    let mut errors = validate_generic_object_meta_update(new, old, path);
+    errors.extend(validate_finalizers_are_standard(new, path));
+    errors
+}
+
+/// The same for kinds that do not ask whether finalizers have a domain.
+pub fn validate_generic_object_meta_update(new: &Value, old: &Value, path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
     if old.get("deletionTimestamp").is_some_and(|t| !t.is_null()) {
         errors.extend(validate_no_new_finalizers(
@@ -114,7 +132,6 @@ pub fn validate_object_meta_update(new: &Value, old: &Value, path: &Path<'_>) ->
     errors.extend(validate_annotations(map(new, "annotations"), &path.child("annotations")));
     errors.extend(validate_owner_references(list(new, "ownerReferences"), &path.child("ownerReferences")));
     errors.extend(validate_managed_fields(list(new, "managedFields"), &path.child("managedFields")));
-    errors.extend(validate_finalizers_are_standard(new, path));
     errors
 }
 

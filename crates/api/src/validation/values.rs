@@ -1,0 +1,70 @@
+//! Comparing and walking values as Kubernetes does.
+
+use machinery::Value;
+use machinery::field::{FieldError, Path};
+
+/// What an update says of a field that may not change.
+pub const IMMUTABLE: &str = "field is immutable";
+
+/// Refuses a changed value. A field that is absent and one that is empty are the same.
+pub fn unchanged(path: &Path<'_>, new: &Value, old: &Value) -> Option<FieldError> {
+    (!same(new, old)).then(|| FieldError::invalid(path, new, IMMUTABLE))
+}
+
+/// Whether two values mean the same: absent, `null`, empty maps and empty lists are alike, at any depth.
+pub fn same(left: &Value, right: &Value) -> bool {
+    match (left, right) {
+        (Value::Object(left_map), Value::Object(right_map)) => {
+            left_map.iter().all(|(key, value)| same(value, right_map.get(key).unwrap_or(&Value::Null)))
+                && right_map.iter().all(|(key, value)| left_map.contains_key(key) || is_empty(value))
+        }
+        (Value::Array(left_items), Value::Array(right_items)) => {
+            left_items.len() == right_items.len()
+                && left_items.iter().zip(right_items).all(|(left, right)| same(left, right))
+        }
+        _ => left == right || (is_empty(left) && is_empty(right)),
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Object(map) => map.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        _ => false,
+    }
+}
+
+/// The strings of a list.
+pub fn strings(items: &[Value]) -> impl Iterator<Item = &str> {
+    items.iter().map(|item| item.as_str().unwrap_or(""))
+}
+
+/// Whether a list of strings has this one.
+pub fn contains(items: &[Value], text: &str) -> bool {
+    strings(items).any(|item| item == text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn sameness() {
+        let cases = [
+            (json!(null), json!({}), true),
+            (json!({"a": null}), json!({}), true),
+            (json!({"a": []}), json!({"b": {}}), true),
+            (json!({"a": 1}), json!({}), false),
+            (json!({}), json!({"a": "x"}), false),
+            (json!([1, 2]), json!([2, 1]), false),
+            (json!([{"a": null}]), json!([{}]), true),
+            (json!(0), json!(null), false),
+        ];
+        for (left, right, expected) in cases {
+            assert_eq!(same(&left, &right), expected, "{left} {right}");
+            assert_eq!(same(&right, &left), expected, "{right} {left}");
+        }
+    }
+}
