@@ -1,13 +1,16 @@
 //! Generators and checks of this repository.
 
+mod docs;
 mod schema;
 
 use anyhow::{Result, bail};
 use std::path::Path;
 
 /// Subcommands: name, what it does, the function.
-const TASKS: &[(&str, &str, fn(&Path) -> Result<()>)] =
-    &[("schema", "regenerate the tables of API types", schema::generate)];
+const TASKS: &[(&str, &str, fn(&Path) -> Result<()>)] = &[
+    ("docs", "regenerate the texts of the API documentation", docs::generate),
+    ("schema", "regenerate the tables of API types", schema::generate),
+];
 
 fn main() -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
