@@ -1009,3 +1009,23 @@ pub static PRIORITIES: &[Priority] = &[
     priority("resource.k8s.io", "v1", 16200, 21),
     priority("flowcontrol.apiserver.k8s.io", "v1", 16100, 21),
 ];
+
+/// Resources whose deletion is answered with the object as it last was, not with a Status.
+pub static RETURNS_DELETED: &[(&str, &str)] = &[
+    ("", "persistentvolumeclaims"),
+    ("", "persistentvolumes"),
+    ("", "pods"),
+    ("", "podtemplates"),
+    ("", "resourcequotas"),
+    ("", "serviceaccounts"),
+    ("", "services"),
+    ("resource.k8s.io", "deviceclasses"),
+    ("resource.k8s.io", "resourceclaims"),
+    ("resource.k8s.io", "resourceclaimtemplates"),
+    ("resource.k8s.io", "resourceslices"),
+    ("storage.k8s.io", "csidrivers"),
+    ("storage.k8s.io", "csinodes"),
+    ("storage.k8s.io", "storageclasses"),
+    ("storage.k8s.io", "volumeattachments"),
+    ("storage.k8s.io", "volumeattributesclasses"),
+];

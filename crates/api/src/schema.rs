@@ -234,6 +234,7 @@ impl Builder {
         let element =
             if of_element.is_empty() { self.usage(element) } else { self.expression(element, &of_element) };
         node.element = Some(element);
+        node.list_type_given = attributes.iter().any(|attribute| attribute.starts_with("t="));
         for attribute in attributes {
             match attribute.split_once('=') {
                 Some(("t", "set")) => node.list_type = ListType::Set,

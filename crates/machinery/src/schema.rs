@@ -104,6 +104,8 @@ pub struct Node {
     /// Default of an element (items that default to `{}` or `""`).
     pub element_default: Option<Value>,
     pub list_type: ListType,
+    /// The schema says the list's type; otherwise it is atomic because nothing else was said.
+    pub list_type_given: bool,
     pub map_keys: Vec<Arc<str>>,
     /// Maps and structs: replaced as a whole by server-side apply.
     pub atomic: bool,
@@ -222,6 +224,7 @@ impl Node {
             element: None,
             element_default: None,
             list_type: ListType::Atomic,
+            list_type_given: false,
             map_keys: Vec::new(),
             atomic: false,
             enumeration: Vec::new(),

@@ -1,0 +1,294 @@
+//! OpenAPI documents, versions 2 and 3, as Kubernetes publishes them.
+//!
+//! Pure documents, no HTTP. They are built when first asked for and kept compressed. An [`OpenApi`] is
+//! immutable: when custom resources or API services come or go, a new one takes its place.
+
+mod definitions;
+mod document;
+mod fixed_routes;
+mod parameters;
+mod render;
+mod resource_routes;
+mod route;
+mod shared_parameters;
+
+#[cfg(test)]
+mod reference_tests;
+
+pub use definitions::BuiltIn;
+pub use document::Document;
+
+use crate::discovery::GroupVersion;
+use api::docs::Docs;
+use document::Writer;
+use parameters::Parameters;
+use route::{PathItem, Routes};
+use serde_json::{Value, json};
+use shared_parameters::SharedParameters;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, OnceLock};
+
+/// Which version of OpenAPI a document is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    V2,
+    V3,
+}
+
+impl Dialect {
+    /// How a type is referred to.
+    pub fn reference(self, name: &str) -> String {
+        match self {
+            Dialect::V2 => format!("#/definitions/{name}"),
+            Dialect::V3 => format!("#/components/schemas/{name}"),
+        }
+    }
+}
+
+/// Where the types of a group version come from: the built-in table, or a custom resource definition.
+pub trait Types: Send + Sync {
+    /// The full name of a kind's type.
+    fn name_of(&self, group: &str, version: &str, kind: &str) -> Option<Arc<str>>;
+
+    /// The texts to write documents with.
+    fn docs(&self) -> Arc<Docs>;
+
+    /// The definition of a type by its full name. `document` is the group version the document is for, none
+    /// for the document of all. Names of types that the definition refers to are added to `mentioned`.
+    fn definition(
+        &self,
+        name: &str,
+        dialect: Dialect,
+        document: Option<(&str, &str)>,
+        docs: &Docs,
+        mentioned: &mut Vec<Arc<str>>,
+    ) -> Option<Value>;
+}
+
+/// One group version and its types.
+#[derive(Clone)]
+pub struct Part {
+    pub discovery: GroupVersion,
+    pub types: Arc<dyn Types>,
+    /// A custom resource: no protobuf, no strategic merge patch, no paths below `watch/`.
+    pub custom: bool,
+}
+
+/// The documents of a set of group versions.
+pub struct OpenApi {
+    parts: Vec<Part>,
+    /// Types of what is no resource: discovery, version.
+    base: Arc<dyn Types>,
+    v2: OnceLock<Arc<Document>>,
+    v3: BTreeMap<String, (Source, OnceLock<Arc<Document>>)>,
+    index: OnceLock<Arc<Document>>,
+}
+
+/// What a document of version 3 is about.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    /// Index into the routes that are no resources.
+    Fixed(usize),
+    /// Index of a part whose group it is.
+    Group(usize),
+    /// Index of a part.
+    Version(usize),
+}
+
+impl OpenApi {
+    /// The documents of these group versions; `base` knows the types of discovery.
+    pub fn new(parts: Vec<Part>, base: Arc<dyn Types>) -> Self {
+        let mut v3 = BTreeMap::new();
+        for (index, (name, ..)) in fixed_routes::all().iter().enumerate() {
+            v3.insert((*name).to_owned(), (Source::Fixed(index), OnceLock::new()));
+        }
+        for (index, part) in parts.iter().enumerate() {
+            let (group, version) = (&part.discovery.group, &part.discovery.version);
+            if group.is_empty() {
+                v3.insert(format!("api/{version}"), (Source::Version(index), OnceLock::new()));
+            } else {
+                if !part.custom {
+                    v3.insert(format!("apis/{group}"), (Source::Group(index), OnceLock::new()));
+                }
+                v3.insert(format!("apis/{group}/{version}"), (Source::Version(index), OnceLock::new()));
+            }
+        }
+        OpenApi { parts, base, v2: OnceLock::new(), v3, index: OnceLock::new() }
+    }
+
+    /// The built-in kinds' documents.
+    pub fn built_in() -> Self {
+        let types: Arc<dyn Types> = Arc::new(BuiltIn::new(api::schema::schema()));
+        let versions = crate::discovery::built_in(api::resources::RESOURCES);
+        let part = |discovery| Part { discovery, types: types.clone(), custom: false };
+        OpenApi::new(versions.into_iter().map(part).collect(), types.clone())
+    }
+
+    /// `/openapi/v2`.
+    pub fn v2_json(&self) -> Arc<Document> {
+        self.v2.get_or_init(|| Arc::new(self.build_v2())).clone()
+    }
+
+    /// `/openapi/v3`: where every document is. Needs their hashes, so it builds them all.
+    pub fn v3_index(&self) -> Arc<Document> {
+        self.index.get_or_init(|| Arc::new(self.build_index())).clone()
+    }
+
+    /// `/openapi/v3/{path}`: `api/v1`, `apis/apps/v1`, `version`, …
+    pub fn v3_group_version(&self, path: &str) -> Option<Arc<Document>> {
+        let (source, document) = self.v3.get(path)?;
+        Some(document.get_or_init(|| Arc::new(self.build_v3(*source))).clone())
+    }
+
+    /// The URL of a document with its hash, where requests with another hash are sent.
+    pub fn server_relative_url(path: &str, document: &Document) -> String {
+        format!("/openapi/v3/{path}?hash={}", document.hash)
+    }
+
+    fn build_index(&self) -> Document {
+        // Hold the texts while all documents are built, so that they are inflated once.
+        let _docs = self.base.docs();
+        let mut writer = Writer::new();
+        writer.open("paths");
+        for path in self.v3.keys() {
+            if let Some(document) = self.v3_group_version(path) {
+                let url = Self::server_relative_url(path, &document);
+                writer.member(path, &json!({"serverRelativeURL": url}));
+            }
+        }
+        writer.close();
+        writer.finish()
+    }
+
+    fn build_v3(&self, source: Source) -> Document {
+        let docs = self.base.docs();
+        let mut routes = Routes::default();
+        let (types, own) = match source {
+            Source::Fixed(index) => {
+                let (_, path, operation) = fixed_routes::all().swap_remove(index);
+                routes.add(path, operation);
+                (&self.base, None)
+            }
+            Source::Group(index) => {
+                let (path, operation) = fixed_routes::group(&self.parts[index].discovery.group);
+                routes.add(path, operation);
+                (&self.base, None)
+            }
+            Source::Version(index) => {
+                let part = &self.parts[index];
+                let (group, version) = (part.discovery.group.as_ref(), part.discovery.version.as_ref());
+                if !part.custom {
+                    let (path, operation) = fixed_routes::resources(group, version);
+                    routes.add(path, operation);
+                }
+                resource_routes::add(&mut routes, part, &Parameters::new(docs.clone()));
+                (&part.types, Some((group, version)))
+            }
+        };
+        let items = routes.finish();
+        let mut writer = Writer::new();
+        writer.member("openapi", &json!("3.0.0"));
+        writer.member("info", &info());
+        writer.open("paths");
+        for (path, item) in &items {
+            writer.member(path, &render::v3(item));
+        }
+        writer.close();
+        writer.open("components");
+        let named = types_of(&items);
+        if !named.is_empty() {
+            writer.open("schemas");
+            for (name, definition) in
+                closure(named, |name, mentioned| types.definition(name, Dialect::V3, own, &docs, mentioned))
+            {
+                writer.member(&name, &definition);
+            }
+            writer.close();
+        }
+        writer.member("securitySchemes", &json!({"BearerToken": bearer_token()}));
+        writer.close();
+        writer.finish()
+    }
+
+    fn build_v2(&self) -> Document {
+        let docs = self.base.docs();
+        let mut routes = Routes::default();
+        for (_, path, operation) in fixed_routes::all() {
+            routes.add(path, operation);
+        }
+        let mut groups = BTreeSet::new();
+        let parameters = Parameters::new(docs.clone());
+        for part in &self.parts {
+            let (group, version) = (part.discovery.group.as_ref(), part.discovery.version.as_ref());
+            if !part.custom {
+                if !group.is_empty() && groups.insert(group) {
+                    let (path, operation) = fixed_routes::group(group);
+                    routes.add(path, operation);
+                }
+                let (path, operation) = fixed_routes::resources(group, version);
+                routes.add(path, operation);
+            }
+            resource_routes::add(&mut routes, part, &parameters);
+        }
+        let items = routes.finish();
+        let mut writer = Writer::new();
+        let mut shared = SharedParameters::default();
+        writer.member("swagger", &json!("2.0"));
+        writer.member("info", &info());
+        writer.open("paths");
+        for (path, item) in &items {
+            writer.member(path, &render::v2(item, &mut shared));
+        }
+        writer.close();
+        writer.open("definitions");
+        for (name, definition) in
+            closure(types_of(&items), |name, mentioned| self.v2_definition(name, &docs, mentioned))
+        {
+            writer.member(&name, &definition);
+        }
+        writer.close();
+        writer.member("parameters", &Value::Object(shared.finish()));
+        writer.member("securityDefinitions", &json!({"BearerToken": bearer_token()}));
+        writer.member("security", &json!([{"BearerToken": []}]));
+        writer.finish()
+    }
+
+    /// A definition for the document of all group versions, from whichever part knows it.
+    fn v2_definition(&self, name: &str, docs: &Docs, mentioned: &mut Vec<Arc<str>>) -> Option<Value> {
+        let custom = self.parts.iter().filter(|part| part.custom).map(|part| &part.types);
+        [&self.base]
+            .into_iter()
+            .chain(custom)
+            .find_map(|types| types.definition(name, Dialect::V2, None, docs, mentioned))
+    }
+}
+
+fn info() -> Value {
+    json!({"title": "Kubernetes", "version": "1.36"})
+}
+
+fn bearer_token() -> Value {
+    json!({"type": "apiKey", "description": "Bearer Token authentication", "name": "authorization", "in": "header"})
+}
+
+fn types_of(items: &BTreeMap<String, PathItem>) -> BTreeSet<Arc<str>> {
+    items.values().flat_map(PathItem::types).cloned().collect()
+}
+
+/// The definitions of these types and of all they mention, sorted by name.
+fn closure(
+    names: BTreeSet<Arc<str>>,
+    definition: impl Fn(&str, &mut Vec<Arc<str>>) -> Option<Value>,
+) -> BTreeMap<Arc<str>, Value> {
+    let mut pending: Vec<Arc<str>> = names.into_iter().collect();
+    let mut seen: BTreeSet<Arc<str>> = pending.iter().cloned().collect();
+    let mut out = BTreeMap::new();
+    while let Some(name) = pending.pop() {
+        let mut mentioned = Vec::new();
+        if let Some(definition) = definition(&name, &mut mentioned) {
+            out.insert(name, definition);
+        }
+        pending.extend(mentioned.into_iter().filter(|name| seen.insert(name.clone())));
+    }
+    out
+}
