@@ -1,1 +1,13 @@
 //! Config, build, run, drain: the only crate that sees every component.
+
+mod certificates;
+mod config;
+mod control_plane;
+mod error;
+mod storage;
+
+pub use certificates::Certificates;
+pub use config::{CertificateFiles, Config, StoreConfig};
+pub use control_plane::{ControlPlane, Parts};
+pub use error::{ClusterError, chain};
+pub use storage::open as open_store;

@@ -1,1 +1,9 @@
 //! Harnesses shared by tests: a server on a free port, its client, waits that report what they saw.
+
+mod client;
+mod kubectl;
+mod wait;
+
+pub use client::{Client, Identity, Reply, Streaming};
+pub use kubectl::Kubectl;
+pub use wait::eventually;

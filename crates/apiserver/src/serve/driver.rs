@@ -21,6 +21,9 @@ use super::{Connection, RequestBody, ResponseBody, Segment, ServerConfig, Servic
 
 /// How long a connection that was told to end may linger without requests.
 const LINGER: Duration = Duration::from_secs(5);
+/// Closing a socket with unread bytes resets it, and the client loses the answer that says what was wrong with its
+/// request; so it gets this long to read it.
+const RESET_AVOIDANCE: Duration = Duration::from_millis(500);
 
 /// Serves `io` until it ends, is idle for too long, or `group` stops and its requests are done.
 pub(super) async fn drive<S: Service>(
@@ -59,7 +62,6 @@ fn http1_builder(config: &ServerConfig) -> http1::Builder {
         // A client that hangs up cancels its request.
         .half_close(false)
         .keep_alive(true)
-        .pipeline_flush(true)
         .header_read_timeout(None)
         .max_header_size(config.max_header_bytes)
         .max_buf_size(config.max_header_bytes.max(1 << 16));
@@ -151,7 +153,10 @@ async fn supervise(
             biased;
             outcome = http.as_mut() => {
                 if let Err(error) = outcome {
-                    tracing::debug!(peer = ?connection.peer, error = &error as &dyn std::error::Error, "connection ended");
+                    tracing::debug!(peer = ?connection.peer, %error, "connection ended");
+                    if error.is_parse() {
+                        sleep(RESET_AVOIDANCE).await;
+                    }
                 }
                 return;
             }

@@ -11,9 +11,6 @@ mod listener;
 mod stream;
 mod tls;
 
-#[cfg(test)]
-mod tests;
-
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;

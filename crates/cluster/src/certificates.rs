@@ -1,0 +1,141 @@
+//! The certificates in use: Ferry's own or the operator's files, renewed and reloaded while running.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use apiserver::serve::{ClientTrust, Tls};
+use base::addresses;
+use base::kubeconfig;
+use base::pki::{Identity, Pki, ServingNames, certificates_from_pem};
+use base::tasks::TaskGroup;
+
+use crate::config::CERTIFICATE_CHECK;
+use crate::{ClusterError, Config, chain};
+
+/// The cluster's certificates and the TLS settings made of them.
+#[derive(Debug)]
+pub struct Certificates {
+    config: Config,
+    address: SocketAddr,
+    pub pki: Arc<Pki>,
+    pub tls: Arc<Tls>,
+}
+
+impl Certificates {
+    /// Opens or creates the certificates for a listener bound to `address`. Blocks on files.
+    pub fn open(config: &Config, address: SocketAddr) -> Result<Self, ClusterError> {
+        let names = serving_names(config, address);
+        let pki = Pki::open(&config.pki(), &names, config.clock.now()).map_err(ClusterError::Pki)?;
+        let serving = serving_identity(config, &pki)?;
+        let tls = Tls::new(serving.chain.clone(), serving.key(), trust(config, &pki)?)
+            .map_err(ClusterError::Tls)?;
+        Ok(Self { config: config.clone(), address, pki: Arc::new(pki), tls: Arc::new(tls) })
+    }
+
+    /// The URL a client on this machine uses.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("https://{}", addresses::for_local_clients(self.address))
+    }
+
+    /// Writes the administrator's kubeconfig unless it is already as it should be.
+    pub fn write_kubeconfig(&self) -> Result<(), ClusterError> {
+        let path = self.config.kubeconfig();
+        let text = self.admin_kubeconfig()?;
+        if std::fs::read_to_string(&path).is_ok_and(|old| old == text) {
+            return Ok(());
+        }
+        base::file::replace(&path, text.as_bytes(), base::file::PRIVATE)
+            .map_err(|source| ClusterError::Kubeconfig { path, source })
+    }
+
+    fn admin_kubeconfig(&self) -> Result<String, ClusterError> {
+        let admin = self.pki.leaves().admin;
+        // A serving certificate of the operator's is vouched for by itself: its authority is not known here.
+        let authority = match &self.config.files.serving {
+            None => self.pki.server_authority.certificate_pem.clone(),
+            Some((certificate, _)) => read(certificate)?,
+        };
+        Ok(kubeconfig::render(&self.url(), &authority, &admin))
+    }
+
+    /// Looks regularly whether something is due or has changed, until `tasks` stops.
+    pub fn watch(self: Arc<Self>, tasks: &TaskGroup) {
+        let group = tasks.clone();
+        tasks.spawn(async move {
+            let mut seen = self.modified();
+            loop {
+                tokio::select! {
+                    () = group.stopping() => return,
+                    () = tokio::time::sleep(CERTIFICATE_CHECK) => {}
+                }
+                let now = self.modified();
+                let changed = now != seen;
+                let certificates = Arc::clone(&self);
+                let outcome = tokio::task::spawn_blocking(move || certificates.refresh(changed)).await;
+                match outcome {
+                    Ok(Ok(())) => seen = now,
+                    Ok(Err(error)) => tracing::error!(error = chain(&error), "cannot renew certificates"),
+                    Err(error) => tracing::error!(%error, "cannot renew certificates"),
+                }
+            }
+        });
+    }
+
+    /// Renews what is due; puts what is new into use. What is in use stays so if that fails.
+    fn refresh(&self, files_changed: bool) -> Result<(), ClusterError> {
+        let names = serving_names(&self.config, self.address);
+        let renewed = self.pki.renew(&names, self.config.clock.now()).map_err(ClusterError::Pki)?;
+        if renewed.is_empty() && !files_changed {
+            return Ok(());
+        }
+        let serving = serving_identity(&self.config, &self.pki)?;
+        let trust = trust(&self.config, &self.pki)?;
+        self.tls.replace(serving.chain.clone(), serving.key(), trust).map_err(ClusterError::Tls)?;
+        self.write_kubeconfig()?;
+        tracing::info!(?renewed, files_changed, "certificates are in use");
+        Ok(())
+    }
+
+    fn modified(&self) -> Vec<Option<SystemTime>> {
+        let modified = |path: &Path| std::fs::metadata(path).and_then(|m| m.modified()).ok();
+        self.config.files.paths().map(modified).collect()
+    }
+}
+
+/// The names by which clients may call the API server.
+fn serving_names(config: &Config, address: SocketAddr) -> ServingNames {
+    let mut names = ServingNames::of_the_api_server(&config.cluster_domain);
+    names.dns.extend(addresses::hostname());
+    names.ips = addresses::reachable(address);
+    names.ips.insert(config.service_ip);
+    names
+}
+
+fn serving_identity(config: &Config, pki: &Pki) -> Result<Identity, ClusterError> {
+    let Some((certificate, key)) = &config.files.serving else { return Ok(pki.leaves().serving) };
+    let text = format!("{}\n{}", read(certificate)?, read(key)?);
+    Identity::from_pem(&text).map_err(|reason| ClusterError::BadFile { path: certificate.clone(), reason })
+}
+
+/// Ferry's own authorities always count: its components and the administrator have their certificates from them.
+fn trust(config: &Config, pki: &Pki) -> Result<ClientTrust, ClusterError> {
+    let with_file = |own: &base::pki::Authority, file: &Option<PathBuf>| {
+        let mut authorities = vec![own.certificate.clone()];
+        if let Some(path) = file {
+            let more = certificates_from_pem(&read(path)?)
+                .map_err(|reason| ClusterError::BadFile { path: path.clone(), reason })?;
+            authorities.extend(more);
+        }
+        Ok::<_, ClusterError>(authorities)
+    };
+    let client = with_file(&pki.client_authority, &config.files.client_ca)?;
+    let front_proxy = with_file(&pki.front_proxy_authority, &config.files.front_proxy_ca)?;
+    ClientTrust::new(&client, &front_proxy).map_err(ClusterError::Tls)
+}
+
+fn read(path: &Path) -> Result<String, ClusterError> {
+    std::fs::read_to_string(path).map_err(|source| ClusterError::ReadFile { path: path.to_owned(), source })
+}

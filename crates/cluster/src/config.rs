@@ -1,0 +1,82 @@
+//! What a cluster is made of, as asked for on the command line.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use apiserver::serve::ServerConfig;
+use base::clock::Clock;
+
+/// A control plane's configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub data_dir: PathBuf,
+    /// The API's address; port 0 takes a free one.
+    pub listen: SocketAddr,
+    pub store: StoreConfig,
+    pub files: CertificateFiles,
+    /// The first address of the service range: the API server's own, as in-cluster clients see it.
+    pub service_ip: IpAddr,
+    pub cluster_domain: String,
+    pub serving: ServerConfig,
+    pub clock: Clock,
+}
+
+impl Config {
+    /// Defaults, with everything under `data_dir`.
+    #[must_use]
+    pub fn new(data_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            data_dir: data_dir.into(),
+            listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 6443)),
+            store: StoreConfig::Embedded,
+            files: CertificateFiles::default(),
+            service_ip: Ipv4Addr::new(10, 0, 0, 1).into(),
+            cluster_domain: "cluster.local".to_owned(),
+            serving: ServerConfig::default(),
+            clock: Clock::system(),
+        }
+    }
+
+    /// Where the administrator's kubeconfig is kept.
+    #[must_use]
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.data_dir.join("kubeconfig")
+    }
+
+    pub(crate) fn pki(&self) -> PathBuf {
+        self.data_dir.join("pki")
+    }
+}
+
+/// Where objects are kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum StoreConfig {
+    /// In `<data-dir>/store`.
+    #[default]
+    Embedded,
+}
+
+/// Certificates the operator brings instead of Ferry's own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CertificateFiles {
+    /// Serving certificate and key.
+    pub serving: Option<(PathBuf, PathBuf)>,
+    /// Authorities of client certificates, in addition to Ferry's own.
+    pub client_ca: Option<PathBuf>,
+    /// Authorities of front proxies, in addition to Ferry's own.
+    pub front_proxy_ca: Option<PathBuf>,
+}
+
+impl CertificateFiles {
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+        let (certificate, key) = self.serving.as_ref().map_or((None, None), |(a, b)| (Some(a), Some(b)));
+        [certificate, key, self.client_ca.as_ref(), self.front_proxy_ca.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(PathBuf::as_path)
+    }
+}
+
+/// How often certificates are looked at for renewal and for changed files.
+pub(crate) const CERTIFICATE_CHECK: Duration = Duration::from_secs(60);

@@ -1,0 +1,44 @@
+//! Why a cluster could not be built or run.
+
+use std::error::Error;
+use std::io;
+use std::path::PathBuf;
+
+use base::pki::PkiError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    #[error("preparing the data directory {}", .path.display())]
+    DataDirectory { path: PathBuf, source: io::Error },
+    #[error("opening the store")]
+    Store(#[source] store::StoreError),
+    #[error("opening the cluster's certificates")]
+    Pki(#[source] PkiError),
+    #[error("reading {}", .path.display())]
+    ReadFile { path: PathBuf, source: io::Error },
+    #[error("{} is not usable: {reason}", .path.display())]
+    BadFile { path: PathBuf, reason: String },
+    #[error("setting up TLS")]
+    Tls(#[source] apiserver::serve::TlsError),
+    #[error("starting the listener")]
+    Listen(#[source] apiserver::serve::ServeError),
+    #[error("asking the listener for its address")]
+    LocalAddress(#[source] io::Error),
+    #[error("writing the kubeconfig {}", .path.display())]
+    Kubeconfig { path: PathBuf, source: io::Error },
+    #[error("requests were still running when the grace of {0:?} was over")]
+    Undrained(std::time::Duration),
+}
+
+/// An error with everything that caused it, on one line.
+#[must_use]
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,25 @@
+//! Opens the store the configuration names.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use store::{Embedded, EmbeddedOptions, Store};
+
+use crate::{ClusterError, StoreConfig};
+
+/// The directory of the embedded store under the data directory.
+pub(crate) const DIRECTORY: &str = "store";
+
+/// Opens the store; the embedded one blocks while it reads its files, so that happens off the async threads.
+pub async fn open(data_dir: &Path, config: &StoreConfig) -> Result<Arc<dyn Store>, ClusterError> {
+    match config {
+        StoreConfig::Embedded => {
+            let options = EmbeddedOptions::new(data_dir.join(DIRECTORY));
+            let opened = tokio::task::spawn_blocking(|| Embedded::open(options)).await;
+            match opened {
+                Ok(store) => Ok(Arc::new(store.map_err(ClusterError::Store)?)),
+                Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+            }
+        }
+    }
+}
