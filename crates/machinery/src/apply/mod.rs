@@ -1,1 +1,29 @@
 //! Server-side apply: field sets, structured merge, managers.
+//!
+//! Two entry points keep `metadata.managedFields`: [`update()`] for create, update and patch, [`apply()`] for apply
+//! patches. Objects are decoded ones; `managedFields` of a request stay in the new object until then, even empty.
+
+mod compare;
+mod managed;
+mod manager;
+mod merge;
+mod path;
+pub mod reset;
+pub mod scale;
+mod server_side;
+mod set;
+mod strip;
+mod types;
+mod walk;
+
+pub use manager::{Context, restore_times, update};
+pub use path::{PathElement, PathElementError};
+pub use reset::Reset;
+pub use server_side::{ApplyError, Conflict, apply};
+pub use set::FieldSet;
+
+/// Where client-side apply keeps what it last applied.
+pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,231 @@
+//! What changed between two objects, as field sets.
+
+use super::set::FieldSet;
+use super::types::{Kind, Members, Type, as_list, as_map, item_element, zero};
+use serde_json::{Map, Value};
+
+/// The fields that were added, modified, removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Comparison {
+    pub added: FieldSet,
+    pub modified: FieldSet,
+    pub removed: FieldSet,
+}
+
+impl Comparison {
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.modified.is_empty() && self.removed.is_empty()
+    }
+}
+
+/// What happened to one place itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Change {
+    None,
+    Added,
+    Modified,
+    Removed,
+}
+
+/// Compares objects. `rhs_complete` says that the new object is a decoded one, where absent fields that are always
+/// written stand for their zero value; the old object always is.
+pub(super) fn compare(ty: Type<'_>, lhs: &Value, rhs: &Value, rhs_complete: bool) -> Comparison {
+    let mut out = Comparison::default();
+    let walk = Walk { rhs_complete };
+    walk.object(ty, lhs, rhs, &mut out);
+    out
+}
+
+struct Walk {
+    rhs_complete: bool,
+}
+
+/// Fields of metadata that nobody owns and no manager is asked about.
+fn skipped(level: Level, name: &str) -> bool {
+    match level {
+        Level::Root => matches!(name, "apiVersion" | "kind"),
+        Level::Metadata => super::strip::METADATA.contains(&name),
+        Level::Inside => false,
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Level {
+    Root,
+    Metadata,
+    Inside,
+}
+
+impl Walk {
+    fn object(&self, ty: Type<'_>, lhs: &Value, rhs: &Value, out: &mut Comparison) {
+        if let Kind::Map(members) = ty.kind(Some(rhs)) {
+            self.maps(members, as_map(Some(lhs)), as_map(Some(rhs)), Level::Root, out);
+        }
+    }
+
+    fn value(
+        &self,
+        ty: Type<'_>,
+        lhs: Option<&Value>,
+        rhs: Option<&Value>,
+        level: Level,
+        out: &mut Comparison,
+    ) -> Change {
+        let (left_kind, right_kind) = (ty.kind(lhs), ty.kind(rhs));
+        let mixed = lhs.is_some()
+            && rhs.is_some()
+            && matches!(left_kind, Kind::Leaf) != matches!(right_kind, Kind::Leaf);
+        let kind = if rhs.is_some() { right_kind } else { left_kind };
+        if mixed && matches!(kind, Kind::Leaf) {
+            // A map gave way to a list or scalar of no known type: its members went.
+            if let Kind::Map(members) = left_kind {
+                self.maps(members, as_map(lhs), None, level, out);
+            }
+        }
+        let leaf = match kind {
+            Kind::Leaf => true,
+            Kind::Map(members) => {
+                let (left, right) = (as_map(lhs), as_map(rhs));
+                let empty = left.is_none_or(Map::is_empty) && right.is_none_or(Map::is_empty);
+                if !empty {
+                    self.maps(members, left, right, level, out);
+                }
+                empty
+            }
+            Kind::Set | Kind::Keyed(_) => {
+                let (left, right) = (as_list(lhs), as_list(rhs));
+                let empty = left.is_none_or(Vec::is_empty) && right.is_none_or(Vec::is_empty);
+                if !empty {
+                    self.lists(kind, left, right, out);
+                }
+                empty
+            }
+        };
+        match (lhs, rhs) {
+            (None, _) => Change::Added,
+            (_, None) => Change::Removed,
+            (Some(left), Some(right)) if (leaf || mixed) && left != right => Change::Modified,
+            _ => Change::None,
+        }
+    }
+
+    fn maps(
+        &self,
+        members: Members<'_>,
+        lhs: Option<&Map<String, Value>>,
+        rhs: Option<&Map<String, Value>>,
+        level: Level,
+        out: &mut Comparison,
+    ) {
+        let mut left = lhs.into_iter().flatten().peekable();
+        let mut right = rhs.into_iter().flatten().peekable();
+        loop {
+            let name = match (left.peek(), right.peek()) {
+                (None, None) => break,
+                (Some((a, _)), Some((b, _))) => std::cmp::min(*a, *b),
+                (Some((a, _)), None) => *a,
+                (None, Some((b, _))) => *b,
+            };
+            let mut old = left.next_if(|(k, _)| *k == name).map(|(_, v)| v);
+            let mut new = right.next_if(|(k, _)| *k == name).map(|(_, v)| v);
+            if skipped(level, name) {
+                continue;
+            }
+            let ty = match members {
+                Members::Every(ty) => ty,
+                Members::Struct(schema) => match schema.field_decl(name) {
+                    None => Type::Deduced,
+                    Some(field) => {
+                        if old.is_none() && lhs.is_some() {
+                            old = zero(schema, field);
+                        }
+                        if new.is_none() && rhs.is_some() && self.rhs_complete {
+                            new = zero(schema, field);
+                        }
+                        Type::Known(schema.of_field(field))
+                    }
+                },
+            };
+            let below =
+                if level == Level::Root && name == "metadata" { Level::Metadata } else { Level::Inside };
+            let mut inner = Comparison::default();
+            let change = self.value(ty, old, new, below, &mut inner);
+            let element = || super::path::PathElement::field(name);
+            out.added.push(element, change == Change::Added, inner.added);
+            out.modified.push(element, change == Change::Modified, inner.modified);
+            out.removed.push(element, change == Change::Removed, inner.removed);
+        }
+    }
+
+    /// Items are matched by element; items that share one (duplicates) are compared as a group.
+    fn lists(
+        &self,
+        kind: Kind<'_>,
+        lhs: Option<&Vec<Value>>,
+        rhs: Option<&Vec<Value>>,
+        out: &mut Comparison,
+    ) {
+        if lhs == rhs {
+            return;
+        }
+        let index = |list: Option<&'_ Vec<Value>>| {
+            let mut items: Vec<(super::path::PathElement, usize)> = list
+                .into_iter()
+                .flatten()
+                .enumerate()
+                .filter_map(|(i, v)| Some((item_element(kind, v).ok()?, i)))
+                .collect();
+            items.sort();
+            items
+        };
+        let item_type = match kind {
+            Kind::Keyed(list) => list.element().map_or(Type::Deduced, Type::Known),
+            _ => Type::Deduced,
+        };
+        let mut left = index(lhs).into_iter().peekable();
+        let mut right = index(rhs).into_iter().peekable();
+        loop {
+            let element = match (left.peek(), right.peek()) {
+                (None, None) => break,
+                (Some((a, _)), Some((b, _))) => std::cmp::min(a, b).clone(),
+                (Some((a, _)), None) => a.clone(),
+                (None, Some((b, _))) => b.clone(),
+            };
+            let mut olds = Vec::new();
+            while let Some((_, i)) = left.next_if(|(e, _)| *e == element) {
+                olds.extend(lhs.and_then(|l| l.get(i)));
+            }
+            let mut news = Vec::new();
+            while let Some((_, i)) = right.next_if(|(e, _)| *e == element) {
+                news.extend(rhs.and_then(|l| l.get(i)));
+            }
+            let mut inner = Comparison::default();
+            let mut one = |old, new| self.value(item_type, old, new, Level::Inside, &mut inner);
+            let (mut added, mut modified, mut removed) = (false, false, false);
+            match (olds.len(), news.len()) {
+                (0 | 1, 0 | 1) => {
+                    let change = one(olds.first().copied(), news.first().copied());
+                    added = change == Change::Added;
+                    modified = change == Change::Modified;
+                    removed = change == Change::Removed;
+                }
+                (2.., 2..) => modified = olds != news,
+                (2.., _) => {
+                    if let Some(new) = news.first() {
+                        added = one(None, Some(new)) == Change::Added;
+                    }
+                    removed = true;
+                }
+                _ => {
+                    if let Some(old) = olds.first() {
+                        removed = one(Some(old), None) == Change::Removed;
+                    }
+                    added = true;
+                }
+            }
+            out.added.push(|| element.clone(), added, inner.added);
+            out.modified.push(|| element.clone(), modified, inner.modified);
+            out.removed.push(|| element.clone(), removed, inner.removed);
+        }
+    }
+}

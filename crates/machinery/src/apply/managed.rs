@@ -1,0 +1,204 @@
+//! `metadata.managedFields`: reading, writing, order.
+
+use super::set::FieldSet;
+use crate::field::show_str;
+use serde_json::{Map, Value, json};
+
+/// Who manages: entries with the same identity are one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Identity {
+    pub manager: String,
+    pub applies: bool,
+    /// Empty for appliers: they are one whatever version they speak.
+    pub api_version: String,
+    pub subresource: String,
+}
+
+/// One manager with its fields.
+#[derive(Clone, Debug)]
+pub(super) struct Managed {
+    pub identity: Identity,
+    pub api_version: String,
+    /// RFC 3339; `None` if the entry has none.
+    pub time: Option<String>,
+    pub set: FieldSet,
+    /// The entry as it was stored, while nothing in it has changed.
+    pub stored: Option<Value>,
+}
+
+impl Identity {
+    pub fn new(manager: &str, applies: bool, api_version: &str, subresource: &str) -> Self {
+        Self {
+            manager: if manager.is_empty() { "unknown" } else { manager }.to_owned(),
+            applies,
+            api_version: if applies { String::new() } else { api_version.to_owned() },
+            subresource: subresource.to_owned(),
+        }
+    }
+
+    /// As conflicts name a manager.
+    pub fn show(&self) -> String {
+        let mut text = show_str(&self.manager);
+        if !self.subresource.is_empty() {
+            text.push_str(" with subresource ");
+            text.push_str(&show_str(&self.subresource));
+        }
+        if !self.applies {
+            text.push_str(" using ");
+            text.push_str(&self.api_version);
+        }
+        text
+    }
+}
+
+impl Managed {
+    /// The entry as it is stored.
+    fn to_value(&self) -> Value {
+        if let Some(stored) = &self.stored {
+            return stored.clone();
+        }
+        let mut entry = Map::new();
+        entry.insert("apiVersion".to_owned(), json!(self.api_version));
+        entry.insert("fieldsType".to_owned(), json!("FieldsV1"));
+        entry.insert("fieldsV1".to_owned(), self.set.to_fields_v1());
+        if !self.identity.manager.is_empty() {
+            entry.insert("manager".to_owned(), json!(self.identity.manager));
+        }
+        entry.insert("operation".to_owned(), json!(if self.identity.applies { "Apply" } else { "Update" }));
+        if !self.identity.subresource.is_empty() {
+            entry.insert("subresource".to_owned(), json!(self.identity.subresource));
+        }
+        if let Some(time) = &self.time {
+            entry.insert("time".to_owned(), json!(time));
+        }
+        Value::Object(entry)
+    }
+
+    pub fn set_fields(&mut self, set: FieldSet) {
+        if set != self.set {
+            self.set = set;
+            self.stored = None;
+        }
+    }
+}
+
+/// Reads entries; the text of an error is the API's.
+pub(super) fn decode(entries: &[Value]) -> Result<Vec<Managed>, String> {
+    let mut out: Vec<Managed> = Vec::with_capacity(entries.len());
+    for (i, entry) in entries.iter().enumerate() {
+        let text = |field: &str| entry.get(field).and_then(Value::as_str).unwrap_or("");
+        let applies = match text("operation") {
+            "Apply" => true,
+            "Update" => false,
+            _ => return Err("operation must be `Apply` or `Update`".to_owned()),
+        };
+        let api_version = text("apiVersion");
+        if api_version.is_empty() {
+            return Err("apiVersion must not be empty".to_owned());
+        }
+        match text("fieldsType") {
+            "FieldsV1" => {}
+            "" => return Err(format!("missing fieldsType in managed fields entry {i}")),
+            other => {
+                return Err(format!("invalid fieldsType {} in managed fields entry {i}", show_str(other)));
+            }
+        }
+        let set = match entry.get("fieldsV1") {
+            None => FieldSet::default(),
+            Some(fields) => FieldSet::from_fields_v1(fields).map_err(|e| {
+                format!("error decoding versioned set from entry {i}: error decoding set: {e}")
+            })?,
+        };
+        let managed = Managed {
+            identity: Identity {
+                manager: text("manager").to_owned(),
+                applies,
+                api_version: if applies { String::new() } else { api_version.to_owned() },
+                subresource: text("subresource").to_owned(),
+            },
+            api_version: api_version.to_owned(),
+            time: entry.get("time").and_then(Value::as_str).map(str::to_owned),
+            set,
+            stored: Some(entry.clone()),
+        };
+        match out.iter_mut().find(|m| m.identity == managed.identity) {
+            Some(existing) => *existing = managed,
+            None => out.push(managed),
+        }
+    }
+    Ok(out)
+}
+
+/// The entries in the order in which they are stored.
+pub(super) fn encode(mut managers: Vec<Managed>) -> Vec<Value> {
+    managers.sort_by(|a, b| {
+        let applies = b.identity.applies.cmp(&a.identity.applies);
+        applies
+            .then_with(|| a.time.as_deref().unwrap_or("").cmp(b.time.as_deref().unwrap_or("")))
+            .then_with(|| a.identity.manager.cmp(&b.identity.manager))
+            .then_with(|| a.api_version.cmp(&b.api_version))
+            .then_with(|| a.identity.subresource.cmp(&b.identity.subresource))
+    });
+    managers.iter().map(Managed::to_value).collect()
+}
+
+/// The `managedFields` of an object, if they are there.
+pub(super) fn entries(object: &Value) -> Option<&Vec<Value>> {
+    object.get("metadata").and_then(|m| m.get("managedFields")).and_then(Value::as_array)
+}
+
+/// Puts entries into an object; none means no field at all.
+pub(super) fn store(object: &mut Value, entries: Vec<Value>) {
+    let metadata = crate::meta::metadata_mut(object);
+    if entries.is_empty() {
+        metadata.remove("managedFields");
+    } else {
+        metadata.insert("managedFields".to_owned(), Value::Array(entries));
+    }
+}
+
+/// More than this many managers that update are folded together, oldest first.
+const MAX_UPDATERS: usize = 10;
+const FOLDED: &str = "ancient-changes";
+
+/// Folds the oldest updating managers of one version into one.
+pub(super) fn cap(managers: &mut Vec<Managed>) {
+    let mut updaters: Vec<(String, Identity)> = managers
+        .iter()
+        .filter(|m| !m.identity.applies)
+        .map(|m| (m.time.clone().unwrap_or_default(), m.identity.clone()))
+        .collect();
+    let mut count = updaters.len();
+    if count <= MAX_UPDATERS {
+        return;
+    }
+    updaters.sort();
+    let mut firsts: Vec<(String, Identity)> = Vec::new();
+    for (_, identity) in updaters {
+        if count <= MAX_UPDATERS {
+            break;
+        }
+        let Some(at) = managers.iter().position(|m| m.identity == identity) else {
+            continue;
+        };
+        let version = managers[at].api_version.clone();
+        let bucket = Identity::new(FOLDED, false, &version, "");
+        match firsts.iter().find(|(v, _)| *v == version) {
+            None => firsts.push((version, identity)),
+            Some((_, first)) => {
+                let folded = managers.remove(at);
+                if !managers.iter().any(|m| m.identity == bucket)
+                    && let Some(first) = managers.iter_mut().find(|m| m.identity == *first)
+                {
+                    first.identity = bucket.clone();
+                }
+                if let Some(target) = managers.iter_mut().find(|m| m.identity == bucket) {
+                    target.set = target.set.union(&folded.set);
+                    target.time = folded.time;
+                    target.stored = None;
+                }
+                count -= 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! managedFields of creates, updates and patches.
+
+use super::compare::{Comparison, compare};
+use super::managed::{self, Identity, Managed};
+use super::reset::{Reset, asks_to_forget};
+use super::set::FieldSet;
+use super::strip::STRIPPED;
+use super::types::Type;
+use crate::meta;
+use crate::schema::SchemaRef;
+use serde_json::{Map, Value};
+use std::sync::LazyLock;
+
+/// What a write is and through which door it comes.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'a> {
+    /// The type of the objects; `None` deduces it from the values (custom resources without a schema).
+    pub schema: Option<SchemaRef<'a>>,
+    /// `v1`, `apps/v1`: the version that the request speaks.
+    pub api_version: &'a str,
+    pub kind: &'a str,
+    /// Empty for the main resource.
+    pub subresource: &'a str,
+    pub reset: &'a Reset,
+    /// The field manager's name; empty is `unknown`.
+    pub manager: &'a str,
+    /// Now, as RFC 3339 in UTC with seconds.
+    pub now: &'a str,
+    /// Versions of this kind that are served; entries of others are dropped. Empty: all are kept.
+    pub versions: &'a [&'a str],
+}
+
+static NOTHING: LazyLock<Value> = LazyLock::new(|| Value::Object(Map::new()));
+
+impl<'a> Context<'a> {
+    pub(super) fn ty(&self) -> Type<'a> {
+        self.schema.map_or(Type::Deduced, Type::Known)
+    }
+}
+
+/// Writes `metadata.managedFields` of a new object that is created (`live` is `None`), updated or patched.
+///
+/// If nothing but what nobody owns changed, the entries stay exactly what they were.
+pub fn update(live: Option<&Value>, new: &mut Value, context: &Context<'_>) {
+    let requested = match new.get_mut("metadata") {
+        Some(Value::Object(metadata)) => metadata.remove("managedFields"),
+        _ => None,
+    };
+    let stored = live.and_then(managed::entries);
+    let before = match requested {
+        Some(entries) if context.subresource.is_empty() => {
+            if asks_to_forget(&entries) {
+                Some(Vec::new())
+            } else if entries.as_array() == stored {
+                None
+            } else {
+                let decoded = entries.as_array().and_then(|e| managed::decode(e).ok());
+                decoded.filter(|managers| !managers.is_empty())
+            }
+        }
+        _ => None,
+    };
+    let unchanged_source = before.is_none();
+    let is_live = live.is_some_and(|l| !meta::uid(l).is_empty());
+    let empty = before.as_ref().map_or(stored.is_none_or(Vec::is_empty), Vec::is_empty);
+    if empty && is_live {
+        // Nobody tracks this object: it was told to forget its managers.
+        managed::store(new, Vec::new());
+        return;
+    }
+    let comparison = compare(context.ty(), live.unwrap_or(&NOTHING), new, true);
+    let comparison = filtered(comparison, context.reset);
+    if comparison.is_empty() && unchanged_source && context.versions.is_empty() {
+        managed::store(new, stored.cloned().unwrap_or_default());
+        return;
+    }
+    let mut managers = before
+        .or_else(|| stored.map(|entries| managed::decode(entries).unwrap_or_default()))
+        .unwrap_or_default();
+    let identity = Identity::new(context.manager, false, context.api_version, context.subresource);
+    record_update(&mut managers, &comparison, identity, context);
+    managed::store(new, managed::encode(managers));
+}
+
+pub(super) fn filtered(comparison: Comparison, reset: &Reset) -> Comparison {
+    Comparison {
+        added: reset.filter(comparison.added),
+        modified: reset.filter(comparison.modified),
+        removed: reset.filter(comparison.removed),
+    }
+}
+
+/// Takes changed fields from the others and gives them to who changed them.
+pub(super) fn record_update(
+    managers: &mut Vec<Managed>,
+    comparison: &Comparison,
+    identity: Identity,
+    context: &Context<'_>,
+) {
+    let changed = comparison.modified.union(&comparison.added);
+    drop_unknown_versions(managers, context);
+    let lost = changed.union(&comparison.removed);
+    for manager in managers.iter_mut() {
+        let left = manager.set.difference(&lost);
+        manager.set_fields(left);
+    }
+    managers.retain(|m| !m.set.is_empty());
+    let won = changed.difference(&STRIPPED);
+    if !won.is_empty() {
+        match managers.iter_mut().find(|m| m.identity == identity) {
+            Some(manager) => {
+                manager.set = manager.set.union(&won);
+                manager.time = Some(context.now.to_owned());
+                manager.stored = None;
+            }
+            None => managers.push(Managed {
+                identity,
+                api_version: context.api_version.to_owned(),
+                time: Some(context.now.to_owned()),
+                set: won,
+                stored: None,
+            }),
+        }
+    }
+    managed::cap(managers);
+}
+
+pub(super) fn drop_unknown_versions(managers: &mut Vec<Managed>, context: &Context<'_>) {
+    if !context.versions.is_empty() {
+        managers.retain(|m| context.versions.contains(&m.api_version.as_str()));
+    }
+}
+
+/// Before the write: if old and new differ in the times of managedFields only, the old times come back, so that
+/// the write is a no-op and the resourceVersion stays.
+pub fn restore_times(new: &mut Value, old: &Value) {
+    let (Some(new_entries), Some(old_entries)) = (managed::entries(new), managed::entries(old)) else {
+        return;
+    };
+    let same_but_time = |a: &Value, b: &Value| match (a, b) {
+        (Value::Object(a), Value::Object(b)) => {
+            let rest = |m: &Map<String, Value>| m.iter().filter(|(k, _)| *k != "time").count();
+            rest(a) == rest(b) && a.iter().all(|(k, v)| k == "time" || b.get(k) == Some(v))
+        }
+        _ => false,
+    };
+    let equal = new_entries.len() == old_entries.len()
+        && new_entries != old_entries
+        && new_entries.iter().zip(old_entries).all(|(a, b)| same_but_time(a, b))
+        && equal_but_managed_fields(new, old);
+    if equal {
+        let entries = old_entries.clone();
+        managed::store(new, entries);
+    }
+}
+
+fn equal_but_managed_fields(a: &Value, b: &Value) -> bool {
+    let (Value::Object(a), Value::Object(b)) = (a, b) else {
+        return false;
+    };
+    let metadata = |m: &Map<String, Value>| m.get("metadata").and_then(Value::as_object).cloned();
+    let without = |m: Option<Map<String, Value>>| {
+        m.map(|mut m| {
+            m.remove("managedFields");
+            m
+        })
+    };
+    a.len() == b.len()
+        && a.iter().all(|(k, v)| k == "metadata" || b.get(k) == Some(v))
+        && without(metadata(a)) == without(metadata(b))
+}
+
+/// The set of one field, for callers that make their own entries.
+pub(super) fn field_set(path: &[&str]) -> FieldSet {
+    FieldSet::of_fields(&[path])
+}

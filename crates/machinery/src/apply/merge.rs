@@ -1,0 +1,113 @@
+//! Merges an applied object into a live one.
+
+use super::path::PathElement;
+use super::types::{Kind, Members, Type, as_list, as_map, item_element};
+use serde_json::{Map, Value};
+
+/// The live object with what the applied one says. `None` where nothing is left.
+pub(super) fn merge(ty: Type<'_>, live: Option<&Value>, applied: Option<&Value>) -> Option<Value> {
+    let kind = match (live, applied) {
+        (_, None) => ty.kind(live),
+        (Some(_), Some(Value::Null)) => ty.kind(live),
+        _ => ty.kind(applied),
+    };
+    match kind {
+        Kind::Leaf => applied.or(live).cloned(),
+        Kind::Map(members) => {
+            let (left, right) = (as_map(live), as_map(applied));
+            if left.is_none_or(Map::is_empty) && right.is_none_or(Map::is_empty) {
+                return applied.or(live).cloned();
+            }
+            let out = maps(members, left, right);
+            (!out.is_empty()).then_some(Value::Object(out))
+        }
+        Kind::Set | Kind::Keyed(_) => {
+            let (left, right) = (as_list(live), as_list(applied));
+            if left.is_none_or(Vec::is_empty) && right.is_none_or(Vec::is_empty) {
+                return applied.or(live).cloned();
+            }
+            let empty = Vec::new();
+            let out = lists(kind, left.unwrap_or(&empty), right.unwrap_or(&empty));
+            (!out.is_empty()).then_some(Value::Array(out))
+        }
+    }
+}
+
+fn maps(
+    members: Members<'_>,
+    live: Option<&Map<String, Value>>,
+    applied: Option<&Map<String, Value>>,
+) -> Map<String, Value> {
+    let mut out = live.cloned().unwrap_or_default();
+    for (name, new) in applied.into_iter().flatten() {
+        let old = live.and_then(|m| m.get(name));
+        match merge(members.of(name), old, Some(new)) {
+            Some(value) => out.insert(name.clone(), value),
+            None => out.remove(name),
+        };
+    }
+    out
+}
+
+/// Applied items come in the applied order; live items that are not applied keep their place between them.
+fn lists(kind: Kind<'_>, live: &[Value], applied: &[Value]) -> Vec<Value> {
+    let item_type = match kind {
+        Kind::Keyed(list) => list.element().map_or(Type::Deduced, Type::Known),
+        _ => Type::Deduced,
+    };
+    let index = |items: &[Value]| -> Vec<Option<PathElement>> {
+        items.iter().map(|v| item_element(kind, v).ok()).collect()
+    };
+    let (left, right) = (index(live), index(applied));
+    let find = |elements: &[Option<PathElement>], wanted: &Option<PathElement>| {
+        elements.iter().position(|e| e.is_some() && e == wanted)
+    };
+    // A live item that has a twin is not merged into: the applied one replaces both.
+    let old_of = |element: &Option<PathElement>| {
+        let at = find(&left, element)?;
+        let twin = left[at + 1..].iter().any(|e| e == element);
+        (!twin).then(|| &live[at])
+    };
+    let in_right: Vec<bool> = left.iter().map(|e| find(&right, e).is_some()).collect();
+    let mut shared = right.iter().filter(|e| find(&left, e).is_some());
+    let mut next_shared = shared.next();
+    let mut merged: Vec<&Option<PathElement>> = Vec::new();
+    let mut out = Vec::with_capacity(live.len().max(applied.len()));
+    let (mut l, mut r) = (0, 0);
+    while l < left.len() || r < right.len() {
+        if l < left.len() && r < right.len() {
+            if left[l].is_some() && left[l] == right[r] {
+                merged.push(&left[l]);
+                out.extend(merge(item_type, old_of(&left[l]), Some(&applied[r])));
+                l += 1;
+                r += 1;
+                next_shared = shared.next();
+                continue;
+            }
+            if in_right[l] && next_shared.is_some_and(|s| *s != left[l]) {
+                // It comes later in the applied order.
+                l += 1;
+                continue;
+            }
+        }
+        if l < left.len() {
+            if !in_right[l] {
+                out.push(live[l].clone());
+                l += 1;
+                continue;
+            }
+            if merged.contains(&&left[l]) {
+                l += 1;
+            }
+        }
+        if r < right.len() {
+            merged.push(&right[r]);
+            out.extend(merge(item_type, old_of(&right[r]), Some(&applied[r])));
+            if next_shared == Some(&right[r]) {
+                next_shared = shared.next();
+            }
+            r += 1;
+        }
+    }
+    out
+}

@@ -1,0 +1,280 @@
+//! Apply patches: merge, conflicts, removal by omission, migration from client-side apply.
+
+use super::LAST_APPLIED;
+use super::compare::compare;
+use super::managed::{self, Identity, Managed};
+use super::manager::{Context, drop_unknown_versions, filtered, record_update};
+use super::merge::merge;
+use super::path::PathElement;
+use super::set::FieldSet;
+use super::strip::STRIPPED;
+use super::types::Type;
+use super::walk::{remove, to_field_set, validate, with_parents, without_nulls};
+use crate::gvk::split_api_version;
+use crate::meta;
+use crate::names::ANNOTATIONS_MAX;
+use crate::status::{Cause, Details, Status};
+use serde_json::{Map, Value};
+
+/// A field that somebody else manages, with another value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// The manager as messages show it: `"kubectl" using v1`.
+    pub manager: String,
+    /// `.spec.replicas`.
+    pub field: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ApplyError {
+    #[error("{}", conflict_message(.0))]
+    Conflicts(Vec<Conflict>),
+    /// The applied object cannot be one of this kind (400).
+    #[error("{0}")]
+    BadRequest(String),
+    /// The applied object does not fit the type (500 in Kubernetes).
+    #[error("{0}")]
+    Internal(String),
+}
+
+impl From<ApplyError> for Status {
+    fn from(error: ApplyError) -> Self {
+        let message = error.to_string();
+        match error {
+            ApplyError::Conflicts(conflicts) => {
+                let causes = conflicts
+                    .into_iter()
+                    .map(|c| Cause {
+                        reason: "FieldManagerConflict".to_owned(),
+                        message: format!("conflict with {}", c.manager),
+                        field: c.field,
+                    })
+                    .collect();
+                Status::new(409, "Conflict", message).with_details(Details { causes, ..Details::default() })
+            }
+            ApplyError::BadRequest(_) => Status::bad_request(message),
+            ApplyError::Internal(_) => Status::new(500, "", message),
+        }
+    }
+}
+
+fn conflict_message(conflicts: &[Conflict]) -> String {
+    if let [one] = conflicts {
+        return format!("Apply failed with 1 conflict: conflict with {}: {}", one.manager, one.field);
+    }
+    let mut lines = Vec::new();
+    let mut manager = None;
+    for conflict in conflicts {
+        if manager != Some(&conflict.manager) {
+            manager = Some(&conflict.manager);
+            lines.push(format!("conflicts with {}:", conflict.manager));
+        }
+        lines.push(format!("- {}", conflict.field));
+    }
+    format!("Apply failed with {} conflicts: {}", conflicts.len(), lines.join("\n"))
+}
+
+/// Applies `applied` to `live` (`None`: the object is new) and gives the merged object with its managedFields.
+///
+/// Defaults are the caller's: they are to be set on the result. If nothing changes, the result equals `live`.
+pub fn apply(
+    live: Option<&Value>,
+    applied: &Value,
+    force: bool,
+    context: &Context<'_>,
+) -> Result<Value, ApplyError> {
+    check_type(applied, context)?;
+    let mut managers = match live.and_then(managed::entries) {
+        None => Vec::new(),
+        Some(entries) => managed::decode(entries)
+            .map_err(|e| ApplyError::Internal(format!("failed to decode managed fields: {e}")))?,
+    };
+    let mut base = live.cloned().unwrap_or_else(|| Value::Object(Map::new()));
+    if let Some(metadata) = base.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("managedFields");
+    }
+    let ty = context.ty();
+    if managers.is_empty() && live.is_some() {
+        let before = compare(ty, &Value::Object(Map::new()), &base, true);
+        let identity = Identity::new("before-first-apply", false, context.api_version, context.subresource);
+        record_update(&mut managers, &filtered(before, context.reset), identity, context);
+    }
+    if applied.get("metadata").and_then(|m| m.get("managedFields")).is_some_and(Value::is_array) {
+        return Err(ApplyError::BadRequest("metadata.managedFields must be nil".to_owned()));
+    }
+    if let Some(problem) = validate(ty, applied) {
+        let name = show_name(applied, context);
+        return Err(ApplyError::Internal(format!("failed to create typed patch object ({name}): {problem}")));
+    }
+    let kubectl = context.manager == "kubectl";
+    let mut result = merge_and_record(&base, applied, managers.clone(), force, context);
+    if kubectl && let Err(conflicts) = &result {
+        result = match allowed_conflicts(&base, context) {
+            None => result,
+            Some(allowed) => {
+                let left: Vec<_> = conflicts.iter().filter(|(_, path)| !allowed.has(path)).cloned().collect();
+                if left.is_empty() {
+                    merge_and_record(&base, applied, managers, true, context)
+                } else {
+                    Err(left)
+                }
+            }
+        };
+    }
+    let (mut object, managers) = result.map_err(|conflicts| {
+        let conflicts = conflicts.into_iter().map(|(manager, path)| Conflict {
+            manager,
+            field: path.iter().map(ToString::to_string).collect(),
+        });
+        ApplyError::Conflicts(conflicts.collect())
+    })?;
+    if kubectl && meta::annotation(&object, LAST_APPLIED).is_some_and(|text| !text.is_empty()) {
+        set_last_applied(&mut object, applied);
+    }
+    managed::store(&mut object, managed::encode(managers));
+    Ok(object)
+}
+
+fn show_type(api_version: &str, kind: &str) -> String {
+    let (group, version) = split_api_version(api_version);
+    format!("{group}/{version}, Kind={kind}")
+}
+
+fn show_name(object: &Value, context: &Context<'_>) -> String {
+    let kind = show_type(context.api_version, context.kind);
+    format!("{}/{}; {kind}", meta::namespace(object), meta::name(object))
+}
+
+fn check_type(applied: &Value, context: &Context<'_>) -> Result<(), ApplyError> {
+    let text = |field: &str| applied.get(field).and_then(Value::as_str).unwrap_or("");
+    let (api_version, kind) = (text("apiVersion"), text("kind"));
+    if api_version != context.api_version || kind != context.kind {
+        let shown = show_type(api_version, kind);
+        return Err(ApplyError::BadRequest(format!("invalid object type: {shown}")));
+    }
+    Ok(())
+}
+
+type Path = Vec<PathElement>;
+type Merged = Result<(Value, Vec<Managed>), Vec<(String, Path)>>;
+
+/// Merges, prunes what the manager no longer names, and settles who owns what.
+fn merge_and_record(
+    base: &Value,
+    applied: &Value,
+    mut managers: Vec<Managed>,
+    force: bool,
+    context: &Context<'_>,
+) -> Merged {
+    let ty = context.ty();
+    drop_unknown_versions(&mut managers, context);
+    let identity = Identity::new(context.manager, true, context.api_version, context.subresource);
+    let mut merged = merge(ty, Some(base), Some(applied)).unwrap_or_else(|| Value::Object(Map::new()));
+    let set = context.reset.filter(to_field_set(ty, applied));
+    let last = managers.iter().position(|m| m.identity == identity).map(|at| managers.remove(at));
+    let mut own = Managed {
+        identity,
+        api_version: context.api_version.to_owned(),
+        time: last.as_ref().and_then(|m| m.time.clone()),
+        set,
+        stored: None,
+    };
+    if let Some(last) = last.as_ref().filter(|m| !m.set.is_empty()) {
+        merged = prune(ty, &merged, &last.set, &managers, &own.set);
+    }
+    let comparison = filtered(compare(ty, base, &merged, false), context.reset);
+    let changed = comparison.modified.union(&comparison.added);
+    let mut conflicts = Vec::new();
+    let mut losers: Vec<&Managed> = managers.iter().filter(|m| m.set.intersects(&changed)).collect();
+    losers.sort_by(|a, b| a.identity.cmp(&b.identity));
+    if !force {
+        for manager in losers {
+            manager.set.intersection(&changed).for_each(|path| {
+                conflicts.push((manager.identity.show(), path.iter().map(|e| (*e).clone()).collect()));
+            });
+        }
+        if !conflicts.is_empty() {
+            return Err(conflicts);
+        }
+    }
+    let lost = changed.union(&comparison.removed);
+    for manager in &mut managers {
+        let left = manager.set.difference(&lost);
+        manager.set_fields(left);
+    }
+    managers.retain(|m| !m.set.is_empty());
+    without_nulls(ty, &mut merged);
+    let mut unchanged = base.clone();
+    without_nulls(ty, &mut unchanged);
+    if merged != unchanged {
+        own.time = Some(context.now.to_owned());
+    } else {
+        merged = base.clone();
+    }
+    let stored = last.and_then(|m| m.stored.map(|stored| (m.set, m.api_version, m.time, stored)));
+    own.set = own.set.difference(&STRIPPED);
+    if !own.set.is_empty() {
+        if let Some((set, api_version, time, stored)) = stored
+            && set == own.set
+            && api_version == own.api_version
+            && time == own.time
+        {
+            own.stored = Some(stored);
+        }
+        managers.push(own);
+    }
+    Ok((merged, managers))
+}
+
+/// Takes out what the manager applied last time and names no more, unless somebody else owns it.
+fn prune(ty: Type<'_>, merged: &Value, last: &FieldSet, others: &[Managed], own: &FieldSet) -> Value {
+    let last = with_parents(last, ty);
+    let pruned = remove(ty, merged, &last);
+    let merged_set = with_parents(&to_field_set(ty, merged), ty);
+    let kept = with_parents(&to_field_set(ty, &pruned), ty);
+    let owned = others.iter().fold(own.clone(), |all, m| all.union(&m.set));
+    let owned = with_parents(&owned, ty);
+    let pruned = remove(ty, merged, &merged_set.difference(&kept.union(&owned)));
+    let kept = with_parents(&to_field_set(ty, &pruned), ty);
+    remove(ty, merged, &merged_set.difference(&kept).intersection(&last))
+}
+
+/// Conflicts with what client-side apply last applied are none, where it is still unchanged.
+fn allowed_conflicts(base: &Value, context: &Context<'_>) -> Option<FieldSet> {
+    let text = meta::annotation(base, LAST_APPLIED).filter(|text| !text.is_empty())?;
+    let last: Value = serde_json::from_str(text).ok()?;
+    if last.get("apiVersion").and_then(Value::as_str) != Some(context.api_version) {
+        return None;
+    }
+    let ty = context.ty();
+    if validate(ty, &last).is_some() {
+        return None;
+    }
+    let changed = compare(ty, &last, base, false);
+    let set = to_field_set(ty, &last);
+    Some(set.difference(&changed.modified).difference(&changed.added).difference(&changed.removed))
+}
+
+/// Keeps client-side apply's annotation in step, so that going back to it works; dropped if it gets too big.
+fn set_last_applied(object: &mut Value, applied: &Value) {
+    let mut applied = applied.clone();
+    if let Some(metadata) = applied.get_mut("metadata").and_then(Value::as_object_mut) {
+        let left = metadata.get_mut("annotations").and_then(Value::as_object_mut).map(|annotations| {
+            annotations.remove(LAST_APPLIED);
+            annotations.len()
+        });
+        if left == Some(0) {
+            metadata.remove("annotations");
+        }
+    }
+    let text = format!("{applied}\n");
+    let metadata = meta::metadata_mut(object);
+    let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) else {
+        return;
+    };
+    annotations.insert(LAST_APPLIED.to_owned(), Value::from(text));
+    let size: usize = annotations.iter().map(|(k, v)| k.len() + v.as_str().map_or(0, str::len)).sum();
+    if size > ANNOTATIONS_MAX {
+        annotations.remove(LAST_APPLIED);
+    }
+}

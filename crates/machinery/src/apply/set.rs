@@ -1,0 +1,337 @@
+//! Sets of field paths, and their form in managedFields (`FieldsV1`).
+
+use super::path::{PathElement, PathElementError};
+use serde_json::{Map, Value};
+use std::cmp::Ordering;
+
+/// A set of paths as a tree. Entries are sorted, none is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FieldSet {
+    pub(super) entries: Vec<Entry>,
+}
+
+/// One element: whether the path ending here is in the set, and what is below it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub element: PathElement,
+    pub member: bool,
+    pub children: FieldSet,
+}
+
+impl Entry {
+    fn is_empty(&self) -> bool {
+        !self.member && self.children.is_empty()
+    }
+}
+
+impl FieldSet {
+    /// A set of plain field paths: `[["metadata", "labels"], ["spec"]]`.
+    pub fn of_fields(paths: &[&[&str]]) -> Self {
+        let mut set = Self::default();
+        for path in paths {
+            let elements: Vec<PathElement> = path.iter().map(|name| PathElement::field(name)).collect();
+            set.insert(&elements);
+        }
+        set
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub fn insert(&mut self, path: &[PathElement]) {
+        let Some((first, rest)) = path.split_first() else {
+            return;
+        };
+        let at = match self.entries.binary_search_by(|e| e.element.cmp(first)) {
+            Ok(at) => at,
+            Err(at) => {
+                let entry = Entry { element: first.clone(), member: false, children: FieldSet::default() };
+                self.entries.insert(at, entry);
+                at
+            }
+        };
+        if rest.is_empty() {
+            self.entries[at].member = true;
+        } else {
+            self.entries[at].children.insert(rest);
+        }
+    }
+
+    /// Adds an entry that comes after all others, unless it is empty.
+    pub(super) fn push(&mut self, element: impl FnOnce() -> PathElement, member: bool, children: FieldSet) {
+        if member || !children.is_empty() {
+            self.entries.push(Entry { element: element(), member, children });
+        }
+    }
+
+    pub(super) fn entry(&self, element: &PathElement) -> Option<&Entry> {
+        self.entries.binary_search_by(|e| e.element.cmp(element)).ok().map(|at| &self.entries[at])
+    }
+
+    /// The entry of a field, without making an element for the search.
+    pub(super) fn field_entry(&self, name: &str) -> Option<&Entry> {
+        self.entries
+            .binary_search_by(|e| match &e.element {
+                PathElement::Field(field) => field.as_ref().cmp(name),
+                _ => Ordering::Greater,
+            })
+            .ok()
+            .map(|at| &self.entries[at])
+    }
+
+    pub fn has(&self, path: &[PathElement]) -> bool {
+        match path.split_first() {
+            None => false,
+            Some((first, rest)) => match self.entry(first) {
+                None => false,
+                Some(entry) if rest.is_empty() => entry.member,
+                Some(entry) => entry.children.has(rest),
+            },
+        }
+    }
+
+    /// Combines two sets element by element.
+    fn zip(&self, other: &Self, combine: &impl Fn(Option<&Entry>, Option<&Entry>) -> Option<Entry>) -> Self {
+        let mut entries = Vec::with_capacity(self.entries.len().max(other.entries.len()));
+        let (mut i, mut j) = (0, 0);
+        loop {
+            let (a, b) = (self.entries.get(i), other.entries.get(j));
+            let order = match (a, b) {
+                (None, None) => break,
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some(a), Some(b)) => a.element.cmp(&b.element),
+            };
+            let entry = match order {
+                Ordering::Less => combine(a, None),
+                Ordering::Greater => combine(None, b),
+                Ordering::Equal => combine(a, b),
+            };
+            entries.extend(entry.filter(|e| !e.is_empty()));
+            i += usize::from(order.is_le());
+            j += usize::from(order.is_ge());
+        }
+        Self { entries }
+    }
+
+    #[must_use]
+    pub fn union(&self, other: &Self) -> Self {
+        self.zip(other, &|a, b| match (a, b) {
+            (Some(a), Some(b)) => Some(Entry {
+                element: a.element.clone(),
+                member: a.member || b.member,
+                children: a.children.union(&b.children),
+            }),
+            (one, other) => one.or(other).cloned(),
+        })
+    }
+
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        self.zip(other, &|a, b| {
+            let (a, b) = (a?, b?);
+            Some(Entry {
+                element: a.element.clone(),
+                member: a.member && b.member,
+                children: a.children.intersection(&b.children),
+            })
+        })
+    }
+
+    /// Paths of this set that are not in the other; what lies below a path of the other stays.
+    #[must_use]
+    pub fn difference(&self, other: &Self) -> Self {
+        self.zip(other, &|a, b| {
+            let a = a?;
+            let Some(b) = b else {
+                return Some(a.clone());
+            };
+            Some(Entry {
+                element: a.element.clone(),
+                member: a.member && !b.member,
+                children: a.children.difference(&b.children),
+            })
+        })
+    }
+
+    /// Like [`Self::difference`], but a path of the other set takes everything below it along.
+    #[must_use]
+    pub fn recursive_difference(&self, other: &Self) -> Self {
+        self.zip(other, &|a, b| {
+            let a = a?;
+            match b {
+                None => Some(a.clone()),
+                Some(b) if b.member => None,
+                Some(b) => Some(Entry {
+                    element: a.element.clone(),
+                    member: a.member,
+                    children: a.children.recursive_difference(&b.children),
+                }),
+            }
+        })
+    }
+
+    /// Only paths with nothing below them.
+    #[must_use]
+    pub fn leaves(&self) -> Self {
+        let entries = self.entries.iter().map(|e| Entry {
+            element: e.element.clone(),
+            member: e.member && e.children.is_empty(),
+            children: e.children.leaves(),
+        });
+        Self { entries: entries.filter(|e| !e.is_empty()).collect() }
+    }
+
+    /// Whether the two have a path in common.
+    pub fn intersects(&self, other: &Self) -> bool {
+        !self.intersection(other).is_empty()
+    }
+
+    /// Every path: at each level first those that end there, then those that go deeper.
+    pub fn for_each(&self, mut f: impl FnMut(&[&PathElement])) {
+        let mut prefix = Vec::new();
+        self.walk(&mut prefix, &mut f);
+    }
+
+    fn walk<'a>(&'a self, prefix: &mut Vec<&'a PathElement>, f: &mut impl FnMut(&[&PathElement])) {
+        for entry in self.entries.iter().filter(|e| e.member) {
+            prefix.push(&entry.element);
+            f(prefix);
+            prefix.pop();
+        }
+        for entry in &self.entries {
+            prefix.push(&entry.element);
+            entry.children.walk(prefix, f);
+            prefix.pop();
+        }
+    }
+
+    /// The `fieldsV1` of a managedFields entry.
+    pub fn to_fields_v1(&self) -> Value {
+        self.to_map(false)
+    }
+
+    fn to_map(&self, with_self: bool) -> Value {
+        let mut map = Map::new();
+        if with_self {
+            map.insert(".".to_owned(), Value::Object(Map::new()));
+        }
+        for entry in &self.entries {
+            let with_self = entry.member && !entry.children.is_empty();
+            map.insert(entry.element.to_key(), entry.children.to_map(with_self));
+        }
+        Value::Object(map)
+    }
+
+    /// Reads `fieldsV1`; elements of unknown kinds are skipped.
+    pub fn from_fields_v1(fields: &Value) -> Result<Self, PathElementError> {
+        read(fields).map(|(set, _)| set)
+    }
+}
+
+/// The set below a node, and whether the node itself is in it.
+fn read(fields: &Value) -> Result<(FieldSet, bool), PathElementError> {
+    let map = match fields {
+        Value::Object(map) => map,
+        Value::Null => return Ok((FieldSet::default(), true)),
+        other => return Err(PathElementError(format!("expected a map, got {other}"))),
+    };
+    let mut set = FieldSet { entries: Vec::with_capacity(map.len()) };
+    let mut is_member = false;
+    for (key, value) in map {
+        if key == "." {
+            is_member = true;
+            continue;
+        }
+        let Some(element) = PathElement::parse(key)? else {
+            continue;
+        };
+        let (children, member) = read(value)?;
+        let entry = Entry { element, member, children };
+        // Stored maps come in the order of their texts, which is nearly the order of elements.
+        match set.entries.last() {
+            Some(last) if last.element >= entry.element => {
+                match set.entries.binary_search_by(|e| e.element.cmp(&entry.element)) {
+                    Ok(at) => set.entries[at] = entry,
+                    Err(at) => set.entries.insert(at, entry),
+                }
+            }
+            _ => set.entries.push(entry),
+        }
+    }
+    let is_member = is_member || set.is_empty();
+    Ok((set, is_member))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn set(value: Value) -> FieldSet {
+        FieldSet::from_fields_v1(&value).unwrap()
+    }
+
+    #[test]
+    fn round_trip() {
+        let fields = json!({"f:metadata": {"f:labels": {".": {}, "f:a": {}}},
+            "f:spec": {"f:ports": {"k:{\"port\":80,\"protocol\":\"TCP\"}": {".": {}, "f:port": {}}},
+            "f:finalizers": {"v:\"a/b\"": {}}, "f:x": {"i:0": {}}}});
+        assert_eq!(set(fields.clone()).to_fields_v1(), fields);
+        assert_eq!(set(json!({"x:y": {}, "f:a": {}})).to_fields_v1(), json!({"f:a": {}}));
+        assert!(FieldSet::from_fields_v1(&json!({"f": {}})).is_err());
+        assert!(FieldSet::from_fields_v1(&json!({"k:{": {}})).is_err());
+    }
+
+    #[test]
+    fn paths_are_listed_members_first() {
+        let mut paths = Vec::new();
+        set(json!({"f:a": {"f:b": {}}, "f:c": {}, "f:d": {"k:{\"n\":\"x\"}": {"f:e": {}}}})).for_each(|p| {
+            paths.push(p.iter().map(ToString::to_string).collect::<String>());
+        });
+        assert_eq!(paths, [".c", ".a.b", ".d[n=\"x\"].e"]);
+    }
+
+    #[test]
+    fn recursive_difference_takes_children() {
+        let all = set(json!({"f:spec": {"f:a": {}}, "f:status": {"f:b": {}}}));
+        let status = FieldSet::of_fields(&[&["status"]]);
+        assert_eq!(all.recursive_difference(&status).to_fields_v1(), json!({"f:spec": {"f:a": {}}}));
+        assert_eq!(all.difference(&status), all);
+    }
+
+    fn any_set() -> impl Strategy<Value = FieldSet> {
+        let element = prop_oneof![
+            "[ab]".prop_map(|n| PathElement::field(&n)),
+            (0..2i64).prop_map(|v| PathElement::Value(Value::from(v))),
+            "[ab]".prop_map(|n| PathElement::Key(vec![(std::sync::Arc::from("n"), Value::from(n))])),
+        ];
+        prop::collection::vec(prop::collection::vec(element, 1..4), 0..8).prop_map(|paths| {
+            let mut set = FieldSet::default();
+            for path in paths {
+                set.insert(&path);
+            }
+            set
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn algebra(a in any_set(), b in any_set()) {
+            prop_assert_eq!(a.union(&b), b.union(&a));
+            prop_assert_eq!(a.intersection(&b), b.intersection(&a));
+            prop_assert_eq!(a.union(&a), a.clone());
+            prop_assert!(a.difference(&a).is_empty());
+            prop_assert!(a.difference(&b).intersection(&b).is_empty());
+            prop_assert_eq!(a.difference(&b).union(&a.intersection(&b)), a.clone());
+            prop_assert_eq!(FieldSet::from_fields_v1(&a.to_fields_v1()), Ok(a.clone()));
+        }
+
+        #[test]
+        fn parser_never_panics(key in "\\PC{0,12}", tail in "[fkvi]:\\PC{0,10}") {
+            let _ = FieldSet::from_fields_v1(&json!({key: {tail: {}}}));
+        }
+    }
+}
