@@ -70,7 +70,7 @@ pub fn update(live: Option<&Value>, new: &mut Value, context: &Context<'_>) {
     }
     let comparison = compare(context.ty(), live.unwrap_or(&NOTHING), new, true);
     let comparison = filtered(comparison, context.reset);
-    if comparison.is_empty() && unchanged_source && context.versions.is_empty() {
+    if comparison.is_empty() && unchanged_source && all_known(stored, context) {
         managed::store(new, stored.cloned().unwrap_or_default());
         return;
     }
@@ -80,6 +80,14 @@ pub fn update(live: Option<&Value>, new: &mut Value, context: &Context<'_>) {
     let identity = Identity::new(context.manager, false, context.api_version, context.subresource);
     record_update(&mut managers, &comparison, identity, context);
     managed::store(new, managed::encode(managers));
+}
+
+/// Whether every stored entry is of a version that is served.
+fn all_known(stored: Option<&Vec<Value>>, context: &Context<'_>) -> bool {
+    let known = |entry: &Value| {
+        entry.get("apiVersion").and_then(Value::as_str).is_some_and(|v| context.versions.contains(&v))
+    };
+    context.versions.is_empty() || stored.into_iter().flatten().all(known)
 }
 
 pub(super) fn filtered(comparison: Comparison, reset: &Reset) -> Comparison {

@@ -24,6 +24,3 @@ pub use set::FieldSet;
 
 /// Where client-side apply keeps what it last applied.
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-
-#[cfg(test)]
-mod tests;

@@ -76,7 +76,6 @@ fn resets_metadata(group: &str, resource: &str) -> bool {
     matches!(
         group,
         "admissionregistration.k8s.io"
-            | "apiextensions.k8s.io"
             | "apiregistration.k8s.io"
             | "flowcontrol.apiserver.k8s.io"
             | "internal.apiserver.k8s.io"
