@@ -6,8 +6,10 @@ mod schema;
 use anyhow::{Result, bail};
 use std::path::Path;
 
-/// Subcommands: name, what it does, the function.
-const TASKS: &[(&str, &str, fn(&Path) -> Result<()>)] = &[
+/// A subcommand's name, what it does, the function.
+type Task = (&'static str, &'static str, fn(&Path) -> Result<()>);
+
+const TASKS: &[Task] = &[
     ("docs", "regenerate the texts of the API documentation", docs::generate),
     ("schema", "regenerate the tables of API types", schema::generate),
 ];

@@ -6,6 +6,7 @@
 pub mod json;
 mod leaf;
 mod path;
+pub mod protobuf;
 pub mod time;
 pub mod typed;
 

@@ -27,7 +27,9 @@ pub fn parse(text: &str, micros: bool) -> Result<Instant, String> {
     reader.literal("-")?;
     let day = reader.digits(2, "02")?;
     reader.literal("T")?;
-    let hour = reader.digits(2, "15")?;
+    // Go takes an hour of one digit too.
+    let short = reader.rest.as_bytes().get(1).is_some_and(|b| !b.is_ascii_digit());
+    let hour = reader.digits(if short { 1 } else { 2 }, "15")?;
     reader.range(hour, 0..=23, "hour")?;
     reader.literal(":")?;
     let minute = reader.digits(2, "04")?;

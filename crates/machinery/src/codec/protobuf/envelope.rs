@@ -1,0 +1,98 @@
+//! The envelope that names an object's kind, and the frames of a watch.
+
+use super::ProtobufError;
+use super::decode::{Fields, text};
+use super::encode::Writer;
+
+/// What every enveloped object starts with.
+pub const MAGIC: &[u8] = b"k8s\0";
+
+/// An object with its kind, not yet decoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Envelope<'a> {
+    pub api_version: String,
+    pub kind: String,
+    pub raw: &'a [u8],
+    pub content_encoding: String,
+    /// Empty for protobuf; else what `raw` is, for example `application/json`.
+    pub content_type: String,
+}
+
+/// Puts an object's message into its envelope.
+pub fn wrap(api_version: &str, kind: &str, message: &[u8]) -> Vec<u8> {
+    let mut writer = Writer::with_capacity(message.len() + api_version.len() + kind.len() + 32);
+    writer.bytes_field(4, &[]);
+    writer.bytes_field(3, &[]);
+    writer.bytes_field(2, message);
+    let end = writer.len();
+    writer.bytes_field(2, kind.as_bytes());
+    writer.bytes_field(1, api_version.as_bytes());
+    writer.close(1, end);
+    writer.bytes(MAGIC);
+    writer.finish()
+}
+
+/// Takes an envelope apart.
+pub fn unwrap(bytes: &[u8]) -> Result<Envelope<'_>, ProtobufError> {
+    let message = bytes.strip_prefix(MAGIC).ok_or(ProtobufError::NoEnvelope)?;
+    let mut envelope = Envelope {
+        api_version: String::new(),
+        kind: String::new(),
+        raw: &[],
+        content_encoding: String::new(),
+        content_type: String::new(),
+    };
+    let mut fields = Fields::of(message);
+    while let Some((number, payload)) = fields.next()? {
+        match number {
+            1 => {
+                let mut fields = Fields::of(payload.bytes("typeMeta")?);
+                while let Some((number, payload)) = fields.next()? {
+                    match number {
+                        1 => envelope.api_version = text(payload.bytes("apiVersion")?),
+                        2 => envelope.kind = text(payload.bytes("kind")?),
+                        _ => {}
+                    }
+                }
+            }
+            2 => envelope.raw = payload.bytes("raw")?,
+            3 => envelope.content_encoding = text(payload.bytes("contentEncoding")?),
+            4 => envelope.content_type = text(payload.bytes("contentType")?),
+            _ => {}
+        }
+    }
+    Ok(envelope)
+}
+
+/// One event of a watch stream with its length before it; `object` is in its envelope.
+pub fn watch_frame(event: &str, object: &[u8]) -> Vec<u8> {
+    let mut writer = Writer::with_capacity(object.len() + event.len() + 32);
+    let end = writer.len();
+    writer.bytes_field(1, object);
+    writer.close(2, end);
+    writer.bytes_field(1, event.as_bytes());
+    let length = u32::try_from(writer.len()).unwrap_or(u32::MAX);
+    writer.bytes(&length.to_be_bytes());
+    writer.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn envelopes_open_again() {
+        let bytes = wrap("apps/v1", "Deployment", b"xyz");
+        let envelope = unwrap(&bytes).unwrap();
+        assert_eq!((envelope.api_version.as_str(), envelope.kind.as_str()), ("apps/v1", "Deployment"));
+        assert_eq!(envelope.raw, b"xyz");
+        assert!(bytes.ends_with(&[0x1a, 0, 0x22, 0]));
+        assert_eq!(unwrap(b"{}"), Err(ProtobufError::NoEnvelope));
+    }
+
+    #[test]
+    fn frames_have_their_length_in_front() {
+        let frame = watch_frame("ADDED", b"k8s\0");
+        assert_eq!(frame, [&[0, 0, 0, 15, 10, 5][..], b"ADDED", &[18, 6, 10, 4], b"k8s\0"].concat());
+    }
+}
