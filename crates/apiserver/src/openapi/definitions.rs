@@ -99,6 +99,14 @@ impl BuiltIn {
     pub fn new(schema: &'static Schema) -> Self {
         BuiltIn { schema, docs: Mutex::new(Weak::new()) }
     }
+
+    /// The named type of a usage: its own, or that of what a list or map holds.
+    fn named_below(&self, mut usage: SchemaRef<'static>) -> Option<Arc<str>> {
+        while usage.node().name.is_empty() {
+            usage = usage.element()?;
+        }
+        Some(usage.node().name.clone())
+    }
 }
 
 impl Types for BuiltIn {
@@ -115,17 +123,21 @@ impl Types for BuiltIn {
         })
     }
 
+    fn mentioned(&self, name: &str) -> Vec<Arc<str>> {
+        let fields = self.schema.named(name).map(SchemaRef::fields).unwrap_or_default();
+        fields.iter().filter_map(|field| self.named_below(self.schema.at(field.node))).collect()
+    }
+
     fn definition(
         &self,
         name: &str,
         dialect: Dialect,
         document: Option<(&str, &str)>,
         docs: &Docs,
-        mentioned: &mut Vec<Arc<str>>,
     ) -> Option<Value> {
         let found = self.schema.named(name)?;
         let writer = Writer { schema: self.schema, dialect, docs };
-        Some(writer.definition(found, document, mentioned))
+        Some(writer.definition(found, document))
     }
 }
 
@@ -136,12 +148,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn definition(
-        &self,
-        found: SchemaRef<'static>,
-        document: Option<(&str, &str)>,
-        mentioned: &mut Vec<Arc<str>>,
-    ) -> Value {
+    fn definition(&self, found: SchemaRef<'static>, document: Option<(&str, &str)>) -> Value {
         let node = found.node();
         let mut out = Map::new();
         if let Some(text) = self.docs.of_type(&node.name) {
@@ -153,10 +160,8 @@ impl Writer<'_> {
             out.insert("required".to_owned(), json!(required));
         }
         if !node.fields.is_empty() {
-            let properties = node
-                .fields
-                .iter()
-                .map(|field| (field.name.to_string(), self.property(&node.name, field, mentioned)));
+            let properties =
+                node.fields.iter().map(|field| (field.name.to_string(), self.property(&node.name, field)));
             out.insert("properties".to_owned(), Value::Object(properties.collect()));
         }
         if node.atomic {
@@ -191,9 +196,9 @@ impl Writer<'_> {
     }
 
     /// One property of an object.
-    fn property(&self, owner: &str, field: &Field, mentioned: &mut Vec<Arc<str>>) -> Value {
+    fn property(&self, owner: &str, field: &Field) -> Value {
         let node = self.schema.at(field.node).node();
-        let mut out = self.usage(node, field.default.as_ref(), mentioned);
+        let mut out = self.usage(node, field.default.as_ref());
         if let Some(text) = self.docs.of_field(owner, &field.name) {
             out.insert("description".to_owned(), Value::String(text));
         }
@@ -240,17 +245,11 @@ impl Writer<'_> {
     }
 
     /// A usage of a type: a reference to a named one, or its shape.
-    fn usage(
-        &self,
-        node: &Node,
-        default: Option<&Value>,
-        mentioned: &mut Vec<Arc<str>>,
-    ) -> Map<String, Value> {
+    fn usage(&self, node: &Node, default: Option<&Value>) -> Map<String, Value> {
         let mut out = Map::new();
         if node.name.is_empty() {
             type_and_format(node.shape, &mut out);
         } else {
-            mentioned.push(node.name.clone());
             out.insert("$ref".to_owned(), json!(self.dialect.reference(&node.name)));
         }
         if let Some(default) = default
@@ -266,7 +265,7 @@ impl Writer<'_> {
             // Lists that protobuf wraps are lists of strings, whose default is the empty one.
             let empty = Value::String(String::new());
             let default = node.element_default.as_ref().or(node.wrapped.then_some(&empty));
-            let mut inner = self.usage(self.schema.at(element).node(), default, mentioned);
+            let mut inner = self.usage(self.schema.at(element).node(), default);
             if self.dialect == Dialect::V3
                 && inner.len() > 1
                 && let Some(reference) = inner.remove("$ref")

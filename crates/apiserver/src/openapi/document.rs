@@ -1,5 +1,6 @@
 //! A finished document, and the writer that compresses it while it is written.
 
+use super::gnostic::Encoder;
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::read::GzDecoder;
@@ -9,25 +10,36 @@ use sha2::{Digest, Sha512};
 use std::io::{Read as _, Write};
 use std::time::SystemTime;
 
-/// A document, kept compressed.
+/// A document in one encoding, kept compressed.
 #[derive(Clone, Debug)]
 pub struct Document {
-    /// SHA-512 of the JSON in upper-case hexadecimal: the `hash` of URLs and, in quotes, the ETag.
+    /// SHA-512 of the JSON in upper-case hexadecimal: the `hash` of URLs and, in quotes, the ETag. The protobuf
+    /// form has that of the JSON.
     pub hash: String,
-    /// The gzip-compressed JSON.
+    /// The document, gzip-compressed.
     pub gzip: Bytes,
-    /// Length of the plain JSON.
+    /// Length of the plain document.
     pub length: usize,
     /// For `Last-Modified`.
     pub built: SystemTime,
 }
 
 impl Document {
-    /// The plain JSON, for clients that take no gzip.
-    pub fn json(&self) -> Bytes {
-        let mut json = Vec::with_capacity(self.length);
-        GzDecoder::new(self.gzip.as_ref()).read_to_end(&mut json).expect("what was compressed here inflates");
-        Bytes::from(json)
+    /// The plain document, for clients that take no gzip.
+    pub fn plain(&self) -> Bytes {
+        let mut plain = Vec::with_capacity(self.length);
+        GzDecoder::new(self.gzip.as_ref())
+            .read_to_end(&mut plain)
+            .expect("what was compressed here inflates");
+        Bytes::from(plain)
+    }
+
+    /// The protobuf form of a document of which this is the JSON.
+    pub(super) fn in_protobuf(&self, bytes: &[u8]) -> Document {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::new(5));
+        encoder.write_all(bytes).expect("memory takes what is written");
+        let gzip = encoder.finish().expect("memory takes what is written");
+        Document { gzip: Bytes::from(gzip), length: bytes.len(), ..self.clone() }
     }
 
     /// Whether a request's `If-None-Match` names this document.
@@ -59,7 +71,15 @@ impl Write for Sink {
     }
 }
 
-/// Writes one JSON object member by member, so that a whole document is never in memory.
+/// What a document is written to, member by member, so that it is never in memory as a whole.
+pub trait Output {
+    /// A member that is an object, to be filled and closed.
+    fn open(&mut self, key: &str);
+    fn close(&mut self);
+    fn member(&mut self, key: &str, value: &Value);
+}
+
+/// Writes JSON.
 pub struct Writer {
     sink: std::io::BufWriter<Sink>,
     /// Whether the object at each depth has no member yet.
@@ -89,23 +109,6 @@ impl Writer {
         self.put(b":");
     }
 
-    /// A member that is an object, to be filled and closed.
-    pub fn open(&mut self, key: &str) {
-        self.key(key);
-        self.put(b"{");
-        self.empty.push(true);
-    }
-
-    pub fn close(&mut self) {
-        self.empty.pop();
-        self.put(b"}");
-    }
-
-    pub fn member(&mut self, key: &str, value: &Value) {
-        self.key(key);
-        serde_json::to_writer(&mut self.sink, value).expect("memory takes what is written");
-    }
-
     pub fn finish(mut self) -> Document {
         while !self.empty.is_empty() {
             self.close();
@@ -119,5 +122,37 @@ impl Writer {
             length: sink.length,
             built: SystemTime::now(),
         }
+    }
+}
+
+impl Output for Writer {
+    fn open(&mut self, key: &str) {
+        self.key(key);
+        self.put(b"{");
+        self.empty.push(true);
+    }
+
+    fn close(&mut self) {
+        self.empty.pop();
+        self.put(b"}");
+    }
+
+    fn member(&mut self, key: &str, value: &Value) {
+        self.key(key);
+        serde_json::to_writer(&mut self.sink, value).expect("memory takes what is written");
+    }
+}
+
+impl Output for Encoder {
+    fn open(&mut self, key: &str) {
+        Encoder::open(self, key);
+    }
+
+    fn close(&mut self) {
+        Encoder::close(self);
+    }
+
+    fn member(&mut self, key: &str, value: &Value) {
+        Encoder::member(self, key, value);
     }
 }

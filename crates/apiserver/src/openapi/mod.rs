@@ -1,11 +1,22 @@
 //! OpenAPI documents, versions 2 and 3, as Kubernetes publishes them.
 //!
-//! Pure documents, no HTTP. They are built when first asked for and kept compressed. An [`OpenApi`] is
+//! Pure documents, no HTTP. What the request chain has to know:
+//! - `/openapi/v2` takes `application/json` (also for `*/*`) and [`V2_PROTOBUF`] or [`V2_PROTOBUF_OLD`], answered
+//!   as [`V2_PROTOBUF`]; anything else is 406 without a body.
+//! - `/openapi/v3/{path}` likewise with [`V3_PROTOBUF`] and [`V3_PROTOBUF_OLD`]; an unknown path is 404 without a
+//!   body. With `?hash=`: another hash than the document's is 301 to [`OpenApi::server_relative_url`]; the same
+//!   one adds `Cache-Control: public, immutable` and `Expires` in one year.
+//! - `/openapi/v3` is JSON, but called `text/plain; charset=utf-8`.
+//! - All have `ETag` (the hash in quotes), `Last-Modified` and, but for the index, `Vary: Accept`; 304 when
+//!   [`Document::matches`].
+//!
+//! They are built when first asked for and kept compressed. An [`OpenApi`] is
 //! immutable: when custom resources or API services come or go, a new one takes its place.
 
 mod definitions;
 mod document;
 mod fixed_routes;
+mod gnostic;
 mod parameters;
 mod render;
 mod resource_routes;
@@ -20,13 +31,20 @@ pub use document::Document;
 
 use crate::discovery::GroupVersion;
 use api::docs::Docs;
-use document::Writer;
+use document::{Output, Writer};
+use gnostic::Encoder;
 use parameters::Parameters;
 use route::{PathItem, Routes};
 use serde_json::{Value, json};
 use shared_parameters::SharedParameters;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
+
+/// Media types of the protobuf forms, and the older names that clients still ask with.
+pub const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+pub const V2_PROTOBUF_OLD: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+pub const V3_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
+pub const V3_PROTOBUF_OLD: &str = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
 
 /// Which version of OpenAPI a document is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,15 +71,17 @@ pub trait Types: Send + Sync {
     /// The texts to write documents with.
     fn docs(&self) -> Arc<Docs>;
 
+    /// The types that the definition of a type refers to.
+    fn mentioned(&self, name: &str) -> Vec<Arc<str>>;
+
     /// The definition of a type by its full name. `document` is the group version the document is for, none
-    /// for the document of all. Names of types that the definition refers to are added to `mentioned`.
+    /// for the document of all.
     fn definition(
         &self,
         name: &str,
         dialect: Dialect,
         document: Option<(&str, &str)>,
         docs: &Docs,
-        mentioned: &mut Vec<Arc<str>>,
     ) -> Option<Value>;
 }
 
@@ -79,9 +99,16 @@ pub struct OpenApi {
     parts: Vec<Part>,
     /// Types of what is no resource: discovery, version.
     base: Arc<dyn Types>,
-    v2: OnceLock<Arc<Document>>,
-    v3: BTreeMap<String, (Source, OnceLock<Arc<Document>>)>,
+    v2: Forms,
+    v3: BTreeMap<String, (Source, Forms)>,
     index: OnceLock<Arc<Document>>,
+}
+
+/// The forms of a document that have been asked for.
+#[derive(Default)]
+struct Forms {
+    json: OnceLock<Arc<Document>>,
+    protobuf: OnceLock<Arc<Document>>,
 }
 
 /// What a document of version 3 is about.
@@ -100,20 +127,20 @@ impl OpenApi {
     pub fn new(parts: Vec<Part>, base: Arc<dyn Types>) -> Self {
         let mut v3 = BTreeMap::new();
         for (index, (name, ..)) in fixed_routes::all().iter().enumerate() {
-            v3.insert((*name).to_owned(), (Source::Fixed(index), OnceLock::new()));
+            v3.insert((*name).to_owned(), (Source::Fixed(index), Forms::default()));
         }
         for (index, part) in parts.iter().enumerate() {
             let (group, version) = (&part.discovery.group, &part.discovery.version);
             if group.is_empty() {
-                v3.insert(format!("api/{version}"), (Source::Version(index), OnceLock::new()));
+                v3.insert(format!("api/{version}"), (Source::Version(index), Forms::default()));
             } else {
                 if !part.custom {
-                    v3.insert(format!("apis/{group}"), (Source::Group(index), OnceLock::new()));
+                    v3.insert(format!("apis/{group}"), (Source::Group(index), Forms::default()));
                 }
-                v3.insert(format!("apis/{group}/{version}"), (Source::Version(index), OnceLock::new()));
+                v3.insert(format!("apis/{group}/{version}"), (Source::Version(index), Forms::default()));
             }
         }
-        OpenApi { parts, base, v2: OnceLock::new(), v3, index: OnceLock::new() }
+        OpenApi { parts, base, v2: Forms::default(), v3, index: OnceLock::new() }
     }
 
     /// The built-in kinds' documents.
@@ -126,7 +153,23 @@ impl OpenApi {
 
     /// `/openapi/v2`.
     pub fn v2_json(&self) -> Arc<Document> {
-        self.v2.get_or_init(|| Arc::new(self.build_v2())).clone()
+        let build = || {
+            let mut writer = Writer::new();
+            self.write_v2(&mut writer);
+            Arc::new(writer.finish())
+        };
+        self.v2.json.get_or_init(build).clone()
+    }
+
+    /// `/openapi/v2` as [`V2_PROTOBUF`].
+    pub fn v2_protobuf(&self) -> Arc<Document> {
+        let build = || {
+            let json = self.v2_json();
+            let mut encoder = Encoder::new(&gnostic::V2);
+            self.write_v2(&mut encoder);
+            Arc::new(json.in_protobuf(&encoder.finish()))
+        };
+        self.v2.protobuf.get_or_init(build).clone()
     }
 
     /// `/openapi/v3`: where every document is. Needs their hashes, so it builds them all.
@@ -136,8 +179,25 @@ impl OpenApi {
 
     /// `/openapi/v3/{path}`: `api/v1`, `apis/apps/v1`, `version`, …
     pub fn v3_group_version(&self, path: &str) -> Option<Arc<Document>> {
-        let (source, document) = self.v3.get(path)?;
-        Some(document.get_or_init(|| Arc::new(self.build_v3(*source))).clone())
+        let (source, forms) = self.v3.get(path)?;
+        let build = || {
+            let mut writer = Writer::new();
+            self.write_v3(*source, &mut writer);
+            Arc::new(writer.finish())
+        };
+        Some(forms.json.get_or_init(build).clone())
+    }
+
+    /// `/openapi/v3/{path}` as [`V3_PROTOBUF`].
+    pub fn v3_protobuf(&self, path: &str) -> Option<Arc<Document>> {
+        let (source, forms) = self.v3.get(path)?;
+        let json = self.v3_group_version(path)?;
+        let build = || {
+            let mut encoder = Encoder::new(&gnostic::V3);
+            self.write_v3(*source, &mut encoder);
+            Arc::new(json.in_protobuf(&encoder.finish()))
+        };
+        Some(forms.protobuf.get_or_init(build).clone())
     }
 
     /// The URL of a document with its hash, where requests with another hash are sent.
@@ -160,7 +220,7 @@ impl OpenApi {
         writer.finish()
     }
 
-    fn build_v3(&self, source: Source) -> Document {
+    fn write_v3(&self, source: Source, writer: &mut dyn Output) {
         let docs = self.base.docs();
         let mut routes = Routes::default();
         let (types, own) = match source {
@@ -186,7 +246,6 @@ impl OpenApi {
             }
         };
         let items = routes.finish();
-        let mut writer = Writer::new();
         writer.member("openapi", &json!("3.0.0"));
         writer.member("info", &info());
         writer.open("paths");
@@ -198,19 +257,18 @@ impl OpenApi {
         let named = types_of(&items);
         if !named.is_empty() {
             writer.open("schemas");
-            for (name, definition) in
-                closure(named, |name, mentioned| types.definition(name, Dialect::V3, own, &docs, mentioned))
-            {
-                writer.member(&name, &definition);
+            for name in closure(named, |name| types.mentioned(name)) {
+                if let Some(definition) = types.definition(&name, Dialect::V3, own, &docs) {
+                    writer.member(&name, &definition);
+                }
             }
             writer.close();
         }
         writer.member("securitySchemes", &json!({"BearerToken": bearer_token()}));
         writer.close();
-        writer.finish()
     }
 
-    fn build_v2(&self) -> Document {
+    fn write_v2(&self, writer: &mut dyn Output) {
         let docs = self.base.docs();
         let mut routes = Routes::default();
         for (_, path, operation) in fixed_routes::all() {
@@ -231,7 +289,6 @@ impl OpenApi {
             resource_routes::add(&mut routes, part, &parameters);
         }
         let items = routes.finish();
-        let mut writer = Writer::new();
         let mut shared = SharedParameters::default();
         writer.member("swagger", &json!("2.0"));
         writer.member("info", &info());
@@ -241,25 +298,24 @@ impl OpenApi {
         }
         writer.close();
         writer.open("definitions");
-        for (name, definition) in
-            closure(types_of(&items), |name, mentioned| self.v2_definition(name, &docs, mentioned))
-        {
-            writer.member(&name, &definition);
+        let mentioned =
+            |name: &str| self.all_types().map(|types| types.mentioned(name)).find(|names| !names.is_empty());
+        for name in closure(types_of(&items), |name| mentioned(name).unwrap_or_default()) {
+            let found = self.all_types().find_map(|types| types.definition(&name, Dialect::V2, None, &docs));
+            if let Some(definition) = found {
+                writer.member(&name, &definition);
+            }
         }
         writer.close();
         writer.member("parameters", &Value::Object(shared.finish()));
         writer.member("securityDefinitions", &json!({"BearerToken": bearer_token()}));
         writer.member("security", &json!([{"BearerToken": []}]));
-        writer.finish()
     }
 
-    /// A definition for the document of all group versions, from whichever part knows it.
-    fn v2_definition(&self, name: &str, docs: &Docs, mentioned: &mut Vec<Arc<str>>) -> Option<Value> {
+    /// Whoever may know a type: the base, then every custom resource.
+    fn all_types(&self) -> impl Iterator<Item = &Arc<dyn Types>> {
         let custom = self.parts.iter().filter(|part| part.custom).map(|part| &part.types);
-        [&self.base]
-            .into_iter()
-            .chain(custom)
-            .find_map(|types| types.definition(name, Dialect::V2, None, docs, mentioned))
+        [&self.base].into_iter().chain(custom)
     }
 }
 
@@ -275,20 +331,16 @@ fn types_of(items: &BTreeMap<String, PathItem>) -> BTreeSet<Arc<str>> {
     items.values().flat_map(PathItem::types).cloned().collect()
 }
 
-/// The definitions of these types and of all they mention, sorted by name.
-fn closure(
-    names: BTreeSet<Arc<str>>,
-    definition: impl Fn(&str, &mut Vec<Arc<str>>) -> Option<Value>,
-) -> BTreeMap<Arc<str>, Value> {
-    let mut pending: Vec<Arc<str>> = names.into_iter().collect();
-    let mut seen: BTreeSet<Arc<str>> = pending.iter().cloned().collect();
-    let mut out = BTreeMap::new();
+/// These types and all they refer to, sorted by name.
+fn closure(names: BTreeSet<Arc<str>>, mentioned: impl Fn(&str) -> Vec<Arc<str>>) -> BTreeSet<Arc<str>> {
+    let mut pending: Vec<Arc<str>> = names.iter().cloned().collect();
+    let mut seen = names;
     while let Some(name) = pending.pop() {
-        let mut mentioned = Vec::new();
-        if let Some(definition) = definition(&name, &mut mentioned) {
-            out.insert(name, definition);
+        for name in mentioned(&name) {
+            if seen.insert(name.clone()) {
+                pending.push(name);
+            }
         }
-        pending.extend(mentioned.into_iter().filter(|name| seen.insert(name.clone())));
     }
-    out
+    seen
 }

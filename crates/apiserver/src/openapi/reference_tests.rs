@@ -60,7 +60,7 @@ fn read(path: &Path) -> Value {
 }
 
 fn parsed(document: &Document) -> Value {
-    serde_json::from_slice(&document.json()).expect("our documents are JSON")
+    serde_json::from_slice(&document.plain()).expect("our documents are JSON")
 }
 
 /// Paths at which two values differ.
@@ -139,4 +139,94 @@ fn report(what: &str, wrong: &[String]) {
     }
     eprintln!("{what}: {} texts in our own words", ours.len());
     assert!(wrong.is_empty(), "{what}: {} differences", wrong.len());
+}
+
+#[test]
+fn protobuf_forms_carry_the_hash_of_the_json() {
+    let openapi = OpenApi::built_in();
+    let json = openapi.v3_group_version("version").expect("a document");
+    let protobuf = openapi.v3_protobuf("version").expect("a document");
+    assert_eq!(json.hash, protobuf.hash);
+    assert_eq!(json.hash.len(), 128);
+    assert!(protobuf.plain().windows(14).any(|window| window == b"getCodeVersion"));
+    assert!(json.matches(&format!("\"{}\"", json.hash)) && !json.matches(&json.hash));
+    assert!(openapi.v3_group_version("apis/nope/v1").is_none());
+    assert!(openapi.v3_protobuf("nope").is_none());
+    let url = OpenApi::server_relative_url("version", &json);
+    assert_eq!(url, format!("/openapi/v3/version?hash={}", json.hash));
+}
+
+/// Types of one custom resource over the built-in ones.
+struct Widgets(BuiltIn);
+
+impl Types for Widgets {
+    fn name_of(&self, _: &str, _: &str, kind: &str) -> Option<Arc<str>> {
+        Some(Arc::from(format!("com.example.v1.{kind}")))
+    }
+
+    fn docs(&self) -> Arc<Docs> {
+        self.0.docs()
+    }
+
+    fn mentioned(&self, name: &str) -> Vec<Arc<str>> {
+        match name {
+            "com.example.v1.WidgetList" => vec![Arc::from("com.example.v1.Widget")],
+            "com.example.v1.Widget" => vec![Arc::from("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta")],
+            other => self.0.mentioned(other),
+        }
+    }
+
+    fn definition(
+        &self,
+        name: &str,
+        dialect: Dialect,
+        own: Option<(&str, &str)>,
+        docs: &Docs,
+    ) -> Option<Value> {
+        match name.strip_prefix("com.example.v1.") {
+            Some(_) => Some(json!({"type": "object"})),
+            None => self.0.definition(name, dialect, own, docs),
+        }
+    }
+}
+
+#[test]
+fn custom_resources_have_documents_too() {
+    let resource = crate::discovery::ApiResource {
+        name: "widgets".into(),
+        singular: "widget".into(),
+        kind: "Widget".into(),
+        namespaced: true,
+        verbs: ["create", "get", "list", "patch", "watch"].map(Into::into).to_vec(),
+        short_names: Vec::new(),
+        categories: Vec::new(),
+        storage_version_hash: "".into(),
+        response: ("example.com".into(), "v1".into()),
+        subresources: Vec::new(),
+    };
+    let discovery = GroupVersion {
+        group: "example.com".into(),
+        version: "v1".into(),
+        group_priority: 1000,
+        version_priority: 100,
+        stale: false,
+        resources: vec![resource],
+    };
+    let types: Arc<dyn Types> = Arc::new(Widgets(BuiltIn::new(api::schema::schema())));
+    let base: Arc<dyn Types> = Arc::new(BuiltIn::new(api::schema::schema()));
+    let openapi = OpenApi::new(vec![Part { discovery, types, custom: true }], base);
+    let document = parsed(&openapi.v3_group_version("apis/example.com/v1").expect("a document"));
+    let list = &document["paths"]["/apis/example.com/v1/namespaces/{namespace}/widgets"]["get"];
+    assert_eq!(list["operationId"], "listExampleComV1NamespacedWidget");
+    assert_eq!(list["tags"], json!(["exampleCom_v1"]));
+    assert!(document["components"]["schemas"].get("com.example.v1.Widget").is_some());
+    assert!(
+        document["components"]["schemas"].get("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta").is_some()
+    );
+    assert!(
+        document["paths"].as_object().is_some_and(|paths| paths.keys().all(|path| !path.contains("watch")))
+    );
+    let all = parsed(&openapi.v2_json());
+    assert!(all["definitions"].get("com.example.v1.WidgetList").is_some());
+    assert!(all["definitions"].get("io.k8s.apimachinery.pkg.apis.meta.v1.APIVersions").is_some());
 }
