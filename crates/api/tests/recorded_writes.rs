@@ -68,8 +68,12 @@ fn replay(recording: &Value, file: &str, checked: &mut usize, wrong: &mut Vec<St
                 if metadata["name"].as_str().is_none_or(str::is_empty) {
                     continue;
                 }
-                let mut errors =
-                    names::validate_object_meta(&metadata, namespaced, kind.validate_name, &path);
+                let validate_meta = if kind.any_finalizer {
+                    names::validate_generic_object_meta
+                } else {
+                    names::validate_object_meta
+                };
+                let mut errors = validate_meta(&metadata, namespaced, kind.validate_name, &path);
                 errors.extend((kind.validate)(&new));
                 errors
             }

@@ -1,8 +1,30 @@
 //! VolumeAttributesClass.
 
+use crate::validation::storage::{parameters, provisioner};
+use crate::validation::values::same;
+use crate::value::Fields;
 use crate::{Kind, Scope};
+use machinery::Value;
+use machinery::field::{ErrorList, FieldError, Path};
 
 pub static KIND: Kind = Kind {
-    returns_deleted: true,
+    validate,
+    validate_update,
     ..Kind::new("storage.k8s.io", "v1", "VolumeAttributesClass", "volumeattributesclasses", Scope::Cluster)
 };
+
+fn validate(class: &Value) -> ErrorList {
+    let mut errors = provisioner(class.text("driverName"), &Path::new("driverName"));
+    errors.extend(parameters(class, true));
+    errors
+}
+
+fn validate_update(new: &Value, old: &Value) -> ErrorList {
+    let mut errors: ErrorList = ["driverName", "parameters"]
+        .into_iter()
+        .filter(|field| !same(new.field(field), old.field(field)))
+        .map(|field| FieldError::forbidden(&Path::new(field), format!("updates to {field} are forbidden.")))
+        .collect();
+    errors.extend(validate(new));
+    errors
+}

@@ -3,9 +3,13 @@
 pub mod admission_policy;
 pub mod admission_rule;
 pub mod checks;
+pub mod dump;
+pub mod flow_control;
 pub mod label_selector;
+pub mod node_labels;
 pub mod rbac;
 pub mod service;
 pub mod service_addresses;
+pub mod storage;
 pub mod values;
 pub mod webhook;
