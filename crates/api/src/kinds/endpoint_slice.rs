@@ -1,13 +1,20 @@
 //! EndpointSlice.
 
-use crate::value::Fields;
+use crate::validation::checks::{
+    PROTOCOLS, dns_label, dns_subdomain, endpoint_ip, immutable, legacy_ip, qualified_name, required_one_of,
+};
+use crate::value::{Fields, texts};
 use crate::{Kind, Scope};
-use machinery::Value;
+use machinery::field::{ErrorList, FieldError, Path};
+use machinery::{Value, meta, names};
 
 pub static KIND: Kind = Kind {
     default,
     prepare_create,
     prepare_update,
+    validate: |slice| validate(slice, None),
+    validate_update,
+    warnings,
     counts_generation: true,
     ..Kind::new("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", Scope::Namespaced)
 };
@@ -50,6 +57,158 @@ fn drop_deprecated_topology(slice: &mut Value, known_nodes: &[&str]) {
 
 fn topology_node(endpoint: &Value) -> &str {
     endpoint.field("deprecatedTopology").text(HOSTNAME_LABEL)
+}
+
+const MAX_ADDRESSES: usize = 100;
+const MAX_PORTS: usize = 20000;
+const MAX_ENDPOINTS: usize = 1000;
+const MAX_TOPOLOGY_LABELS: usize = 16;
+const MAX_HINTS: usize = 8;
+
+fn validate(slice: &Value, old: Option<&Value>) -> ErrorList {
+    let kind = slice.text("addressType");
+    let mut errors = required_one_of(&Path::new("addressType"), kind, &["FQDN", "IPv4", "IPv6"]);
+    errors.extend(validate_ports(slice.items("ports")));
+    // What older rules let in may stay.
+    if old.is_none_or(|old| old.items("endpoints") != slice.items("endpoints")) {
+        errors.extend(validate_endpoints(slice.items("endpoints"), kind));
+    }
+    errors
+}
+
+fn validate_update(new: &Value, old: &Value) -> ErrorList {
+    let mut errors = validate(new, Some(old));
+    errors.extend(immutable(&Path::new("addressType"), new.field("addressType"), old.field("addressType")));
+    errors
+}
+
+fn validate_endpoints(endpoints: &[Value], kind: &str) -> ErrorList {
+    let endpoints_path = Path::new("endpoints");
+    if endpoints.len() > MAX_ENDPOINTS {
+        return vec![FieldError::too_many(&endpoints_path, endpoints.len(), MAX_ENDPOINTS)];
+    }
+    let mut errors = Vec::new();
+    for (i, endpoint) in endpoints.iter().enumerate() {
+        let path = endpoints_path.index(i);
+        let addresses = endpoint.items("addresses");
+        let addresses_path = path.child("addresses");
+        if addresses.is_empty() {
+            errors.push(FieldError::required(&addresses_path, "must contain at least 1 address"));
+        } else if addresses.len() > MAX_ADDRESSES {
+            errors.push(FieldError::too_many(&addresses_path, addresses.len(), MAX_ADDRESSES));
+        }
+        for (i, address) in texts(addresses).enumerate() {
+            errors.extend(validate_address(address, kind, &addresses_path, i));
+        }
+        if let Some(node) = endpoint.opt_text("nodeName") {
+            errors.extend(dns_subdomain(&path.child("nodeName"), node));
+        }
+        if let Some(topology) = endpoint.entries("deprecatedTopology") {
+            let path = path.child("deprecatedTopology");
+            if topology.len() > MAX_TOPOLOGY_LABELS {
+                errors.push(FieldError::too_many(&path, topology.len(), MAX_TOPOLOGY_LABELS));
+            }
+            errors.extend(names::validate_labels(topology, &path));
+        }
+        if let Some(hostname) = endpoint.opt_text("hostname") {
+            errors.extend(dns_label(&path.child("hostname"), hostname));
+        }
+        errors.extend(validate_hints(endpoint.field("hints"), &path.child("hints")));
+    }
+    errors
+}
+
+fn validate_address(address: &str, kind: &str, path: &Path<'_>, i: usize) -> ErrorList {
+    let address_path = path.index(i);
+    let (problems, v6) = match kind {
+        "IPv4" => (legacy_ip(&address_path, address, &[]), false),
+        "IPv6" => (names::valid_ip(&address_path, address), true),
+        "FQDN" => return names::fully_qualified_domain_name(&address_path, address),
+        _ => return Vec::new(),
+    };
+    if !problems.is_empty() {
+        return problems;
+    }
+    let mut errors = Vec::new();
+    if names::parse_ip_sloppy(address).is_some_and(|ip| ip.is_ipv6() != v6) {
+        errors.push(FieldError::invalid_str(path, address, format!("must be an {kind} address")));
+    }
+    errors.extend(endpoint_ip(&address_path, address));
+    errors
+}
+
+fn validate_ports(ports: &[Value]) -> ErrorList {
+    let ports_path = Path::new("ports");
+    if ports.len() > MAX_PORTS {
+        return vec![FieldError::too_many(&ports_path, ports.len(), MAX_PORTS)];
+    }
+    let mut errors = Vec::new();
+    let mut seen = std::collections::HashSet::new();
+    for (i, port) in ports.iter().enumerate() {
+        let path = ports_path.index(i);
+        let name_path = path.child("name");
+        let name = port.text("name");
+        if !name.is_empty() {
+            errors.extend(dns_label(&name_path, name));
+        }
+        if !seen.insert(name) {
+            errors.push(FieldError::duplicate(&name_path, &name.into()));
+        }
+        errors.extend(required_one_of(&path.child("protocol"), port.text("protocol"), PROTOCOLS));
+        if let Some(protocol) = port.opt_text("appProtocol") {
+            errors.extend(qualified_name(&path.child("appProtocol"), protocol));
+        }
+    }
+    errors
+}
+
+fn validate_hints(hints: &Value, path: &Path<'_>) -> ErrorList {
+    let mut errors = Vec::new();
+    for (list, rule) in [("forZones", names::label_value as fn(&str) -> _), ("forNodes", node_name)] {
+        let items = hints.items(list);
+        let list_path = path.child(list);
+        if items.len() > MAX_HINTS {
+            errors.push(FieldError::too_many(&list_path, items.len(), MAX_HINTS));
+            return errors;
+        }
+        for (i, item) in items.iter().enumerate() {
+            let path = list_path.index(i);
+            let path = path.child("name");
+            let name = item.text("name");
+            if items[..i].iter().any(|other| other.text("name") == name) {
+                errors.push(FieldError::duplicate(&path, &name.into()));
+            }
+            errors
+                .extend(rule(name).into_iter().map(|message| FieldError::invalid_str(&path, name, message)));
+        }
+    }
+    errors
+}
+
+fn node_name(name: &str) -> Vec<String> {
+    names::dns_subdomain(name, false)
+}
+
+fn warnings(new: &Value, old: Option<&Value>) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if old.is_none() && new.text("addressType") == "FQDN" {
+        warnings.push("spec.addressType: FQDN endpoints are deprecated".to_owned());
+    }
+    let labels = meta::labels(new);
+    let managed_by = labels.and_then(|labels| labels.get("endpointslice.kubernetes.io/managed-by"));
+    let ours = ["endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io"];
+    if managed_by.and_then(Value::as_str).is_some_and(|by| ours.contains(&by)) {
+        return warnings;
+    }
+    let endpoints_path = Path::new("endpoints");
+    for (i, endpoint) in new.items("endpoints").iter().enumerate() {
+        let path = endpoints_path.index(i);
+        let path = path.child("addresses");
+        for (i, address) in texts(endpoint.items("addresses")).enumerate() {
+            warnings.extend(names::warnings_for_ip(&path.index(i), address));
+        }
+    }
+    warnings
 }
 
 #[cfg(test)]

@@ -1,12 +1,18 @@
 //! Event: one stored form, two faces. `v1` and `events.k8s.io/v1` are the same objects under other field names.
 
+use crate::validation::checks::{dns_subdomain, immutable, qualified_name};
 use crate::value::{Fields, is_zero};
 use crate::{Kind, Scope};
-use machinery::Value;
+use machinery::field::{ErrorList, FieldError, Path};
+use machinery::{Value, meta, names};
 use serde_json::json;
 
 pub static KIND: Kind = Kind {
     collects_dependents: false,
+    // Events of this group are taken under nearly any name.
+    validate_name: names::path_segment_name,
+    validate: |event| legacy_rules(event, "reportingComponent"),
+    validate_update: |new, _| legacy_rules(new, "reportingComponent"),
     create_on_update: true,
     ttl_seconds: Some(TTL_SECONDS),
     ..Kind::new("", "v1", "Event", "events", Scope::Namespaced)
@@ -14,6 +20,8 @@ pub static KIND: Kind = Kind {
 
 pub static EVENTS_KIND: Kind = Kind {
     collects_dependents: false,
+    validate: |event| validate_new(&to_core_v1(event.clone())),
+    validate_update: |new, old| validate_change(&to_core_v1(new.clone()), &to_core_v1(old.clone())),
     create_on_update: true,
     ttl_seconds: Some(TTL_SECONDS),
     ..Kind::new("events.k8s.io", "v1", "Event", "events", Scope::Namespaced)
@@ -86,6 +94,158 @@ fn empty(field: &str) -> Value {
         "reportingComponent" | "reportingInstance" => json!(""),
         _ => Value::Null,
     }
+}
+
+const MAX_TEXT: usize = 128;
+const MAX_NOTE: usize = 1024;
+
+/// What both groups ask of an event, given in its `v1` form.
+fn legacy_rules(event: &Value, controller_field: &str) -> ErrorList {
+    let namespace = meta::namespace(event);
+    let involved = event.field("involvedObject").text("namespace");
+    let is_new = event.has("eventTime");
+    let misplaced = match (is_new, involved) {
+        (false, "") => !matches!(namespace, "" | "default"),
+        (false, involved) => involved != namespace,
+        (true, "") => !matches!(namespace, "default" | "kube-system"),
+        (true, _) => false,
+    };
+    let mut errors = Vec::new();
+    if misplaced {
+        let path = Path::new("involvedObject");
+        let detail = "does not match event.namespace";
+        errors.push(FieldError::invalid_str(&path.child("namespace"), involved, detail));
+    }
+    if is_new {
+        let controller = event.text("reportingComponent");
+        let path = Path::new(controller_field);
+        if controller.is_empty() {
+            errors.push(FieldError::required(&path, ""));
+        }
+        errors.extend(qualified_name(&path, controller));
+        let limits = [
+            ("reportingInstance", MAX_TEXT),
+            ("action", MAX_TEXT),
+            ("reason", MAX_TEXT),
+            ("message", MAX_NOTE),
+        ];
+        for (field, limit) in limits {
+            let path = Path::new(field);
+            let text = event.text(field);
+            if text.is_empty() && field != "message" {
+                errors.push(FieldError::required(&path, ""));
+            }
+            if text.len() > limit {
+                let detail = format!("can have at most {limit} characters");
+                errors.push(FieldError::invalid_str(&path, "", detail));
+            }
+        }
+    }
+    errors.extend(dns_subdomain(&Path::new("namespace"), namespace));
+    errors
+}
+
+/// The stricter rules of `events.k8s.io` for new events.
+fn validate_new(event: &Value) -> ErrorList {
+    let mut errors = legacy_rules(event, "reportingController");
+    errors.extend(validate_series(event));
+    if !event.has("eventTime") {
+        errors.push(FieldError::required(&Path::new("eventTime"), ""));
+    }
+    let kind = event.text("type");
+    let refuse = |field: &str, detail: String| FieldError::invalid_str(&Path::new(field), "", detail);
+    if !matches!(kind, "Normal" | "Warning") {
+        errors.push(refuse("type", format!("has invalid value: {kind}")));
+    }
+    let source = event.field("source");
+    let unwanted = [
+        (event.has("firstTimestamp"), "firstTimestamp"),
+        (event.has("lastTimestamp"), "lastTimestamp"),
+        (event.int("count") != 0, "count"),
+        (!source.text("component").is_empty() || !source.text("host").is_empty(), "source"),
+    ];
+    let unwanted = unwanted.iter().filter(|(set, _)| *set);
+    errors.extend(unwanted.map(|(_, field)| refuse(field, "needs to be unset".to_owned())));
+    errors
+}
+
+/// Of an event of `events.k8s.io`, only its series may change.
+fn validate_change(new: &Value, old: &Value) -> ErrorList {
+    let mut errors = legacy_rules(new, "reportingController");
+    if new.field("series") != old.field("series") {
+        errors.extend(validate_series(new));
+    }
+    const FIELDS: &[&str] = &[
+        "involvedObject",
+        "reason",
+        "message",
+        "source",
+        "firstTimestamp",
+        "lastTimestamp",
+        "count",
+        "reason",
+        "type",
+        "eventTime",
+        "action",
+        "related",
+        "reportingController",
+        "reportingInstance",
+    ];
+    for field in FIELDS {
+        let stored = if *field == "reportingController" { "reportingComponent" } else { field };
+        let (value, before) = (new.field(stored), old.field(stored));
+        if is_zero(value) && is_zero(before) {
+            continue;
+        }
+        let mut refused = immutable(&Path::new(field), value, before);
+        for error in &mut refused {
+            error.value = show(field, value).or(error.value.take());
+        }
+        errors.extend(refused);
+    }
+    errors
+}
+
+/// Structs are shown under Go's field names, all of them.
+fn show(field: &str, value: &Value) -> Option<String> {
+    const REFERENCE: &[(&str, &str)] = &[
+        ("Kind", "kind"),
+        ("Namespace", "namespace"),
+        ("Name", "name"),
+        ("UID", "uid"),
+        ("APIVersion", "apiVersion"),
+        ("ResourceVersion", "resourceVersion"),
+        ("FieldPath", "fieldPath"),
+    ];
+    const SOURCE: &[(&str, &str)] = &[("Component", "component"), ("Host", "host")];
+    let fields = match field {
+        "involvedObject" => REFERENCE,
+        "related" if !value.is_null() => REFERENCE,
+        "source" => SOURCE,
+        "reason" | "message" | "type" | "action" | "reportingController" | "reportingInstance" => {
+            return Some(machinery::field::show_str(value.as_str().unwrap_or("")));
+        }
+        "count" => return Some(value.as_i64().unwrap_or(0).to_string()),
+        _ => return None,
+    };
+    let shown: Vec<String> =
+        fields.iter().map(|(name, key)| format!("{name:?}:{}", json!(value.text(key)))).collect();
+    Some(format!("{{{}}}", shown.join(",")))
+}
+
+fn validate_series(event: &Value) -> ErrorList {
+    let series = event.field("series");
+    let mut errors = Vec::new();
+    if series.is_null() {
+        return errors;
+    }
+    if series.int("count") < 2 {
+        errors.push(FieldError::invalid_str(&Path::new("series.count"), "", "should be at least 2"));
+    }
+    if !series.has("lastObservedTime") {
+        errors.push(FieldError::required(&Path::new("series.lastObservedTime"), ""));
+    }
+    errors
 }
 
 #[cfg(test)]

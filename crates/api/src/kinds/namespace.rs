@@ -1,9 +1,10 @@
 //! Namespace. Its two-phase deletion is the registry's.
 
-use crate::value::Fields;
+use crate::value::{Fields, texts};
 use crate::{Kind, Scope};
 use machinery::Value;
-use machinery::meta;
+use machinery::field::{ErrorList, FieldError, Path};
+use machinery::{meta, names};
 use serde_json::json;
 
 pub static KIND: Kind = Kind {
@@ -11,9 +12,13 @@ pub static KIND: Kind = Kind {
     default,
     prepare_create,
     prepare_update,
+    validate_name: names::dns_label,
     canonicalize: label_with_name,
     held: |namespace| !namespace.field("spec").items("finalizers").is_empty(),
     mark_deleting,
+    validate,
+    validate_update: |new, _| validate(new),
+    validate_status_update,
     ..Kind::new("", "v1", "Namespace", "namespaces", Scope::Cluster)
 };
 
@@ -68,6 +73,42 @@ fn mark_deleting(namespace: &mut Value) {
 /// Before a write to the `finalize` subresource: finalizers come in, status stays.
 pub fn prepare_finalize(new: &mut Value, old: &Value) {
     crate::kind::keep_status(new, old);
+}
+
+fn validate(namespace: &Value) -> ErrorList {
+    let path = Path::new("spec");
+    let path = path.child("finalizers");
+    let finalizers = namespace.field("spec").items("finalizers");
+    texts(finalizers).flat_map(|finalizer| validate_finalizer(finalizer, &path)).collect()
+}
+
+fn validate_finalizer(finalizer: &str, path: &Path<'_>) -> ErrorList {
+    let mut errors = names::validate_finalizer_name(finalizer, path);
+    errors.extend(names::validate_standard_finalizer(finalizer, path));
+    errors
+}
+
+/// A write to the `finalize` subresource.
+pub fn validate_finalize(new: &Value, _: &Value) -> ErrorList {
+    let path = Path::new("spec");
+    let path = path.child("finalizers");
+    let finalizers = texts(new.field("spec").items("finalizers")).enumerate();
+    finalizers.flat_map(|(i, finalizer)| validate_finalizer(finalizer, &path.index(i))).collect()
+}
+
+fn validate_status_update(new: &Value, _: &Value) -> ErrorList {
+    let (expected, when) = match meta::deletion_timestamp(new) {
+        None => ("Active", "empty"),
+        Some(_) => ("Terminating", "not empty"),
+    };
+    let phase = new.field("status").text("phase");
+    if phase == expected {
+        return Vec::new();
+    }
+    let path = Path::new("status");
+    let detail = format!("may only be '{expected}' if `deletionTimestamp` is {when}");
+    // Kubernetes reports this field with a capital P.
+    vec![FieldError::invalid_str(&path.child("Phase"), phase, detail)]
 }
 
 #[cfg(test)]

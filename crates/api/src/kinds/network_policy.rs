@@ -1,12 +1,18 @@
 //! NetworkPolicy.
 
-use crate::value::Fields;
+use crate::validation::checks::{invalid_each, legacy_cidr, one_of, port_number};
+use crate::validation::label_selector::validate_label_selector;
+use crate::value::{Fields, texts};
 use crate::{Kind, Scope};
-use machinery::Value;
+use machinery::field::{ErrorList, FieldError, Path};
+use machinery::{Value, names};
 use serde_json::json;
 
 pub static KIND: Kind = Kind {
     default,
+    validate: |policy| validate(policy, &Allowed::default()),
+    validate_update: |new, old| validate(new, &Allowed::by(old)),
+    warnings: |new, _| warnings(new),
     counts_generation: true,
     ..Kind::new("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", Scope::Namespaced)
 };
@@ -25,4 +31,166 @@ fn default(policy: &mut Value) {
             if spec.items("egress").is_empty() { json!(["Ingress"]) } else { json!(["Ingress", "Egress"]) };
         spec.set("policyTypes", types);
     }
+}
+
+/// A direction's rules and the name of their peers.
+const DIRECTIONS: [(&str, &str); 2] = [("ingress", "from"), ("egress", "to")];
+
+/// What an update may keep although today's rules refuse it.
+#[derive(Default)]
+struct Allowed<'a> {
+    cidrs: Vec<&'a str>,
+    bad_label_values: bool,
+}
+
+impl<'a> Allowed<'a> {
+    fn by(old: &'a Value) -> Self {
+        let spec = old.field("spec");
+        let selector = spec.field("podSelector");
+        let bad_label_values = !validate_label_selector(selector, false, &Path::ROOT).is_empty();
+        let cidrs = blocks(spec).flat_map(|(_, _, _, block)| {
+            std::iter::once(block.text("cidr")).chain(texts(block.items("except")))
+        });
+        Self { cidrs: cidrs.collect(), bad_label_values }
+    }
+}
+
+/// Every address block with its direction, rule and peer.
+fn blocks(spec: &Value) -> impl Iterator<Item = ((&'static str, &'static str), usize, usize, &Value)> {
+    DIRECTIONS.into_iter().flat_map(move |(direction, peers)| {
+        spec.items(direction).iter().enumerate().flat_map(move |(i, rule)| {
+            let each = rule.items(peers).iter().enumerate();
+            let blocks = each.filter(|(_, peer)| peer.has("ipBlock"));
+            blocks.map(move |(j, peer)| ((direction, peers), i, j, peer.field("ipBlock")))
+        })
+    })
+}
+
+fn validate(policy: &Value, allowed: &Allowed<'_>) -> ErrorList {
+    let spec = policy.field("spec");
+    let path = Path::new("spec");
+    let selector_path = path.child("podSelector");
+    let mut errors =
+        validate_label_selector(spec.field("podSelector"), allowed.bad_label_values, &selector_path);
+    for (direction, peers) in DIRECTIONS {
+        let rules_path = path.child(direction);
+        for (i, rule) in spec.items(direction).iter().enumerate() {
+            let path = rules_path.index(i);
+            let ports_path = path.child("ports");
+            for (i, port) in rule.items("ports").iter().enumerate() {
+                errors.extend(validate_port(port, &ports_path.index(i)));
+            }
+            let peers_path = path.child(peers);
+            for (i, peer) in rule.items(peers).iter().enumerate() {
+                errors.extend(validate_peer(peer, allowed, &peers_path.index(i)));
+            }
+        }
+    }
+    let types = spec.items("policyTypes");
+    let types_path = path.child("policyTypes");
+    if types.len() > 2 {
+        let detail = "may not specify more than two policyTypes";
+        errors.push(FieldError::invalid(&types_path, spec.field("policyTypes"), detail));
+        return errors;
+    }
+    for (i, kind) in texts(types).enumerate() {
+        errors.extend(one_of(&types_path.index(i), kind, &["Ingress", "Egress"]));
+    }
+    errors
+}
+
+fn validate_port(port: &Value, path: &Path<'_>) -> ErrorList {
+    let mut errors = Vec::new();
+    if let Some(protocol) = port.opt_text("protocol") {
+        errors.extend(one_of(&path.child("protocol"), protocol, &["TCP", "UDP", "SCTP"]));
+    }
+    let port_path = path.child("port");
+    let end_path = path.child("endPort");
+    let end = port.opt_int("endPort");
+    let refuse = |shown: i64, detail: &str| FieldError::invalid_shown(&end_path, shown.to_string(), detail);
+    match port.field("port") {
+        Value::Null => {
+            errors.extend(end.map(|end| refuse(end, "may not be specified when `port` is not specified")));
+        }
+        Value::String(name) => {
+            errors.extend(end.map(|end| refuse(end, "may not be specified when `port` is non-numeric")));
+            errors.extend(invalid_each(&port_path, name, names::port_name(name)));
+        }
+        number => {
+            let number = number.as_i64().unwrap_or(0);
+            errors.extend(port_number(&port_path, number));
+            if let Some(end) = end {
+                if end < number {
+                    errors.push(refuse(number, "must be greater than or equal to `port`"));
+                }
+                errors.extend(port_number(&end_path, end));
+            }
+        }
+    }
+    errors
+}
+
+fn validate_peer(peer: &Value, allowed: &Allowed<'_>, path: &Path<'_>) -> ErrorList {
+    let mut errors = Vec::new();
+    let mut kinds = 0;
+    for field in ["podSelector", "namespaceSelector"] {
+        if peer.has(field) {
+            kinds += 1;
+            let selector = peer.field(field);
+            errors.extend(validate_label_selector(selector, allowed.bad_label_values, &path.child(field)));
+        }
+    }
+    let block = peer.field("ipBlock");
+    if !block.is_null() {
+        kinds += 1;
+        errors.extend(validate_block(block, allowed, &path.child("ipBlock")));
+    }
+    if kinds == 0 {
+        errors.push(FieldError::required(path, "must specify a peer"));
+    } else if kinds > 1 && !block.is_null() {
+        errors.push(FieldError::forbidden(path, "may not specify both ipBlock and another peer"));
+    }
+    errors
+}
+
+fn validate_block(block: &Value, allowed: &Allowed<'_>, path: &Path<'_>) -> ErrorList {
+    let text = block.text("cidr");
+    let cidr_path = path.child("cidr");
+    if text.is_empty() {
+        return vec![FieldError::required(&cidr_path, "")];
+    }
+    let mut errors = legacy_cidr(&cidr_path, text, &allowed.cidrs);
+    let Some(cidr) = names::parse_cidr_sloppy(text) else {
+        return errors;
+    };
+    let except_path = path.child("except");
+    for (i, text) in texts(block.items("except")).enumerate() {
+        let path = except_path.index(i);
+        errors.extend(legacy_cidr(&path, text, &allowed.cidrs));
+        if let Some(except) = names::parse_cidr_sloppy(text)
+            && (!cidr.contains(except.network()) || cidr.prefix >= except.prefix)
+        {
+            errors.push(FieldError::invalid_str(&path, text, "must be a strict subset of `cidr`"));
+        }
+    }
+    errors
+}
+
+fn warnings(policy: &Value) -> Vec<String> {
+    let spec = policy.field("spec");
+    let path = Path::new("spec");
+    let mut warnings = Vec::new();
+    for ((direction, peers), i, j, block) in blocks(spec) {
+        let path = path.child(direction);
+        let path = path.index(i);
+        let path = path.child(peers);
+        let path = path.index(j);
+        let path = path.child("ipBlock");
+        warnings.extend(names::warnings_for_cidr(&path.child("cidr"), block.text("cidr")));
+        let except_path = path.child("except");
+        for (k, except) in texts(block.items("except")).enumerate() {
+            warnings.extend(names::warnings_for_cidr(&except_path.index(k), except));
+        }
+    }
+    warnings
 }

@@ -1,10 +1,12 @@
 //! Secret.
 
+use crate::validation::checks::immutable;
 use crate::value::Fields;
 use crate::{Kind, Scope};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use machinery::Value;
+use machinery::field::{ErrorList, FieldError, Path};
+use machinery::{Value, meta, names};
 
 pub static KIND: Kind = Kind {
     default,
@@ -12,6 +14,8 @@ pub static KIND: Kind = Kind {
         let kind = old.text("type").to_owned();
         new.default_if_zero("type", kind);
     },
+    validate,
+    validate_update,
     ..Kind::new("", "v1", "Secret", "secrets", Scope::Namespaced)
 };
 
@@ -34,6 +38,116 @@ fn fold_string_data(secret: &mut Value) {
     }
 }
 
+/// Secrets and config maps may hold a mebibyte.
+pub const MAX_SIZE: usize = 1024 * 1024;
+const REDACTED: &str = "<secret contents redacted>";
+const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
+
+/// How many bytes base64 text stands for.
+pub fn decoded_length(text: &str) -> usize {
+    text.len() / 4 * 3 - text.bytes().rev().take_while(|byte| *byte == b'=').count().min(text.len() / 4 * 3)
+}
+
+fn validate(secret: &Value) -> ErrorList {
+    let path = Path::new("data");
+    let data = secret.field("data");
+    let mut errors = Vec::new();
+    let mut size = 0;
+    for (key, value) in secret.entries("data").into_iter().flatten() {
+        let messages = names::config_map_key(key);
+        errors.extend(messages.into_iter().map(|m| FieldError::invalid_str(&path.key(key), key, m)));
+        size += decoded_length(value.as_str().unwrap_or(""));
+    }
+    if size > MAX_SIZE {
+        errors.push(FieldError::too_long(&path, MAX_SIZE));
+    }
+    let required = |key: &str| FieldError::required(&path.key(key), "");
+    let has = |key: &str| data.get(key).is_some();
+    match secret.text("type") {
+        "kubernetes.io/service-account-token" => {
+            if meta::annotation(secret, ACCOUNT_NAME).unwrap_or("").is_empty() {
+                let metadata = Path::new("metadata");
+                let annotations = metadata.child("annotations");
+                errors.push(FieldError::required(&annotations.key(ACCOUNT_NAME), ""));
+            }
+        }
+        "kubernetes.io/dockercfg" => errors.extend(docker_config(data, ".dockercfg", &path)),
+        "kubernetes.io/dockerconfigjson" => errors.extend(docker_config(data, ".dockerconfigjson", &path)),
+        "kubernetes.io/basic-auth" if !has("username") && !has("password") => {
+            errors.extend(["username", "password"].map(required));
+        }
+        "kubernetes.io/ssh-auth" if data.text("ssh-privatekey").is_empty() => {
+            errors.push(required("ssh-privatekey"));
+        }
+        "kubernetes.io/tls" => {
+            errors.extend(["tls.crt", "tls.key"].into_iter().filter(|key| !has(key)).map(required));
+        }
+        _ => {}
+    }
+    errors
+}
+
+/// Credentials of registries: a JSON object.
+fn docker_config(data: &Value, key: &str, path: &Path<'_>) -> Option<FieldError> {
+    let Some(text) = data.opt_text(key) else {
+        return Some(FieldError::required(&path.key(key), ""));
+    };
+    let bytes = STANDARD.decode(text).unwrap_or_default();
+    let problem = match serde_json::from_slice::<Value>(&bytes) {
+        Ok(Value::Object(_) | Value::Null) => return None,
+        Ok(other) => {
+            let kind = match other {
+                Value::Array(_) => "array",
+                Value::String(_) => "string",
+                Value::Bool(_) => "bool",
+                _ => "number",
+            };
+            format!("json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}")
+        }
+        Err(error) if error.is_eof() => "unexpected end of JSON input".to_owned(),
+        Err(error) => {
+            let at = error.column().saturating_sub(1);
+            match bytes.get(at) {
+                Some(byte) => format!(
+                    "invalid character '{}' looking for beginning of value",
+                    char::from(*byte).escape_default()
+                ),
+                None => "unexpected end of JSON input".to_owned(),
+            }
+        }
+    };
+    Some(FieldError::invalid_str(&path.key(key), REDACTED, problem))
+}
+
+fn validate_update(new: &Value, old: &Value) -> ErrorList {
+    let mut errors = immutable(&Path::new("type"), new.field("type"), old.field("type"));
+    errors.extend(frozen(new, old, &["data"]));
+    errors.extend(validate(new));
+    errors
+}
+
+/// What `immutable: true` forbids; also of config maps.
+pub fn frozen(new: &Value, old: &Value, fields: &[&str]) -> ErrorList {
+    if !old.flag("immutable") {
+        return Vec::new();
+    }
+    let mut errors = Vec::new();
+    let mut refuse = |field: &str| {
+        let detail = "field is immutable when `immutable` is set";
+        errors.push(FieldError::forbidden(&Path::new(field), detail));
+    };
+    if !new.flag("immutable") {
+        refuse("immutable");
+    }
+    let empty = serde_json::Map::new();
+    for field in fields {
+        if new.entries(field).unwrap_or(&empty) != old.entries(field).unwrap_or(&empty) {
+            refuse(field);
+        }
+    }
+    errors
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,5 +158,53 @@ mod tests {
         let mut secret = json!({"data": {"a": "eA==", "b": "eQ=="}, "stringData": {"a": "hi", "c": ""}});
         default(&mut secret);
         assert_eq!(secret, json!({"type": "Opaque", "data": {"a": "aGk=", "b": "eQ==", "c": ""}}));
+    }
+
+    #[test]
+    fn types_require_their_data() {
+        let cases = [
+            (
+                json!({"type": "kubernetes.io/tls", "data": {"tls.crt": ""}}),
+                vec!["data[tls.key]: Required value"],
+            ),
+            (
+                json!({"type": "kubernetes.io/basic-auth"}),
+                vec!["data[username]: Required value", "data[password]: Required value"],
+            ),
+            (
+                json!({"type": "kubernetes.io/dockerconfigjson", "data": {".dockerconfigjson": "e30="}}),
+                vec![],
+            ),
+            (
+                json!({"type": "kubernetes.io/dockerconfigjson", "data": {".dockerconfigjson": ""}}),
+                vec![
+                    r#"data[.dockerconfigjson]: Invalid value: "<secret contents redacted>": unexpected end of JSON input"#,
+                ],
+            ),
+            (
+                json!({"type": "kubernetes.io/service-account-token"}),
+                vec!["metadata.annotations[kubernetes.io/service-account.name]: Required value"],
+            ),
+        ];
+        for (secret, want) in cases {
+            let got: Vec<String> = validate(&secret).iter().map(ToString::to_string).collect();
+            assert_eq!(got, want);
+        }
+    }
+
+    #[test]
+    fn immutable_secrets_stay() {
+        let old = json!({"type": "Opaque", "immutable": true, "data": {"a": ""}});
+        let new = json!({"type": "Opaque", "data": {"b": ""}});
+        let got: Vec<String> = validate_update(&new, &old).iter().map(|error| error.field.clone()).collect();
+        assert_eq!(got, ["immutable", "data"]);
+        assert!(validate_update(&old, &old).is_empty());
+    }
+
+    #[test]
+    fn decoded_lengths() {
+        for (text, length) in [("", 0), ("eA==", 1), ("eHk=", 2), ("eHl6", 3), ("=", 0)] {
+            assert_eq!(decoded_length(text), length);
+        }
     }
 }

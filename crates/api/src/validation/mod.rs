@@ -8,6 +8,7 @@ pub mod flow_control;
 pub mod label_selector;
 pub mod node_labels;
 pub mod rbac;
+pub mod resource_names;
 pub mod service;
 pub mod service_addresses;
 pub mod storage;
