@@ -11,8 +11,17 @@ use crate::schema::SchemaRef;
 use serde_json::{Map, Value};
 use std::sync::LazyLock;
 
+/// An object in another version of its kind, with that version's type.
+pub struct Converted<'a> {
+    pub object: Value,
+    pub schema: Option<SchemaRef<'a>>,
+}
+
+/// Brings an object to another `apiVersion` of its kind; `None` where that version is not served.
+pub type Convert<'a> = dyn Fn(&Value, &str) -> Option<Converted<'a>> + 'a;
+
 /// What a write is and through which door it comes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Context<'a> {
     /// The type of the objects; `None` deduces it from the values (custom resources without a schema).
     pub schema: Option<SchemaRef<'a>>,
@@ -26,8 +35,9 @@ pub struct Context<'a> {
     pub manager: &'a str,
     /// Now, as RFC 3339 in UTC with seconds.
     pub now: &'a str,
-    /// Versions of this kind that are served; entries of others are dropped. Empty: all are kept.
-    pub versions: &'a [&'a str],
+    /// For managers that speak another version of the kind. Entries of versions that are not served are dropped.
+    /// `None`: fields have the same paths in every version.
+    pub convert: Option<&'a Convert<'a>>,
 }
 
 static NOTHING: LazyLock<Value> = LazyLock::new(|| Value::Object(Map::new()));
@@ -70,7 +80,7 @@ pub fn update(live: Option<&Value>, new: &mut Value, context: &Context<'_>) {
     }
     let comparison = compare(context.ty(), live.unwrap_or(&NOTHING), new, true);
     let comparison = filtered(comparison, context.reset);
-    if comparison.is_empty() && unchanged_source && all_known(stored, context) {
+    if comparison.is_empty() && unchanged_source && one_version(stored, context) {
         managed::store(new, stored.cloned().unwrap_or_default());
         return;
     }
@@ -78,16 +88,15 @@ pub fn update(live: Option<&Value>, new: &mut Value, context: &Context<'_>) {
         .or_else(|| stored.map(|entries| managed::decode(entries).unwrap_or_default()))
         .unwrap_or_default();
     let identity = Identity::new(context.manager, false, context.api_version, context.subresource);
-    record_update(&mut managers, &comparison, identity, context);
+    let versions = Versions::new(live.unwrap_or(&NOTHING), new, comparison, context);
+    record_update(&mut managers, versions, identity, context);
     managed::store(new, managed::encode(managers));
 }
 
-/// Whether every stored entry is of a version that is served.
-fn all_known(stored: Option<&Vec<Value>>, context: &Context<'_>) -> bool {
-    let known = |entry: &Value| {
-        entry.get("apiVersion").and_then(Value::as_str).is_some_and(|v| context.versions.contains(&v))
-    };
-    context.versions.is_empty() || stored.into_iter().flatten().all(known)
+/// Whether every stored entry is of the version that the request speaks.
+fn one_version(stored: Option<&Vec<Value>>, context: &Context<'_>) -> bool {
+    let same = |entry: &Value| entry.get("apiVersion").and_then(Value::as_str) == Some(context.api_version);
+    context.convert.is_none() || stored.into_iter().flatten().all(same)
 }
 
 pub(super) fn filtered(comparison: Comparison, reset: &Reset) -> Comparison {
@@ -98,22 +107,56 @@ pub(super) fn filtered(comparison: Comparison, reset: &Reset) -> Comparison {
     }
 }
 
+/// What changed, in every version that a manager speaks.
+pub(super) struct Versions<'v, 'a> {
+    old: &'v Value,
+    new: &'v Value,
+    context: &'v Context<'a>,
+    /// By `apiVersion`, the request's own first; `None` for versions that are not served.
+    known: Vec<(String, Option<Comparison>)>,
+}
+
+impl<'v, 'a> Versions<'v, 'a> {
+    pub fn new(old: &'v Value, new: &'v Value, comparison: Comparison, context: &'v Context<'a>) -> Self {
+        Self { old, new, context, known: vec![(context.api_version.to_owned(), Some(comparison))] }
+    }
+
+    /// What the request itself changed.
+    pub fn own(&self) -> &Comparison {
+        static EMPTY: LazyLock<Comparison> = LazyLock::new(Comparison::default);
+        self.known[0].1.as_ref().unwrap_or(&EMPTY)
+    }
+
+    pub fn of(&mut self, api_version: &str) -> Option<&Comparison> {
+        let Some(convert) = self.context.convert else {
+            return self.known[0].1.as_ref();
+        };
+        let at = match self.known.iter().position(|(v, _)| v == api_version) {
+            Some(at) => at,
+            None => {
+                let (old, new) = (convert(self.old, api_version), convert(self.new, api_version));
+                let comparison = old.zip(new).map(|(old, new)| {
+                    let ty = new.schema.map_or(Type::Deduced, Type::Known);
+                    filtered(compare(ty, &old.object, &new.object, true), self.context.reset)
+                });
+                self.known.push((api_version.to_owned(), comparison));
+                self.known.len() - 1
+            }
+        };
+        self.known[at].1.as_ref()
+    }
+}
+
 /// Takes changed fields from the others and gives them to who changed them.
 pub(super) fn record_update(
     managers: &mut Vec<Managed>,
-    comparison: &Comparison,
+    mut versions: Versions<'_, '_>,
     identity: Identity,
     context: &Context<'_>,
 ) {
-    let changed = comparison.modified.union(&comparison.added);
-    drop_unknown_versions(managers, context);
-    let lost = changed.union(&comparison.removed);
-    for manager in managers.iter_mut() {
-        let left = manager.set.difference(&lost);
-        manager.set_fields(left);
-    }
-    managers.retain(|m| !m.set.is_empty());
-    let won = changed.difference(&STRIPPED);
+    take_from(managers, &mut versions);
+    let own = versions.own();
+    let won = own.modified.union(&own.added).difference(&STRIPPED);
     if !won.is_empty() {
         match managers.iter_mut().find(|m| m.identity == identity) {
             Some(manager) => {
@@ -133,10 +176,22 @@ pub(super) fn record_update(
     managed::cap(managers);
 }
 
-pub(super) fn drop_unknown_versions(managers: &mut Vec<Managed>, context: &Context<'_>) {
-    if !context.versions.is_empty() {
-        managers.retain(|m| context.versions.contains(&m.api_version.as_str()));
-    }
+/// Managers lose what changed or went; who has nothing left goes.
+pub(super) fn take_from(managers: &mut Vec<Managed>, versions: &mut Versions<'_, '_>) {
+    managers.retain_mut(|manager| {
+        let Some(comparison) = versions.of(&manager.api_version) else {
+            return false;
+        };
+        if !comparison.is_empty() {
+            let left = manager
+                .set
+                .difference(&comparison.modified)
+                .difference(&comparison.added)
+                .difference(&comparison.removed);
+            manager.set_fields(left);
+        }
+        !manager.set.is_empty()
+    });
 }
 
 /// Before the write: if old and new differ in the times of managedFields only, the old times come back, so that

@@ -16,7 +16,7 @@ mod strip;
 mod types;
 mod walk;
 
-pub use manager::{Context, restore_times, update};
+pub use manager::{Context, Convert, Converted, restore_times, update};
 pub use path::{PathElement, PathElementError};
 pub use reset::Reset;
 pub use server_side::{ApplyError, Conflict, apply};

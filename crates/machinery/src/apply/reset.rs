@@ -1,8 +1,7 @@
 //! Fields that a door resets, and that nobody comes to own through it: status at the main door, all but status at
 //! the status door.
 
-use super::path::PathElement;
-use super::set::{Entry, FieldSet};
+use super::set::FieldSet;
 use serde_json::Value;
 
 /// What a door lets through.
@@ -12,8 +11,6 @@ pub enum Reset {
     Nothing,
     /// Everything but these fields and what is below them.
     Exclude(FieldSet),
-    /// Only these paths and what is below them; `*` stands for any item.
-    Only(&'static [&'static [&'static str]]),
 }
 
 impl Reset {
@@ -30,13 +27,6 @@ impl Reset {
             ("", "certificates.k8s.io", "podcertificaterequests") => Reset::Nothing,
             ("", _, _) if has_status => exclude(&[&["status"]]),
             ("finalize", "", "namespaces") => exclude(&[&["status"]]),
-            ("ephemeralcontainers", "", "pods") => Reset::Only(&[&["spec", "ephemeralContainers"]]),
-            ("resize", "", "pods") => Reset::Only(&[
-                &["spec", "containers", "*", "resources"],
-                &["spec", "containers", "*", "resizePolicy"],
-                &["spec", "initContainers", "*", "resources"],
-                &["spec", "initContainers", "*", "resizePolicy"],
-            ]),
             ("status", "apps", "deployments") => exclude(&[&["spec"], &["metadata", "labels"]]),
             ("status", "", "pods") => {
                 exclude(&[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]])
@@ -62,7 +52,6 @@ impl Reset {
         match self {
             Reset::Nothing => set,
             Reset::Exclude(excluded) => set.recursive_difference(excluded),
-            Reset::Only(paths) => only(&set, paths),
         }
     }
 }
@@ -84,26 +73,6 @@ fn resets_metadata(group: &str, resource: &str) -> bool {
             | "storage.k8s.io"
             | "storagemigration.k8s.io"
     ) || (group == "networking.k8s.io" && resource == "servicecidrs")
-}
-
-/// Keeps what the patterns name: everything on the way and everything below.
-fn only(set: &FieldSet, patterns: &[&[&str]]) -> FieldSet {
-    if patterns.iter().any(|p| p.is_empty()) {
-        return set.clone();
-    }
-    let matches = |element: &PathElement, step: &str| {
-        step == "*" || matches!(element, PathElement::Field(name) if name.as_ref() == step)
-    };
-    let entries = set.entries.iter().filter_map(|entry| {
-        let below: Vec<&[&str]> =
-            patterns.iter().filter(|p| matches(&entry.element, p[0])).map(|p| &p[1..]).collect();
-        (!below.is_empty()).then(|| Entry {
-            element: entry.element.clone(),
-            member: entry.member,
-            children: only(&entry.children, &below),
-        })
-    });
-    FieldSet { entries: entries.filter(|e| e.member || !e.children.is_empty()).collect() }
 }
 
 /// Whether a request's managedFields ask to forget all managers: an empty list, or one empty entry.

@@ -3,7 +3,7 @@
 use super::LAST_APPLIED;
 use super::compare::compare;
 use super::managed::{self, Identity, Managed};
-use super::manager::{Context, drop_unknown_versions, filtered, record_update};
+use super::manager::{Context, Versions, filtered, record_update, take_from};
 use super::merge::merge;
 use super::path::PathElement;
 use super::set::FieldSet;
@@ -95,9 +95,11 @@ pub fn apply(
     }
     let ty = context.ty();
     if managers.is_empty() && live.is_some() {
-        let before = compare(ty, &Value::Object(Map::new()), &base, true);
+        let nothing = Value::Object(Map::new());
+        let before = filtered(compare(ty, &nothing, &base, true), context.reset);
         let identity = Identity::new("before-first-apply", false, context.api_version, context.subresource);
-        record_update(&mut managers, &filtered(before, context.reset), identity, context);
+        let versions = Versions::new(&nothing, &base, before, context);
+        record_update(&mut managers, versions, identity, context);
     }
     if applied.get("metadata").and_then(|m| m.get("managedFields")).is_some_and(Value::is_array) {
         return Err(ApplyError::BadRequest("metadata.managedFields must be nil".to_owned()));
@@ -167,7 +169,6 @@ fn merge_and_record(
     context: &Context<'_>,
 ) -> Merged {
     let ty = context.ty();
-    drop_unknown_versions(&mut managers, context);
     let identity = Identity::new(context.manager, true, context.api_version, context.subresource);
     let mut merged = merge(ty, Some(base), Some(applied)).unwrap_or_else(|| Value::Object(Map::new()));
     let set = context.reset.filter(to_field_set(ty, applied));
@@ -183,26 +184,14 @@ fn merge_and_record(
         merged = prune(ty, &merged, &last.set, &managers, &own.set);
     }
     let comparison = filtered(compare(ty, base, &merged, false), context.reset);
-    let changed = comparison.modified.union(&comparison.added);
-    let mut conflicts = Vec::new();
-    let mut losers: Vec<&Managed> = managers.iter().filter(|m| m.set.intersects(&changed)).collect();
-    losers.sort_by(|a, b| a.identity.cmp(&b.identity));
+    let mut versions = Versions::new(base, &merged, comparison, context);
     if !force {
-        for manager in losers {
-            manager.set.intersection(&changed).for_each(|path| {
-                conflicts.push((manager.identity.show(), path.iter().map(|e| (*e).clone()).collect()));
-            });
-        }
+        let conflicts = find_conflicts(&managers, &mut versions);
         if !conflicts.is_empty() {
             return Err(conflicts);
         }
     }
-    let lost = changed.union(&comparison.removed);
-    for manager in &mut managers {
-        let left = manager.set.difference(&lost);
-        manager.set_fields(left);
-    }
-    managers.retain(|m| !m.set.is_empty());
+    take_from(&mut managers, &mut versions);
     without_nulls(ty, &mut merged);
     let mut unchanged = base.clone();
     without_nulls(ty, &mut unchanged);
@@ -224,6 +213,23 @@ fn merge_and_record(
         managers.push(own);
     }
     Ok((merged, managers))
+}
+
+/// Changed fields that others manage, by manager.
+fn find_conflicts(managers: &[Managed], versions: &mut Versions<'_, '_>) -> Vec<(String, Path)> {
+    let mut conflicts = Vec::new();
+    let mut managers: Vec<&Managed> = managers.iter().collect();
+    managers.sort_by(|a, b| a.identity.cmp(&b.identity));
+    for manager in managers {
+        let Some(comparison) = versions.of(&manager.api_version) else {
+            continue;
+        };
+        let changed = comparison.modified.union(&comparison.added);
+        manager.set.intersection(&changed).for_each(|path| {
+            conflicts.push((manager.identity.show(), path.iter().map(|e| (*e).clone()).collect()));
+        });
+    }
+    conflicts
 }
 
 /// Takes out what the manager applied last time and names no more, unless somebody else owns it.

@@ -45,6 +45,8 @@ impl<'a> Type<'a> {
     pub(super) fn kind(self, value: Option<&Value>) -> Kind<'a> {
         let schema = match self {
             Type::Known(schema) if schema.shape() != Shape::Any => schema,
+            // Built-in free-form data is replaced as a whole; that of custom resources merges.
+            Type::Known(schema) if !schema.node().preserve_unknown => return Kind::Leaf,
             _ => {
                 return match value {
                     Some(Value::Object(_)) => Kind::Map(Members::Every(Type::Deduced)),
