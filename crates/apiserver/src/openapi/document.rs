@@ -39,7 +39,7 @@ impl Document {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::new(5));
         encoder.write_all(bytes).expect("memory takes what is written");
         let gzip = encoder.finish().expect("memory takes what is written");
-        Document { gzip: Bytes::from(gzip), length: bytes.len(), ..self.clone() }
+        Document { gzip: exactly(gzip), length: bytes.len(), ..self.clone() }
     }
 
     /// Whether a request's `If-None-Match` names this document.
@@ -49,6 +49,11 @@ impl Document {
                 || tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"')) == Some(self.hash.as_str())
         })
     }
+}
+
+/// Bytes without the spare room of the vector they grew in: they are kept for long.
+fn exactly(bytes: Vec<u8>) -> Bytes {
+    Bytes::from(bytes.into_boxed_slice())
 }
 
 /// Counts, hashes and compresses what passes through.
@@ -118,7 +123,7 @@ impl Writer {
         let gzip = sink.encoder.finish().expect("memory takes what is written");
         Document {
             hash: hex::encode_upper(sink.hasher.finalize()),
-            gzip: Bytes::from(gzip),
+            gzip: exactly(gzip),
             length: sink.length,
             built: SystemTime::now(),
         }
