@@ -2,6 +2,7 @@
 
 pub mod admission_policy;
 pub mod admission_rule;
+pub mod certificates;
 pub mod checks;
 pub mod dump;
 pub mod flow_control;

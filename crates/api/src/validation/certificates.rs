@@ -1,0 +1,139 @@
+//! What certificates and requests for them look like from outside: PEM blocks and names of signers.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use machinery::field::{ErrorList, FieldError, Path};
+use machinery::names;
+
+/// One block of PEM.
+struct Block<'a> {
+    kind: &'a str,
+    has_headers: bool,
+}
+
+/// The blocks of a PEM text, other text between them skipped.
+fn blocks(text: &str) -> Vec<Block<'_>> {
+    let mut found = Vec::new();
+    let mut lines = text.lines().map(str::trim_end);
+    while let Some(line) = lines.next() {
+        let Some(kind) = line.strip_prefix("-----BEGIN ").and_then(|line| line.strip_suffix("-----")) else {
+            continue;
+        };
+        let end = format!("-----END {kind}-----");
+        let mut body = String::new();
+        let mut has_headers = false;
+        for line in lines.by_ref() {
+            if line == end {
+                if STANDARD.decode(&body).is_ok_and(|bytes| !bytes.is_empty()) {
+                    found.push(Block { kind, has_headers });
+                }
+                break;
+            }
+            if line.contains(':') {
+                has_headers = true;
+            } else {
+                body.push_str(line);
+            }
+        }
+    }
+    found
+}
+
+/// The text within a base64 field, where it is text.
+fn decoded(base64: &str) -> Option<String> {
+    String::from_utf8(STANDARD.decode(base64).ok()?).ok()
+}
+
+/// Why this is no certificate request (base64 of PEM).
+pub fn request_problem(request: &str) -> Option<String> {
+    let text = decoded(request).unwrap_or_default();
+    match blocks(&text).first() {
+        Some(block) if block.kind == "CERTIFICATE REQUEST" => None,
+        _ => Some("PEM block type must be CERTIFICATE REQUEST".to_owned()),
+    }
+}
+
+/// Why this is no chain of certificates (base64 of PEM). None at all is fine.
+pub fn certificate_problem(certificate: &str) -> Option<String> {
+    if certificate.is_empty() {
+        return None;
+    }
+    let text = decoded(certificate).unwrap_or_default();
+    let blocks = blocks(&text);
+    for block in &blocks {
+        if block.kind != "CERTIFICATE" {
+            return Some(format!("only CERTIFICATE PEM blocks are allowed, found {:?}", block.kind));
+        }
+        if block.has_headers {
+            return Some("no PEM block headers are permitted".to_owned());
+        }
+    }
+    blocks.is_empty().then(|| "must contain at least one CERTIFICATE PEM block".to_owned())
+}
+
+/// `example.com/signer-name`.
+pub fn signer_name(signer: &str, path: &Path<'_>) -> ErrorList {
+    if signer.is_empty() {
+        return vec![FieldError::required(path, "")];
+    }
+    let Some((domain, name)) = signer.split_once('/').filter(|(_, name)| !name.contains('/')) else {
+        let detail = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
+        return vec![FieldError::invalid_str(path, signer, detail)];
+    };
+    let mut errors = Vec::new();
+    if domain.len() > names::DNS_SUBDOMAIN_MAX {
+        errors.push(FieldError::too_long(path, names::DNS_SUBDOMAIN_MAX));
+    }
+    errors.extend(first_bad_label(path, domain, |label| names::dns_label(label, false)));
+    if !domain.contains('.') {
+        let detail = "should be a domain with at least two segments separated by dots";
+        errors.push(FieldError::invalid_str(path, domain, detail));
+    }
+    errors.extend(first_bad_label(path, name, |label| names::dns_subdomain(label, false)));
+    let max = names::DNS_SUBDOMAIN_MAX + names::DNS_LABEL_MAX + 1;
+    if name.len() > max {
+        errors.push(FieldError::too_long(path, max));
+    }
+    errors
+}
+
+/// What is wrong with the first label that is wrong.
+fn first_bad_label(path: &Path<'_>, segment: &str, check: fn(&str) -> Vec<String>) -> ErrorList {
+    let bad =
+        segment.split('.').map(|label| (label, check(label))).find(|(_, problems)| !problems.is_empty());
+    let Some((label, problems)) = bad else { return Vec::new() };
+    let refuse =
+        |problem| FieldError::invalid_str(path, segment, format!("validating label {label:?}: {problem}"));
+    problems.into_iter().map(refuse).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pem() {
+        let encode = |text: &str| STANDARD.encode(text);
+        let request =
+            encode("-----BEGIN CERTIFICATE REQUEST-----\neHg=\n-----END CERTIFICATE REQUEST-----\n");
+        assert_eq!(request_problem(&request), None);
+        assert!(request_problem(&encode("x")).is_some());
+        assert!(request_problem("not base64!").is_some());
+        assert_eq!(
+            certificate_problem(&request).unwrap(),
+            "only CERTIFICATE PEM blocks are allowed, found \"CERTIFICATE REQUEST\""
+        );
+        let certificate = encode("-----BEGIN CERTIFICATE-----\neHg=\n-----END CERTIFICATE-----\n");
+        assert_eq!(certificate_problem(&certificate), None);
+    }
+
+    #[test]
+    fn signers() {
+        let path = Path::new("s");
+        for (signer, count) in
+            [("example.com/s", 0), ("", 1), ("x", 1), ("a/b/c", 1), ("nodots/x", 1), ("example.com/B_", 1)]
+        {
+            assert_eq!(signer_name(signer, &path).len(), count, "{signer}");
+        }
+    }
+}
