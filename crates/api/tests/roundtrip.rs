@@ -1,7 +1,7 @@
 //! One fully filled object of every kind, as JSON, YAML and protobuf: all three are the same object, and each
 //! encoding comes out again as it went in.
 
-use machinery::codec::{json, protobuf};
+use machinery::codec::{json, protobuf, typed, yaml};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -47,6 +47,15 @@ fn every_sample_survives_every_encoding() {
         let decoded = json::decode_typed(&bytes, schema).unwrap();
         if decoded.value != original || !decoded.strict.is_empty() {
             fail(&format!("JSON {:?}", decoded.strict));
+        }
+        let text = std::fs::read(file.with_extension("yaml")).unwrap();
+        let mut from_yaml = yaml::decode(&text).unwrap();
+        typed::normalize(&mut from_yaml.value, schema).unwrap();
+        if from_yaml.value != original || !from_yaml.strict.is_empty() {
+            fail("YAML decodes to another object");
+        }
+        if yaml::encode(&original) != text {
+            fail("YAML encodes to other text");
         }
         let wire = std::fs::read(file.with_extension("pb")).unwrap();
         let envelope = protobuf::unwrap(&wire).unwrap();

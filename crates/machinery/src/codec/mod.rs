@@ -9,6 +9,7 @@ mod path;
 pub mod protobuf;
 pub mod time;
 pub mod typed;
+pub mod yaml;
 
 /// Objects may nest this deep. What is accepted can be read again by any JSON reader.
 pub const MAX_DEPTH: usize = 120;

@@ -1,0 +1,293 @@
+//! YAML to values. A stack instead of recursion, and limits on nesting and on what aliases expand to.
+
+use super::YamlError;
+use super::resolve::{Resolved, resolve};
+use crate::codec::json::Decoded;
+use crate::codec::{MAX_DEPTH, leaf};
+use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, Tag};
+use serde_json::{Map, Value};
+use std::collections::HashMap;
+
+/// Reads the first document. Duplicate keys are one strict finding with a line for each; the last one counts.
+pub fn decode(bytes: &[u8]) -> Result<Decoded, YamlError> {
+    let text = std::str::from_utf8(bytes).map_err(|_| YamlError::Encoding)?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut builder = Builder::default();
+    for event in Parser::new_from_str(text) {
+        let (event, span) = event.map_err(|error| syntax(&error))?;
+        if builder.event(event, span)? {
+            break;
+        }
+    }
+    let mut strict = Vec::new();
+    if !builder.duplicates.is_empty() {
+        strict.push(format!("yaml: unmarshal errors:\n  {}", builder.duplicates.join("\n  ")));
+    }
+    Ok(Decoded { value: builder.root.unwrap_or(Value::Null), strict })
+}
+
+fn syntax(error: &ScanError) -> YamlError {
+    YamlError::Syntax { line: error.marker().line(), what: error.info() }
+}
+
+/// A finished value, with how many values it consists of.
+#[derive(Clone)]
+struct Node {
+    value: Value,
+    count: usize,
+    line: usize,
+    /// A plain `<<`, which as a key merges.
+    merge: bool,
+}
+
+enum Frame {
+    List { items: Vec<Value>, count: usize, anchor: usize, line: usize },
+    Map { map: Map<String, Value>, key: Option<Key>, count: usize, anchor: usize, line: usize },
+}
+
+enum Key {
+    Merge,
+    Name(String, String),
+}
+
+#[derive(Default)]
+struct Builder {
+    stack: Vec<Frame>,
+    anchors: HashMap<usize, Node>,
+    root: Option<Value>,
+    duplicates: Vec<String>,
+    /// Values made in all, and by aliases.
+    made: usize,
+    aliased: usize,
+}
+
+/// Duplicates beyond this many are not listed.
+const MAX_DUPLICATES: usize = 100;
+
+impl Builder {
+    /// Takes an event; whether the document is complete.
+    fn event(&mut self, event: Event<'_>, span: Span) -> Result<bool, YamlError> {
+        let line = span.start.line();
+        match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let node = scalar(&text, style, tag.as_deref(), line)?;
+                self.finish(node, anchor)?;
+            }
+            Event::SequenceStart(_, anchor, _) => {
+                self.push(Frame::List { items: Vec::new(), count: 1, anchor, line })?;
+            }
+            Event::MappingStart(_, anchor, _) => {
+                self.push(Frame::Map { map: Map::new(), key: None, count: 1, anchor, line })?;
+            }
+            Event::SequenceEnd | Event::MappingEnd => match self.stack.pop() {
+                Some(Frame::List { items, count, anchor, line }) => {
+                    self.finish(Node { value: Value::Array(items), count, line, merge: false }, anchor)?;
+                }
+                Some(Frame::Map { map, count, anchor, line, .. }) => {
+                    self.finish(Node { value: Value::Object(map), count, line, merge: false }, anchor)?;
+                }
+                None => {}
+            },
+            Event::Alias(anchor) => {
+                let node = self.anchors.get(&anchor).ok_or(YamlError::UnknownAnchor)?;
+                self.aliased += node.count;
+                self.made += node.count;
+                if self.is_excessive() {
+                    return Err(YamlError::Aliasing);
+                }
+                let node = Node { line, ..node.clone() };
+                self.place(node)?;
+            }
+            Event::DocumentEnd => return Ok(true),
+            _ => {}
+        }
+        Ok(false)
+    }
+
+    /// Small documents may consist of aliases almost entirely, large ones hardly at all.
+    fn is_excessive(&self) -> bool {
+        let (low, high) = (400_000, 4_000_000);
+        let allowed = match self.made {
+            made if made <= low => 99,
+            made if made >= high => 10,
+            made => 99 - 89 * (made - low) / (high - low),
+        };
+        self.aliased > 100 && self.made > 1_000 && self.aliased * 100 > self.made * allowed
+    }
+
+    fn push(&mut self, frame: Frame) -> Result<(), YamlError> {
+        if self.stack.len() >= MAX_DEPTH {
+            return Err(YamlError::Depth(MAX_DEPTH));
+        }
+        self.stack.push(frame);
+        Ok(())
+    }
+
+    fn finish(&mut self, node: Node, anchor: usize) -> Result<(), YamlError> {
+        self.made += 1;
+        if anchor != 0 {
+            // Keeping a copy for every anchor costs as much as an alias does.
+            self.made += node.count;
+            self.aliased += node.count;
+            if self.is_excessive() {
+                return Err(YamlError::Aliasing);
+            }
+            self.anchors.insert(anchor, node.clone());
+        }
+        self.place(node)
+    }
+
+    fn place(&mut self, node: Node) -> Result<(), YamlError> {
+        match self.stack.last_mut() {
+            None => {
+                self.root.get_or_insert(node.value);
+            }
+            Some(Frame::List { items, count, .. }) => {
+                *count += node.count;
+                items.push(node.value);
+            }
+            Some(Frame::Map { map, key, count, .. }) => {
+                *count += node.count;
+                match key.take() {
+                    None => *key = Some(key_of(node)?),
+                    Some(Key::Merge) => merge(map, node.value)?,
+                    Some(Key::Name(name, shown)) => {
+                        if map.insert(name, node.value).is_some() && self.duplicates.len() < MAX_DUPLICATES {
+                            self.duplicates
+                                .push(format!("line {}: key {shown} already set in map", node.line));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn key_of(node: Node) -> Result<Key, YamlError> {
+    if node.merge {
+        return Ok(Key::Merge);
+    }
+    Ok(match node.value {
+        Value::String(text) => {
+            let shown = crate::codec::quote(&text);
+            Key::Name(text, shown)
+        }
+        Value::Bool(flag) => Key::Name(flag.to_string(), flag.to_string()),
+        Value::Number(number) => {
+            let text = leaf::number_text(&number);
+            Key::Name(text.clone(), text)
+        }
+        other => return Err(YamlError::Key(other.to_string())),
+    })
+}
+
+fn merge(map: &mut Map<String, Value>, value: Value) -> Result<(), YamlError> {
+    match value {
+        Value::Object(merged) => map.extend(merged),
+        Value::Array(maps) => {
+            // The first of several wins.
+            for item in maps.into_iter().rev() {
+                match item {
+                    Value::Object(merged) => map.extend(merged),
+                    _ => return Err(YamlError::Merge),
+                }
+            }
+        }
+        _ => return Err(YamlError::Merge),
+    }
+    Ok(())
+}
+
+fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>, line: usize) -> Result<Node, YamlError> {
+    let tag = tag.map(|tag| (tag.core_suffix(), tag));
+    let node = |value| Ok(Node { value, count: 1, line, merge: false });
+    let wanted = match tag {
+        None if style == ScalarStyle::Plain => None,
+        None | Some((None | Some("str"), _)) => return node(Value::String(text.to_owned())),
+        Some((Some("binary"), _)) => {
+            let bytes: Vec<u8> = text.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
+            let decoded = leaf::decode_base64(&bytes);
+            let decoded =
+                decoded.ok_or_else(|| YamlError::Tag { text: text.to_owned(), tag: "binary".to_owned() })?;
+            return node(Value::String(String::from_utf8_lossy(&decoded).into_owned()));
+        }
+        Some((Some(suffix), _)) => Some(suffix),
+    };
+    let resolved = resolve(text);
+    let mismatch = |tag: &str| Err(YamlError::Tag { text: text.to_owned(), tag: tag.to_owned() });
+    match wanted {
+        Some("int") if !matches!(resolved, Resolved::Integer(_) | Resolved::Large(_)) => {
+            return mismatch("int");
+        }
+        Some("float") if !matches!(resolved, Resolved::Integer(_) | Resolved::Float(_)) => {
+            return mismatch("float");
+        }
+        Some("bool") if !matches!(resolved, Resolved::Bool(_)) => return mismatch("bool"),
+        Some("null") if resolved != Resolved::Null => return mismatch("null"),
+        _ => {}
+    }
+    match resolved {
+        Resolved::Null => node(Value::Null),
+        Resolved::Bool(flag) => node(Value::Bool(flag)),
+        Resolved::Integer(integer) => node(Value::from(integer)),
+        Resolved::Large(integer) => node(Value::from(integer)),
+        Resolved::Float(float) if float.is_nan() => Err(YamlError::Number("NaN".to_owned())),
+        Resolved::Float(float) if float.is_infinite() => {
+            Err(YamlError::Number(if float > 0.0 { "+Inf" } else { "-Inf" }.to_owned()))
+        }
+        Resolved::Float(float) => node(leaf::float(float)),
+        Resolved::Merge => Ok(Node { value: Value::String(text.to_owned()), count: 1, line, merge: true }),
+        Resolved::Text => node(Value::String(text.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn value(text: &str) -> Value {
+        decode(text.as_bytes()).unwrap().value
+    }
+
+    #[test]
+    fn documents_become_values() {
+        assert_eq!(
+            value("a: 1\nb: [x, 'y', \"on\", on]\n1: 2\ntrue: 3\n"),
+            json!({"a": 1, "b": ["x", "y", "on", true], "1": 2, "true": 3})
+        );
+        assert_eq!(value(""), Value::Null);
+        assert_eq!(value("---\na: 1\n---\nb: 2\n"), json!({"a": 1}));
+        assert_eq!(value("{\"a\": {\"b\": [1, 2.5, null]}}"), json!({"a": {"b": [1, 2.5, null]}}));
+        assert_eq!(
+            value("a: &x {b: 1}\nc: *x\nd:\n  <<: *x\n  e: 2\n"),
+            json!({"a": {"b": 1}, "c": {"b": 1}, "d": {"b": 1, "e": 2}})
+        );
+        assert_eq!(value("a: |\n  x\n  y\n"), json!({"a": "x\ny\n"}));
+        assert_eq!(value("a: !!str 5\nb: !!int '5'\n"), json!({"a": "5", "b": 5}));
+    }
+
+    #[test]
+    fn duplicate_keys_are_found_and_the_last_counts() {
+        let decoded = decode(b"a: 1\nb:\n  c: 1\n  c: 2\na: 2\n").unwrap();
+        assert_eq!(decoded.value, json!({"a": 2, "b": {"c": 2}}));
+        let want = "yaml: unmarshal errors:\n  line 4: key \"c\" already set in map\n  line 5: key \"a\" already set in map";
+        assert_eq!(decoded.strict, [want]);
+    }
+
+    #[test]
+    fn hostile_documents_are_refused() {
+        let mut laughs = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
+        for level in 1..30 {
+            let before = format!("*a{},", level - 1).repeat(10);
+            laughs.push_str(&format!("a{level}: &a{level} [{before}]\n"));
+        }
+        assert_eq!(decode(laughs.as_bytes()), Err(YamlError::Aliasing));
+        assert!(decode("[".repeat(100_000).as_bytes()).is_err());
+        assert!(decode("- ".repeat(100_000).as_bytes()).is_err());
+        assert!(decode(b"a: *b\n").is_err());
+        assert!(decode(b"a: .inf\n").is_err());
+        assert!(decode(b"\xff\xfe").is_err());
+    }
+}
