@@ -20,13 +20,15 @@ const COMPLETED_LATER: [&str; 9] = [
     "TokenRequest",
     "VolumeAttributesClass",
 ];
-/// Recordings that turn on something else: user agents, mutating policies, conversion between versions.
-const ELSEWHERE: [&str; 6] = [
+/// Recordings that turn on something else: user agents, mutating policies, conversion between versions, fields
+/// that a door takes back after managedFields are computed.
+const ELSEWHERE: [&str; 7] = [
     "map/",
     "autoscaling/conversion",
     "ssa/manager-names",
     "services/",
     "subresources/namespaces-finalize",
+    "subresources/pods-ephemeralcontainers",
     "subresources/scale",
 ];
 
@@ -84,7 +86,7 @@ fn replay(step: &Value, before: Option<&Value>) -> Option<Result<Value, Status>>
         reset: &reset,
         manager,
         now: NOW,
-        convert: None,
+        converter: None,
     };
     if is_apply {
         let force = text(step, "/query/force") == "true";

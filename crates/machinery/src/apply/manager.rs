@@ -11,14 +11,13 @@ use crate::schema::SchemaRef;
 use serde_json::{Map, Value};
 use std::sync::LazyLock;
 
-/// An object in another version of its kind, with that version's type.
-pub struct Converted<'a> {
-    pub object: Value,
-    pub schema: Option<SchemaRef<'a>>,
+/// The versions of a kind, for managers that speak another one than the request.
+pub trait Converter {
+    /// The object in another `apiVersion`; `None` where that version is not served.
+    fn convert(&self, object: &Value, api_version: &str) -> Option<Value>;
+    /// The type in that version; `None` deduces it.
+    fn schema(&self, api_version: &str) -> Option<SchemaRef<'_>>;
 }
-
-/// Brings an object to another `apiVersion` of its kind; `None` where that version is not served.
-pub type Convert<'a> = dyn Fn(&Value, &str) -> Option<Converted<'a>> + 'a;
 
 /// What a write is and through which door it comes.
 #[derive(Clone, Copy)]
@@ -37,7 +36,7 @@ pub struct Context<'a> {
     pub now: &'a str,
     /// For managers that speak another version of the kind. Entries of versions that are not served are dropped.
     /// `None`: fields have the same paths in every version.
-    pub convert: Option<&'a Convert<'a>>,
+    pub converter: Option<&'a dyn Converter>,
 }
 
 static NOTHING: LazyLock<Value> = LazyLock::new(|| Value::Object(Map::new()));
@@ -96,7 +95,7 @@ pub fn update(live: Option<&Value>, new: &mut Value, context: &Context<'_>) {
 /// Whether every stored entry is of the version that the request speaks.
 fn one_version(stored: Option<&Vec<Value>>, context: &Context<'_>) -> bool {
     let same = |entry: &Value| entry.get("apiVersion").and_then(Value::as_str) == Some(context.api_version);
-    context.convert.is_none() || stored.into_iter().flatten().all(same)
+    context.converter.is_none() || stored.into_iter().flatten().all(same)
 }
 
 pub(super) fn filtered(comparison: Comparison, reset: &Reset) -> Comparison {
@@ -128,16 +127,16 @@ impl<'v, 'a> Versions<'v, 'a> {
     }
 
     pub fn of(&mut self, api_version: &str) -> Option<&Comparison> {
-        let Some(convert) = self.context.convert else {
+        let Some(converter) = self.context.converter else {
             return self.known[0].1.as_ref();
         };
         let at = match self.known.iter().position(|(v, _)| v == api_version) {
             Some(at) => at,
             None => {
-                let (old, new) = (convert(self.old, api_version), convert(self.new, api_version));
-                let comparison = old.zip(new).map(|(old, new)| {
-                    let ty = new.schema.map_or(Type::Deduced, Type::Known);
-                    filtered(compare(ty, &old.object, &new.object, true), self.context.reset)
+                let old = converter.convert(self.old, api_version);
+                let comparison = old.zip(converter.convert(self.new, api_version)).map(|(old, new)| {
+                    let ty = converter.schema(api_version).map_or(Type::Deduced, Type::Known);
+                    filtered(compare(ty, &old, &new, true), self.context.reset)
                 });
                 self.known.push((api_version.to_owned(), comparison));
                 self.known.len() - 1

@@ -16,7 +16,7 @@ mod strip;
 mod types;
 mod walk;
 
-pub use manager::{Context, Convert, Converted, restore_times, update};
+pub use manager::{Context, Converter, restore_times, update};
 pub use path::{PathElement, PathElementError};
 pub use reset::Reset;
 pub use server_side::{ApplyError, Conflict, apply};
@@ -24,3 +24,6 @@ pub use set::FieldSet;
 
 /// Where client-side apply keeps what it last applied.
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+#[cfg(test)]
+mod tests;
