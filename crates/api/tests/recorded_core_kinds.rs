@@ -1,4 +1,4 @@
-//! Replays, without a server, what Kubernetes answered to creations of core and networking objects:
+//! Replays, without a server, what Kubernetes answered to creations and updates of core and networking objects:
 //! defaults, preparation, allocation and validation must give the recorded fields or the recorded causes.
 
 use api::allocation::ip::IpRange;
@@ -7,7 +7,8 @@ use api::allocation::service::{AllocationError, Allocators, plan};
 use api::value::Fields;
 use api::{Kind, kinds};
 use machinery::Value;
-use machinery::field::FieldError;
+use machinery::codec::typed::normalize;
+use serde_json::json;
 use std::path::{Path, PathBuf};
 
 const KINDS: &[&Kind] = &[
@@ -30,12 +31,15 @@ const KINDS: &[&Kind] = &[
     &kinds::service_cidr::KIND,
 ];
 
-/// Fields that only a server fills in.
-const SERVERS_OWN: &[&str] =
+/// Fields whose values are chosen by a server.
+const CHOSEN: &[&str] =
     &["clusterIP", "clusterIPs", "lastPhaseTransitionTime", "nodePort", "healthCheckNodePort"];
 
+/// Areas whose answers depend on more than the kinds' own rules.
+const OTHER_AREAS: &[&str] = &["admission", "crd", "map", "negotiation", "rbac", "vap"];
+
 #[test]
-fn recorded_creations() {
+fn recorded_writes() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/tools/apidiff/golden");
     if !golden.is_dir() {
         println!("skipped: no reference data");
@@ -46,11 +50,7 @@ fn recorded_creations() {
     for file in recordings(&golden) {
         let text = std::fs::read_to_string(&file).expect("a readable recording");
         let recording: Value = serde_json::from_str(&text).expect("a JSON recording");
-        let mut allocators = Allocators::new(
-            vec![IpRange::parse("10.0.0.0/16").expect("a valid range")],
-            PortRange::DEFAULT,
-            1,
-        );
+        let mut replay = Replay::new();
         for step in recording["steps"].as_array().into_iter().flatten() {
             if matches!(step["method"].as_str(), Some("DELETE" | "PATCH")) {
                 // What follows may depend on it.
@@ -60,24 +60,20 @@ fn recorded_creations() {
                 continue;
             };
             steps += 1;
-            if let Err(problem) = replay(kind, step, &mut allocators) {
+            if let Err(problem) = replay.step(kind, step) {
                 let name = file.strip_prefix(&golden).unwrap_or(&file).display();
-                failures.push(format!("{name}: {}\n{problem}", step["body"]));
+                failures.push(format!("{name}: {} {}\n{problem}", step["body"], step["mutate"]));
             }
         }
     }
-    println!("{steps} recorded creations, {} differ", failures.len());
+    println!("{steps} recorded writes, {} differ", failures.len());
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
 fn recordings(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for area in std::fs::read_dir(folder).expect("a folder of areas").flatten() {
-        // Cluster set-up of these is more than the kinds' own rules.
-        if matches!(
-            area.file_name().to_str(),
-            Some("admission" | "crd" | "vap" | "map" | "rbac" | "negotiation")
-        ) {
+        if OTHER_AREAS.iter().any(|other| area.file_name() == *other) {
             continue;
         }
         for file in std::fs::read_dir(area.path()).expect("a folder of recordings").flatten() {
@@ -88,84 +84,171 @@ fn recordings(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The kind that a step creates, if it is one of ours and its answer depends on its rules alone.
+/// The kind that a step writes, if it is one of ours and its answer depends on its rules alone.
 fn kind_of(step: &Value) -> Option<&'static Kind> {
-    if step["method"] != "POST" || !step["body"].is_object() || step.get("edit").is_some() {
-        return None;
-    }
-    if !step["headers"].is_null() || !matches!(step["want"]["code"].as_i64(), Some(201 | 422)) {
-        return None;
-    }
-    if step["body"].get("unknownField").is_some() || !step["want"]["body"].is_object() {
+    let update = step["method"] == "PUT" && step["body"] == "${obj}";
+    let create = step["method"] == "POST" && step["body"].is_object();
+    let decided = matches!(step["want"]["code"].as_i64(), Some(200 | 201 | 422));
+    if !(create || update) || !step["headers"].is_null() || !decided || !step["want"]["body"].is_object() {
         return None;
     }
     let path = step["path"].as_str()?.split('?').next()?;
-    let body = &step["body"];
-    let group_version = body["apiVersion"].as_str()?;
+    let (group_version, rest) = match path.strip_prefix("/apis/") {
+        Some(rest) => {
+            let mut parts = rest.splitn(3, '/');
+            (format!("{}/{}", parts.next()?, parts.next()?), parts.next()?)
+        }
+        None => ("v1".to_owned(), path.strip_prefix("/api/v1/")?),
+    };
+    let parts: Vec<&str> = rest.split('/').collect();
+    let resource = match parts.as_slice() {
+        ["namespaces", _, resource] if create => resource,
+        ["namespaces", _, resource, _] if update => resource,
+        [resource] if create => resource,
+        [resource, _] if update => resource,
+        _ => return None,
+    };
     KINDS.iter().copied().find(|kind| {
         let own = if kind.group.is_empty() {
             kind.version.to_owned()
         } else {
             format!("{}/{}", kind.group, kind.version)
         };
-        own == group_version && body["kind"] == kind.kind && path.ends_with(&format!("/{}", kind.resource))
+        own == group_version && kind.resource == *resource
     })
 }
 
-fn replay(kind: &Kind, step: &Value, allocators: &mut Allocators) -> Result<(), String> {
-    let filled_in = |value: &Value| -> Value {
-        let text = value.to_string().replace("${ns}", "ad-u").replace("${u}", "u").replace("<U>", "u");
-        serde_json::from_str(&text).expect("still JSON")
-    };
-    let mut object = filled_in(&step["body"]);
-    if kind.scope == api::Scope::Namespaced {
-        object["metadata"]["namespace"] = "ad-u".into();
-    }
-    let dry_run = step["query"]["dryRun"] == "All";
-    (kind.default)(&mut object);
-    let mut errors = Vec::new();
-    if kind.kind == "Service" {
-        match plan(&mut object, None, allocators, dry_run) {
-            Ok(_) => {}
-            Err(AllocationError::Invalid(refused)) => errors = refused,
-            Err(AllocationError::Internal(text)) => return Err(text),
-        }
-    }
-    if errors.is_empty() {
-        (kind.prepare_create)(&mut object);
-        errors = (kind.validate)(&object);
-    }
-    let want = &filled_in(&step["want"]["body"]);
-    if step["want"]["code"] == 201 {
-        if !errors.is_empty() {
-            return Err(format!("refused: {errors:?}"));
-        }
-        (kind.canonicalize)(&mut object);
-        if kind.kind == "Node" {
-            // Admission says so of every new node.
-            let taint = serde_json::json!({"effect": "NoSchedule", "key": "node.kubernetes.io/not-ready"});
-            let spec = object.child_mut("spec");
-            match spec.field_mut("taints") {
-                Some(Value::Array(taints)) => taints.push(taint),
-                _ => spec.set("taints", serde_json::json!([taint])),
-            }
-        }
-        return covers(&object, want, "");
-    }
-    let got: Vec<(String, String)> = errors.iter().map(cause).filter(|(field, _)| is_own(field)).collect();
-    let causes = want["details"]["causes"].as_array().into_iter().flatten();
-    let want: Vec<(String, String)> = causes
-        .map(|cause| {
-            let text = |key: &str| cause[key].as_str().unwrap_or("").to_owned();
-            (text("field"), text("message"))
-        })
-        .filter(|(field, _)| is_own(field))
-        .collect();
-    if got == want { Ok(()) } else { Err(format!("got  {got:?}\nwant {want:?}")) }
+/// One recording under way.
+struct Replay {
+    allocators: Allocators,
+    captured: Option<Value>,
 }
 
-fn cause(error: &FieldError) -> (String, String) {
-    (error.field.clone(), error.body())
+impl Replay {
+    fn new() -> Self {
+        let range = IpRange::parse("10.0.0.0/16").expect("a valid range");
+        Self { allocators: Allocators::new(vec![range], PortRange::DEFAULT, 1), captured: None }
+    }
+
+    fn step(&mut self, kind: &Kind, step: &Value) -> Result<(), String> {
+        let dry_run = step["query"]["dryRun"] == "All";
+        let want = filled_in(&step["want"]["body"]);
+        let (mut object, old) = if step["method"] == "PUT" {
+            let Some(old) = self.captured.clone() else {
+                return Ok(());
+            };
+            (mutated(&old, &step["mutate"]), Some(old))
+        } else {
+            (filled_in(&step["body"]), None)
+        };
+        if kind.scope == api::Scope::Namespaced {
+            object.child_mut("metadata").set("namespace", "ad-u");
+        }
+        let refused = self.write(kind, &mut object, old.as_ref(), dry_run)?;
+        if step["capture"].get("obj").is_some() {
+            self.captured = Some(object.clone());
+        }
+        if step["want"]["code"] != 422 {
+            return if refused.is_empty() {
+                covers(&object, &want, "")
+            } else {
+                Err(format!("refused: {refused:?}"))
+            };
+        }
+        let causes = want["details"]["causes"].as_array().into_iter().flatten();
+        let wanted: Vec<(String, String)> = causes
+            .map(|cause| (cause.text("field").to_owned(), cause.text("message").to_owned()))
+            .filter(|(field, _)| is_own(field))
+            .collect();
+        // The recordings call addresses that a server chose by numbers, and tell empty lists from absent ones.
+        let chosen = old.map(|old| old.field("spec").text("clusterIP").to_owned()).unwrap_or_default();
+        let alike = |message: String| {
+            let message = if chosen.is_empty() { message } else { message.replace(&chosen, "<ip:1>") };
+            message.replace("value: []:", "value: null:")
+        };
+        let own = refused.into_iter().filter(|(field, _)| is_own(field));
+        let got: Vec<(String, String)> = own.map(|(field, message)| (field, alike(message))).collect();
+        let wanted: Vec<(String, String)> =
+            wanted.into_iter().map(|(field, message)| (field, alike(message))).collect();
+        if got == wanted { Ok(()) } else { Err(format!("got  {got:?}\nwant {wanted:?}")) }
+    }
+
+    /// What the server does between decoding and storing; the causes if it refuses.
+    fn write(
+        &mut self,
+        kind: &Kind,
+        object: &mut Value,
+        old: Option<&Value>,
+        dry_run: bool,
+    ) -> Result<Vec<(String, String)>, String> {
+        let schema = api::schema::schema().kind(kind.group, kind.version, kind.kind).ok_or("no schema")?;
+        normalize(object, schema).map_err(|error| error.to_string())?;
+        (kind.default)(object);
+        let mut errors = Vec::new();
+        if kind.kind == "Service" {
+            match plan(object, old, &mut self.allocators, dry_run) {
+                Ok(plan) if old.is_some() => self.allocators.revert(&plan),
+                Ok(_) => {}
+                Err(AllocationError::Invalid(refused)) => errors = refused,
+                Err(AllocationError::Internal(text)) => return Err(text),
+            }
+        }
+        if errors.is_empty() {
+            errors = match old {
+                None => {
+                    (kind.prepare_create)(object);
+                    (kind.validate)(object)
+                }
+                Some(old) => {
+                    (kind.prepare_update)(object, old);
+                    (kind.validate_update)(object, old)
+                }
+            };
+        }
+        if errors.is_empty() {
+            (kind.canonicalize)(object);
+            normalize(object, schema).map_err(|error| error.to_string())?;
+        }
+        Ok(errors.iter().map(|error| (error.field.clone(), error.body())).collect())
+    }
+}
+
+fn filled_in(value: &Value) -> Value {
+    let text = value.to_string().replace("${ns}", "ad-u").replace("${u}", "u").replace("<U>", "u");
+    serde_json::from_str(&text).expect("still JSON")
+}
+
+/// The captured object after a step's edits.
+fn mutated(object: &Value, edits: &Value) -> Value {
+    let mut object = object.clone();
+    for edit in edits.as_array().into_iter().flatten() {
+        let path: Vec<String> =
+            edit.text("path").split('/').skip(1).map(|part| part.replace("~1", "/")).collect();
+        let Some((last, parents)) = path.split_last() else {
+            continue;
+        };
+        let mut place = &mut object;
+        for part in parents {
+            let index = part.parse::<usize>().ok().filter(|_| place.is_array());
+            place = match index {
+                Some(index) => &mut place[index],
+                None if place.has(part) => &mut place[part],
+                None => place.child_mut(part),
+            };
+        }
+        let index = last.parse::<usize>().ok().filter(|_| place.is_array());
+        match (index, edit.text("op")) {
+            (None, "remove") => {
+                place.unset(last);
+            }
+            (None, _) if place.is_array() => {
+                place.as_array_mut().expect("a list").push(filled_in(edit.field("value")));
+            }
+            (None, _) => place.set(last, filled_in(edit.field("value"))),
+            (Some(index), _) => place[index] = filled_in(edit.field("value")),
+        }
+    }
+    object
 }
 
 /// Metadata is checked by the registry.
@@ -175,46 +258,33 @@ fn is_own(field: &str) -> bool {
         || field.starts_with("metadata.annotations[")
 }
 
-/// Whether the object has what Kubernetes shows of it, metadata aside.
+/// Whether the object has what Kubernetes shows of it, and no more; metadata aside.
 fn covers(got: &Value, want: &Value, path: &str) -> Result<(), String> {
     match (got, want) {
         (Value::Object(got), Value::Object(want)) => {
             for (key, value) in want {
-                if (path.is_empty() && key == "metadata") || SERVERS_OWN.contains(&key.as_str()) {
+                if (path.is_empty() && key == "metadata") || CHOSEN.contains(&key.as_str()) {
                     continue;
                 }
-                let own = got.get(key).unwrap_or(&Value::Null);
-                // The codec, not the kind, writes fields that are always there.
-                let empty = match value {
-                    Value::Object(map) => map.is_empty(),
-                    Value::String(text) => text.is_empty(),
-                    _ => value.is_null(),
-                };
-                if own.is_null() && empty {
+                if path == ".spec" && key == "taints" && is_admissions(got.get(key), value) {
                     continue;
                 }
-                covers(own, value, &format!("{path}.{key}"))?;
+                covers(got.get(key).unwrap_or(&Value::Null), value, &format!("{path}.{key}"))?;
             }
-            let extra = got.iter().find(|(key, value)| {
-                let shown = want.contains_key(*key) || (path.is_empty() && *key == "metadata");
-                !shown && !api::value::is_zero(value)
-            });
+            let extra = got.iter().find(|(key, _)| !want.contains_key(*key));
             extra.map_or(Ok(()), |(key, value)| Err(format!("{path}.{key} is {value}, want nothing")))
         }
         (Value::Array(got), Value::Array(want)) if got.len() == want.len() => {
             got.iter().zip(want).try_for_each(|(got, want)| covers(got, want, path))
         }
-        _ if got == want || is_same_quantity(got, want) => Ok(()),
+        _ if got == want => Ok(()),
         _ => Err(format!("{path} is {got}, want {want}")),
     }
 }
 
-fn is_same_quantity(got: &Value, want: &Value) -> bool {
-    use machinery::quantity::Quantity;
-    let parse = |value: &Value| match value {
-        Value::String(text) => Quantity::parse(text).ok(),
-        Value::Number(number) => Quantity::parse(&number.to_string()).ok(),
-        _ => None,
-    };
-    parse(got).is_some() && parse(got) == parse(want)
+/// Admission adds a taint to every new node.
+fn is_admissions(got: Option<&Value>, want: &Value) -> bool {
+    let mut all = got.and_then(Value::as_array).cloned().unwrap_or_default();
+    all.push(json!({"effect": "NoSchedule", "key": "node.kubernetes.io/not-ready"}));
+    want.as_array() == Some(&all)
 }

@@ -16,6 +16,12 @@ pub static KIND: Kind = Kind {
     default,
     prepare_create,
     prepare_update,
+    canonicalize: |service| {
+        // Written by older clients for every type, it means nothing here and is never shown.
+        if service_type(service) == "ExternalName" {
+            service.child_mut("spec").unset("internalTrafficPolicy");
+        }
+    },
     validate: |service| rules::validate(service, None),
     validate_update: rules::validate_update,
     validate_status_update: rules::validate_status_update,

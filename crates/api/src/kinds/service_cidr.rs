@@ -71,7 +71,7 @@ fn validate_update(new: &Value, old: &Value) -> ErrorList {
             errors.extend(validate_spec(new));
             errors
         }
-        _ => vec![FieldError::invalid(&path, new.field("spec").field("cidrs"), "field is immutable")],
+        (_, cidrs) => vec![FieldError::invalid(&path, &json!(cidrs), "field is immutable")],
     }
 }
 
