@@ -2,13 +2,14 @@
 //!
 //! The model is etcd's: one global revision that every change increases, keys in byte order, bounded
 //! history, watches that replay from a past revision and leases that take their keys with them.
-//! [`Embedded`] keeps everything in memory and makes it durable with its own write-ahead log. Every
-//! backend keeps the promises written at [`Store`], and one battery of tests holds it to them. Nothing
-//! here knows about Kubernetes.
+//! [`Embedded`] keeps everything in memory and makes it durable with its own write-ahead log;
+//! [`Etcd`] talks to an etcd cluster. Both keep the promises written at [`Store`], and one battery of
+//! tests holds them to it. Nothing here knows about Kubernetes.
 
 mod contract;
 pub mod embedded;
 mod error;
+pub mod etcd;
 
 pub use contract::{
     Event, Expect, KeyValue, LeaseId, Op, Outcome, RangeRequest, RangeResponse, Revision, Store, Txn,
@@ -16,3 +17,4 @@ pub use contract::{
 };
 pub use embedded::{Embedded, EmbeddedOptions};
 pub use error::{Result, StoreError};
+pub use etcd::{Etcd, EtcdOptions, EtcdTls};

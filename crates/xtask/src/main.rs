@@ -1,6 +1,7 @@
 //! Generators and checks of this repository.
 
 mod docs;
+mod rpc;
 mod schema;
 
 use anyhow::{Result, bail};
@@ -11,6 +12,7 @@ type Task = (&'static str, &'static str, fn(&Path) -> Result<()>);
 
 const TASKS: &[Task] = &[
     ("docs", "regenerate the texts of the API documentation", docs::generate),
+    ("rpc", "regenerate gRPC messages and clients", rpc::generate),
     ("schema", "regenerate the tables of API types", schema::generate),
 ];
 

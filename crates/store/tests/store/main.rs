@@ -2,4 +2,5 @@
 
 mod battery;
 mod embedded;
+mod etcd;
 mod recorder;
