@@ -10,6 +10,7 @@ pub mod docs;
 pub mod field_selectors;
 pub mod kind;
 pub mod kinds;
+pub mod pod;
 pub mod pod_spec;
 pub mod resources;
 pub mod scale;

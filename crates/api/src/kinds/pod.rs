@@ -1,15 +1,28 @@
 //! Pod.
 
+pub use crate::pod::ephemeral::{
+    prepare as prepare_ephemeral_containers, validate as validate_ephemeral_containers_update,
+};
+pub use crate::pod::resize::{prepare as prepare_resize, validate as validate_resize};
+
 use crate::kind::{Graceful, keep_status};
-use crate::pod_spec::{defaults, disabled};
+use crate::pod::{create, status, update};
+use crate::pod_spec::{defaults, disabled, warnings};
 use crate::value::Fields;
 use crate::{Kind, Scope};
 use machinery::Value;
+use machinery::field::{ErrorList, FieldError, Path};
 
 pub static KIND: Kind = Kind {
     returns_deleted: true,
     default,
+    prepare_create: create::prepare,
     prepare_update,
+    prepare_status_update: status::prepare,
+    validate: create::validate,
+    validate_update: update::validate,
+    validate_status_update: status::validate,
+    warnings,
     graceful,
     counts_generation: true,
     ..Kind::new("", "v1", "Pod", "pods", Scope::Namespaced)
@@ -29,6 +42,16 @@ fn prepare_update(new: &mut Value, old: &Value) {
     }
 }
 
+/// Only new pods are looked at: later writes come from machines.
+fn warnings(new: &Value, old: Option<&Value>) -> Vec<String> {
+    if old.is_some() {
+        return Vec::new();
+    }
+    let mut found = warnings::warn_name(new, "the Pod's hostname");
+    found.extend(warnings::warnings_for(new, false, &Path::ROOT));
+    found
+}
+
 /// A pod that is on no node or has ended goes at once; any other waits for its kubelet.
 fn graceful(pod: &Value, asked: Option<i64>) -> Graceful {
     let period = asked.or(pod.field("spec").opt_int("terminationGracePeriodSeconds")).unwrap_or(0);
@@ -39,4 +62,20 @@ fn graceful(pod: &Value, asked: Option<i64>) -> Graceful {
         period if period < 0 => Graceful::After(1),
         period => Graceful::After(period),
     }
+}
+
+/// A `Binding` sent to a pod's `binding` subresource.
+pub fn validate_binding(binding: &Value) -> ErrorList {
+    let mut errors = Vec::new();
+    let target = binding.field("target");
+    let path = Path::new("target");
+    let kind = target.text("kind");
+    if !kind.is_empty() && kind != "Node" {
+        let supported = ["Node", "<empty>"];
+        errors.push(FieldError::not_supported(&path.child("kind"), &Value::from(kind), &supported));
+    }
+    if target.text("name").is_empty() {
+        errors.push(FieldError::required(&path.child("name"), ""));
+    }
+    errors
 }
