@@ -91,6 +91,7 @@ fn validate_spec_changes(new: &Value, old: &Value, options: &Options, errors: &m
         gated::allow_narrowing(&mut munged, old, &path, errors);
     }
     if munged != *old {
+        show_emptied_lists(&mut munged, old);
         let before = layout::internal_json_lines("PodSpec", old);
         let after = layout::internal_json_lines("PodSpec", &munged);
         let difference = diff::unified(&before, &after);
@@ -170,6 +171,15 @@ fn with_old_values(new: &Value, old: &Value) -> Value {
         restore(&mut munged, old, "terminationGracePeriodSeconds");
     }
     munged
+}
+
+/// A list that has become empty is left out of objects, but messages show it.
+fn show_emptied_lists(munged: &mut Value, old: &Value) {
+    for (name, value) in old.as_object().into_iter().flatten() {
+        if value.is_array() && !munged.has(name) {
+            munged.set(name, Vec::<Value>::new());
+        }
+    }
 }
 
 /// Gives a field its old value back.
