@@ -1,7 +1,7 @@
 //! One fully filled object of every kind, as JSON, YAML and protobuf: all three are the same object, and each
 //! encoding comes out again as it went in.
 
-use machinery::codec::{json, protobuf, typed, yaml};
+use machinery::codec::{cbor, json, protobuf, typed, yaml};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -56,6 +56,11 @@ fn every_sample_survives_every_encoding() {
         }
         if yaml::encode(&original) != text {
             fail("YAML encodes to other text");
+        }
+        let mut from_cbor = cbor::decode(&cbor::encode(&original, Some(schema))).unwrap();
+        typed::normalize(&mut from_cbor, schema).unwrap();
+        if from_cbor != original {
+            fail("CBOR decodes to another object");
         }
         let wire = std::fs::read(file.with_extension("pb")).unwrap();
         let envelope = protobuf::unwrap(&wire).unwrap();
