@@ -1,8 +1,52 @@
 //! DeviceClass.
 
+use crate::validation::device::{self, CONFIG_MAX};
+use crate::value::Fields;
 use crate::{Kind, Scope};
+use machinery::Value;
+use machinery::field::{ErrorList, FieldError, Path};
+use machinery::names;
 
 pub static KIND: Kind = Kind {
-    returns_deleted: true,
+    validate_name: |name, _| names::dns_subdomain_in_bytes(name),
+    validate,
+    validate_update: |new, _| validate(new),
+    counts_generation: true,
     ..Kind::new("resource.k8s.io", "v1", "DeviceClass", "deviceclasses", Scope::Cluster)
 };
+
+fn validate(class: &Value) -> ErrorList {
+    let (path, spec) = (Path::new("spec"), class.field("spec"));
+    let mut errors = device::selectors(spec, &path);
+    let config_path = path.child("config");
+    errors.extend(device::bounded(spec.items("config"), CONFIG_MAX, &config_path, device::configuration));
+    if let Some(name) = spec.opt_text("extendedResourceName").filter(|name| !is_extended_resource(name)) {
+        let detail = "must be a valid extended resource name";
+        errors.push(FieldError::invalid_str(&path.child("extendedResourceName"), name, detail));
+    }
+    errors
+}
+
+/// A resource of somebody's own domain that quotas can name.
+fn is_extended_resource(name: &str) -> bool {
+    let native = !name.contains('/') || name.contains("kubernetes.io/");
+    !native && !name.starts_with("requests.") && names::qualified_name(&format!("requests.{name}")).is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extended_resources() {
+        for (name, extended) in [
+            ("example.com/gpu", true),
+            ("cpu", false),
+            ("kubernetes.io/x", false),
+            ("requests.example.com/gpu", false),
+            ("example.com/", false),
+        ] {
+            assert_eq!(is_extended_resource(name), extended, "{name}");
+        }
+    }
+}

@@ -4,6 +4,8 @@ pub mod admission_policy;
 pub mod admission_rule;
 pub mod certificates;
 pub mod checks;
+pub mod device;
+pub mod device_attribute;
 pub mod dump;
 pub mod flow_control;
 pub mod label_selector;
