@@ -24,6 +24,8 @@ const KINDS: &[&Kind] = &[
     &kinds::namespace::KIND,
     &kinds::network_policy::KIND,
     &kinds::node::KIND,
+    &kinds::persistent_volume::KIND,
+    &kinds::persistent_volume_claim::KIND,
     &kinds::resource_quota::KIND,
     &kinds::secret::KIND,
     &kinds::service::KIND,

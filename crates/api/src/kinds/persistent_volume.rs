@@ -1,7 +1,14 @@
 //! PersistentVolume.
 
+use crate::pod_spec::{diff, layout};
+use crate::validation::label_selector::has_invalid_label_value;
+use crate::validation::node_labels;
+use crate::validation::persistent_volume::{Options, sources, validate_spec};
+use crate::validation::resource_names::round_up_to_milli;
+use crate::validation::values::{same, unchanged};
 use crate::value::Fields;
 use crate::{Kind, Scope};
+use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, meta};
 use serde_json::json;
 
@@ -11,6 +18,13 @@ pub static KIND: Kind = Kind {
     prepare_create,
     prepare_update: crate::kind::keep_status,
     prepare_status_update,
+    validate: |volume| validate(volume, Options::default()),
+    validate_update,
+    validate_status_update: |new, _| {
+        let missing = meta::resource_version(new).is_empty();
+        missing.then(|| FieldError::required(&Path::new("resourceVersion"), "")).into_iter().collect()
+    },
+    warnings: |new, _| warnings(new),
     ..Kind::new("", "v1", "PersistentVolume", "persistentvolumes", Scope::Cluster)
 };
 
@@ -19,6 +33,7 @@ fn default(volume: &mut Value) {
     let spec = volume.child_mut("spec");
     spec.default_if_zero("persistentVolumeReclaimPolicy", "Retain");
     spec.default_to("volumeMode", "Filesystem");
+    round_up_to_milli(spec, "capacity");
     if let Some(host_path) = spec.field_mut("hostPath") {
         host_path.default_to("type", "");
     }
@@ -67,6 +82,159 @@ fn prepare_status_update(new: &mut Value, old: &Value) {
 
 fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
+const STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
+
+fn validate(volume: &Value, options: Options) -> ErrorList {
+    let mut errors = validate_spec(volume.field("spec"), meta::name(volume), options, &Path::new("spec"));
+    errors.extend(mount_options(volume));
+    errors
+}
+
+/// The old annotation for mount options works for some kinds of volumes only.
+fn mount_options(volume: &Value) -> Option<FieldError> {
+    const MOUNTABLE: &[&str] = &[
+        "gcePersistentDisk",
+        "awsElasticBlockStore",
+        "glusterfs",
+        "nfs",
+        "rbd",
+        "quobyte",
+        "iscsi",
+        "cinder",
+        "cephfs",
+        "azureFile",
+        "vsphereVolume",
+        "azureDisk",
+        "photonPersistentDisk",
+    ];
+    let spec = volume.field("spec");
+    meta::annotation(volume, MOUNT_OPTIONS).filter(|_| !MOUNTABLE.iter().any(|source| spec.has(source)))?;
+    let path = Path::new("metadata");
+    let path = path.child("annotations");
+    let detail = "may not specify mount options for this volume type";
+    Some(FieldError::forbidden(&path.child(MOUNT_OPTIONS), detail))
+}
+
+fn validate_update(new: &Value, old: &Value) -> ErrorList {
+    let (spec, before) = (new.field("spec"), old.field("spec"));
+    let terms = before.at("nodeAffinity.required").items("nodeSelectorTerms");
+    let options =
+        Options { allow_bad_label_values: terms.iter().any(has_invalid_label_value), inline: false };
+    let mut errors = validate(new, options);
+    // Kubernetes checks the new spec twice, and says so.
+    errors.extend(validate_spec(spec, meta::name(new), options, &Path::new("spec")));
+    errors.extend(source_changed(spec, before));
+    errors.extend(unchanged(&Path::new("volumeMode"), spec.field("volumeMode"), before.field("volumeMode")));
+    if before.has("nodeAffinity") && !same_affinity(spec.field("nodeAffinity"), before.field("nodeAffinity"))
+    {
+        let affinity = spec.field("nodeAffinity");
+        let shown = match affinity.is_null() {
+            true => "null".to_owned(),
+            false => layout::internal_json("VolumeNodeAffinity", affinity),
+        };
+        let detail = "field is immutable, except for updating from beta label to GA";
+        errors.push(FieldError::invalid_shown(&Path::new("nodeAffinity"), shown, detail));
+    }
+    if before.has("volumeAttributesClassName") && !spec.has("volumeAttributesClassName") {
+        let path = Path::new("spec");
+        let detail = "update from non-nil value to nil is forbidden";
+        errors.push(FieldError::forbidden(&path.child("volumeAttributesClassName"), detail));
+    }
+    errors
+}
+
+/// A volume's source stays; only a secret for expansion may be added to it.
+fn source_changed(spec: &Value, before: &Value) -> Option<FieldError> {
+    const EXPAND: &str = "controllerExpandSecretRef";
+    let mut after = source(spec);
+    let before = source(before);
+    if let Some(csi) = after.field_mut("csi")
+        && before.has("csi")
+        && !before.field("csi").has(EXPAND)
+    {
+        csi.unset(EXPAND);
+    }
+    if same(&after, &before) {
+        return None;
+    }
+    let lines = |source: &Value| layout::internal_json_lines("PersistentVolumeSource", source);
+    let detail = format!(
+        "spec.persistentvolumesource is immutable after creation\n{}",
+        diff::unified(&lines(&before), &lines(&after))
+    );
+    let path = Path::new("spec");
+    Some(FieldError::forbidden(&path.child("persistentvolumesource"), detail))
+}
+
+fn source(spec: &Value) -> Value {
+    let mut source = json!({});
+    for name in sources(spec) {
+        source.set(name, spec.field(name).clone());
+    }
+    source
+}
+
+/// Labels of nodes that were renamed may be brought up to date.
+fn same_affinity(new: &Value, old: &Value) -> bool {
+    const RENAMED: &[(&str, &str)] = &[
+        ("beta.kubernetes.io/arch", "kubernetes.io/arch"),
+        ("beta.kubernetes.io/os", "kubernetes.io/os"),
+        ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"),
+        ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
+        ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type"),
+    ];
+    let mut renamed = old.clone();
+    if let Some(selector) = renamed.field_mut("required") {
+        let fresh = new.field("required").items("nodeSelectorTerms");
+        for (term, fresh) in selector.items_mut("nodeSelectorTerms").iter_mut().zip(fresh) {
+            let fresh = fresh.items("matchExpressions");
+            for (expression, fresh) in term.items_mut("matchExpressions").iter_mut().zip(fresh) {
+                if RENAMED.contains(&(expression.text("key"), fresh.text("key"))) {
+                    expression.set("key", fresh.text("key"));
+                }
+            }
+        }
+    }
+    same(new, &renamed)
+}
+
+fn warnings(volume: &Value) -> Vec<String> {
+    let spec = volume.field("spec");
+    let mut warnings = Vec::new();
+    let annotations = [
+        (STORAGE_CLASS, r#"deprecated since v1.8; use "storageClassName" attribute instead"#),
+        (MOUNT_OPTIONS, r#"deprecated since v1.31; use "mountOptions" attribute instead"#),
+    ];
+    for (annotation, advice) in annotations {
+        if meta::annotation(volume, annotation).is_some() {
+            warnings.push(format!("metadata.annotations[{annotation}]: {advice}"));
+        }
+    }
+    if spec.text("persistentVolumeReclaimPolicy") == "Recycle" {
+        warnings.push(
+            "spec.persistentVolumeReclaimPolicy: The Recycle reclaim policy is deprecated. \
+             Instead, the recommended approach is to use dynamic provisioning."
+                .to_owned(),
+        );
+    }
+    let path = Path::new("spec");
+    let path = path.child("nodeAffinity");
+    warnings
+        .extend(node_labels::selector_warnings(spec.at("nodeAffinity.required"), &path.child("required")));
+    let gone = [
+        ("cephfs", "cephfs", "deprecated in v1.28, non-functional in v1.31+"),
+        ("photonPersistentDisk", "photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
+        ("scaleIO", "scaleIO", "deprecated in v1.16, non-functional in v1.22+"),
+        ("storageos", "storageOS", "deprecated in v1.22, non-functional in v1.25+"),
+        ("glusterfs", "glusterfs", "deprecated in v1.25, non-functional in v1.26+"),
+        ("rbd", "rbd", "deprecated in v1.28, non-functional in v1.31+"),
+    ];
+    let gone = gone.iter().filter(|(source, ..)| spec.has(source));
+    warnings.extend(gone.map(|(_, shown, advice)| format!("spec.{shown}: {advice}")));
+    warnings
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ pub mod dump;
 pub mod flow_control;
 pub mod label_selector;
 pub mod node_labels;
+pub mod persistent_volume;
 pub mod rbac;
 pub mod resource_names;
 pub mod service;
