@@ -64,12 +64,12 @@ fn validate(secret: &Value) -> ErrorList {
     let required = |key: &str| FieldError::required(&path.key(key), "");
     let has = |key: &str| data.get(key).is_some();
     match secret.text("type") {
-        "kubernetes.io/service-account-token" => {
-            if meta::annotation(secret, ACCOUNT_NAME).unwrap_or("").is_empty() {
-                let metadata = Path::new("metadata");
-                let annotations = metadata.child("annotations");
-                errors.push(FieldError::required(&annotations.key(ACCOUNT_NAME), ""));
-            }
+        "kubernetes.io/service-account-token"
+            if meta::annotation(secret, ACCOUNT_NAME).unwrap_or("").is_empty() =>
+        {
+            let metadata = Path::new("metadata");
+            let annotations = metadata.child("annotations");
+            errors.push(FieldError::required(&annotations.key(ACCOUNT_NAME), ""));
         }
         "kubernetes.io/dockercfg" => errors.extend(docker_config(data, ".dockercfg", &path)),
         "kubernetes.io/dockerconfigjson" => errors.extend(docker_config(data, ".dockerconfigjson", &path)),
