@@ -36,6 +36,25 @@ impl Identity {
         }
     }
 
+    /// An entry of this manager as it is stored.
+    pub fn entry(&self, api_version: &str, set: &FieldSet, time: Option<&str>) -> Value {
+        let mut entry = Map::new();
+        entry.insert("apiVersion".to_owned(), json!(api_version));
+        entry.insert("fieldsType".to_owned(), json!("FieldsV1"));
+        entry.insert("fieldsV1".to_owned(), set.to_fields_v1());
+        if !self.manager.is_empty() {
+            entry.insert("manager".to_owned(), json!(self.manager));
+        }
+        entry.insert("operation".to_owned(), json!(if self.applies { "Apply" } else { "Update" }));
+        if !self.subresource.is_empty() {
+            entry.insert("subresource".to_owned(), json!(self.subresource));
+        }
+        if let Some(time) = time {
+            entry.insert("time".to_owned(), json!(time));
+        }
+        Value::Object(entry)
+    }
+
     /// As conflicts name a manager.
     pub fn show(&self) -> String {
         let mut text = show_str(&self.manager);
@@ -57,21 +76,7 @@ impl Managed {
         if let Some(stored) = &self.stored {
             return stored.clone();
         }
-        let mut entry = Map::new();
-        entry.insert("apiVersion".to_owned(), json!(self.api_version));
-        entry.insert("fieldsType".to_owned(), json!("FieldsV1"));
-        entry.insert("fieldsV1".to_owned(), self.set.to_fields_v1());
-        if !self.identity.manager.is_empty() {
-            entry.insert("manager".to_owned(), json!(self.identity.manager));
-        }
-        entry.insert("operation".to_owned(), json!(if self.identity.applies { "Apply" } else { "Update" }));
-        if !self.identity.subresource.is_empty() {
-            entry.insert("subresource".to_owned(), json!(self.identity.subresource));
-        }
-        if let Some(time) = &self.time {
-            entry.insert("time".to_owned(), json!(time));
-        }
-        Value::Object(entry)
+        self.identity.entry(&self.api_version, &self.set, self.time.as_deref())
     }
 
     pub fn set_fields(&mut self, set: FieldSet) {
@@ -158,7 +163,7 @@ pub(super) fn store(object: &mut Value, entries: Vec<Value>) {
 }
 
 /// More than this many managers that update are folded together, oldest first.
-const MAX_UPDATERS: usize = 10;
+pub(super) const MAX_UPDATERS: usize = 10;
 const FOLDED: &str = "ancient-changes";
 
 /// Folds the oldest updating managers of one version into one.

@@ -1,6 +1,7 @@
 //! managedFields of creates, updates and patches.
 
 use super::compare::{Comparison, compare};
+use super::in_place;
 use super::managed::{self, Identity, Managed};
 use super::reset::{Reset, asks_to_forget};
 use super::set::FieldSet;
@@ -56,22 +57,21 @@ pub fn update(live: Option<&Value>, new: &mut Value, context: &Context<'_>) {
         _ => None,
     };
     let stored = live.and_then(managed::entries);
-    let before = match requested {
-        Some(entries) if context.subresource.is_empty() => {
-            if asks_to_forget(&entries) {
-                Some(Vec::new())
-            } else if entries.as_array() == stored {
-                None
-            } else {
-                let decoded = entries.as_array().and_then(|e| managed::decode(e).ok());
-                decoded.filter(|managers| !managers.is_empty())
+    // What counts is what the request says if it says something sensible, else what is stored.
+    let mut asked = None;
+    let mut entries = None;
+    if context.subresource.is_empty() {
+        match requested {
+            Some(requested) if asks_to_forget(&requested) => asked = Some(Vec::new()),
+            Some(Value::Array(requested)) if Some(&requested) == stored => entries = Some(requested),
+            Some(Value::Array(requested)) => {
+                asked = managed::decode(&requested).ok().filter(|managers| !managers.is_empty());
             }
+            _ => {}
         }
-        _ => None,
-    };
-    let unchanged_source = before.is_none();
+    }
     let is_live = live.is_some_and(|l| !meta::uid(l).is_empty());
-    let empty = before.as_ref().map_or(stored.is_none_or(Vec::is_empty), Vec::is_empty);
+    let empty = asked.as_ref().map_or(stored.is_none_or(Vec::is_empty), Vec::is_empty);
     if empty && is_live {
         // Nobody tracks this object: it was told to forget its managers.
         managed::store(new, Vec::new());
@@ -79,23 +79,34 @@ pub fn update(live: Option<&Value>, new: &mut Value, context: &Context<'_>) {
     }
     let comparison = compare(context.ty(), live.unwrap_or(&NOTHING), new, true);
     let comparison = filtered(comparison, context.reset);
-    if comparison.is_empty() && unchanged_source && one_version(stored, context) {
-        managed::store(new, stored.cloned().unwrap_or_default());
-        return;
-    }
-    let mut managers = before
-        .or_else(|| stored.map(|entries| managed::decode(entries).unwrap_or_default()))
-        .unwrap_or_default();
     let identity = Identity::new(context.manager, false, context.api_version, context.subresource);
+    let mut managers = match asked {
+        Some(managers) => managers,
+        None => {
+            let mut entries = entries.unwrap_or_else(|| stored.cloned().unwrap_or_default());
+            if one_version(&entries, context) {
+                let changed = comparison.modified.union(&comparison.added);
+                let lost = changed.union(&comparison.removed);
+                let won = changed.difference(&STRIPPED);
+                if comparison.is_empty()
+                    || in_place::record(&mut entries, &lost, &won, &identity, context.now)
+                {
+                    managed::store(new, entries);
+                    return;
+                }
+            }
+            managed::decode(&entries).unwrap_or_default()
+        }
+    };
     let versions = Versions::new(live.unwrap_or(&NOTHING), new, comparison, context);
     record_update(&mut managers, versions, identity, context);
     managed::store(new, managed::encode(managers));
 }
 
 /// Whether every stored entry is of the version that the request speaks.
-fn one_version(stored: Option<&Vec<Value>>, context: &Context<'_>) -> bool {
+fn one_version(entries: &[Value], context: &Context<'_>) -> bool {
     let same = |entry: &Value| entry.get("apiVersion").and_then(Value::as_str) == Some(context.api_version);
-    context.converter.is_none() || stored.into_iter().flatten().all(same)
+    context.converter.is_none() || entries.iter().all(same)
 }
 
 pub(super) fn filtered(comparison: Comparison, reset: &Reset) -> Comparison {

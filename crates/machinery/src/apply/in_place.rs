@@ -1,0 +1,148 @@
+//! Updates of stored managedFields without decoding them: most writes change few fields of few managers.
+
+use super::managed::{Identity, MAX_UPDATERS};
+use super::set::FieldSet;
+use serde_json::{Map, Value};
+
+/// Whether the fields of an entry and the set have a path in common.
+fn overlaps(fields: &Map<String, Value>, set: &FieldSet) -> bool {
+    set.entries.iter().any(|entry| match fields.get(&entry.element.to_key()) {
+        Some(Value::Object(below)) => (entry.member && is_member(below)) || overlaps(below, &entry.children),
+        _ => false,
+    })
+}
+
+/// A node is in the set if it says so, or if nothing is below it.
+fn is_member(node: &Map<String, Value>) -> bool {
+    node.is_empty() || node.contains_key(".")
+}
+
+/// Takes the paths of the set out of the fields.
+fn subtract(fields: &mut Map<String, Value>, set: &FieldSet) {
+    for entry in &set.entries {
+        let key = entry.element.to_key();
+        let Some(Value::Object(node)) = fields.get_mut(&key) else {
+            continue;
+        };
+        let member = is_member(node) && !entry.member;
+        node.remove(".");
+        subtract(node, &entry.children);
+        if !node.is_empty() {
+            if member {
+                node.insert(".".to_owned(), Value::Object(Map::new()));
+            }
+        } else if !member {
+            fields.remove(&key);
+        }
+    }
+}
+
+/// Adds the paths of the set to the fields.
+fn add(fields: &mut Map<String, Value>, set: &FieldSet) {
+    for entry in &set.entries {
+        let (old_member, node) = match fields.entry(entry.element.to_key()) {
+            serde_json::map::Entry::Vacant(place) => (false, place.insert(Value::Object(Map::new()))),
+            serde_json::map::Entry::Occupied(place) => {
+                let node = place.into_mut();
+                (node.as_object().is_some_and(is_member), node)
+            }
+        };
+        let Value::Object(node) = node else {
+            continue;
+        };
+        node.remove(".");
+        add(node, &entry.children);
+        if (old_member || entry.member) && !node.is_empty() {
+            node.insert(".".to_owned(), Value::Object(Map::new()));
+        }
+    }
+}
+
+fn text<'a>(entry: &'a Value, field: &str) -> &'a str {
+    entry.get(field).and_then(Value::as_str).unwrap_or("")
+}
+
+/// Records a change in stored entries: `lost` goes from all, `won` to the manager. `false` (and nothing done) where
+/// the long way is needed: a new manager too many.
+pub(super) fn record(
+    entries: &mut Vec<Value>,
+    lost: &FieldSet,
+    won: &FieldSet,
+    identity: &Identity,
+    now: &str,
+) -> bool {
+    let is_own = |entry: &Value| {
+        text(entry, "manager") == identity.manager
+            && text(entry, "operation") == "Update"
+            && text(entry, "apiVersion") == identity.api_version
+            && text(entry, "subresource") == identity.subresource
+    };
+    let updaters = entries.iter().filter(|e| text(e, "operation") == "Update").count();
+    if updaters > MAX_UPDATERS || (updaters == MAX_UPDATERS && !entries.iter().any(is_own)) {
+        return false;
+    }
+    entries.retain_mut(|entry| {
+        let own = is_own(entry) && !won.is_empty();
+        let Some(Value::Object(fields)) = entry.get_mut("fieldsV1") else {
+            return own;
+        };
+        if overlaps(fields, lost) {
+            subtract(fields, lost);
+        }
+        own || !fields.is_empty()
+    });
+    if won.is_empty() {
+        return true;
+    }
+    match entries.iter().position(is_own) {
+        Some(at) => {
+            if let Value::Object(entry) = &mut entries[at] {
+                let fields = entry.entry("fieldsV1").or_insert_with(|| Value::Object(Map::new()));
+                if let Value::Object(fields) = fields {
+                    add(fields, won);
+                }
+                entry.insert("time".to_owned(), Value::from(now));
+            }
+        }
+        None => entries.push(identity.entry(&identity.api_version, won, Some(now))),
+    }
+    entries.sort_by(|a, b| {
+        let applies = text(a, "operation").cmp(text(b, "operation"));
+        ["time", "manager", "apiVersion", "subresource"]
+            .iter()
+            .fold(applies, |order, field| order.then_with(|| text(a, field).cmp(text(b, field))))
+    });
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::path::PathElement;
+    use proptest::prelude::*;
+
+    fn any_set() -> impl Strategy<Value = FieldSet> {
+        let element = "[abc]".prop_map(|n| PathElement::field(&n));
+        prop::collection::vec(prop::collection::vec(element, 1..4), 0..8).prop_map(|paths| {
+            let mut set = FieldSet::default();
+            for path in paths {
+                set.insert(&path);
+            }
+            set
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn same_as_on_sets(a in any_set(), b in any_set()) {
+            let Value::Object(fields) = a.to_fields_v1() else { unreachable!("sets are maps") };
+            prop_assert_eq!(overlaps(&fields, &b), a.intersects(&b));
+            let mut difference = fields.clone();
+            subtract(&mut difference, &b);
+            prop_assert_eq!(Value::Object(difference), a.difference(&b).to_fields_v1());
+            let mut union = fields;
+            add(&mut union, &b);
+            prop_assert_eq!(Value::Object(union), a.union(&b).to_fields_v1());
+        }
+    }
+}
