@@ -1,0 +1,120 @@
+//! Everything that is not about a resource: discovery, version, OpenAPI, health, metrics.
+
+use super::Chain;
+use crate::context::Context;
+use crate::discovery::{self, Document};
+use crate::negotiate::{Accepted, Encoding, Offers, accept};
+use crate::reply::{self, Reply};
+use http::header::{ACCEPT, ETAG, IF_NONE_MATCH, VARY};
+use http::{HeaderValue, Method};
+use machinery::Value;
+use machinery::status::{Details, Status};
+
+impl Chain {
+    pub(super) async fn nonresource(&self, context: &Context) -> Reply {
+        if let Some(reply) = self.health(context).await {
+            return reply;
+        }
+        let path = context.path.as_str();
+        if path.starts_with("//") {
+            return reply::page_not_found();
+        }
+        if path == "/metrics" {
+            return match self.metrics.encode() {
+                Ok(text) => reply::with_type(200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", text),
+                Err(error) => reply::status(&Status::internal(error), None),
+            };
+        }
+        if path == "/openapi/v2" || path == "/openapi/v3" || path.starts_with("/openapi/v3/") {
+            return self.openapi.answer(context, &self.discovery.load());
+        }
+        let discovery = self.discovery.load();
+        let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+        let value = match parts.as_slice() {
+            [""] => return json(&discovery.root_paths(), context),
+            ["version"] => return json(&discovery::version(), context),
+            ["api"] => {
+                if let Some(reply) = aggregated(context, discovery.aggregated_core()) {
+                    return reply;
+                }
+                Some(discovery.api_versions())
+            }
+            ["apis"] => {
+                if let Some(reply) = aggregated(context, discovery.aggregated_groups()) {
+                    return reply;
+                }
+                Some(discovery.group_list())
+            }
+            ["api", version] => discovery.resource_list("", version),
+            ["apis", group] => discovery.group(group),
+            ["apis", group, version] => discovery.resource_list(group, version),
+            _ => return reply::page_not_found(),
+        };
+        let Some(value) = value else {
+            return match parts.as_slice() {
+                ["apis", group, ..] if discovery.group(group).is_none() => reply::page_not_found(),
+                _ => reply::status(&Status::no_such_path(), None),
+            };
+        };
+        if context.method != Method::GET {
+            let status = Status::new(
+                405,
+                "MethodNotAllowed",
+                "the server does not allow this method on the requested resource",
+            )
+            .with_details(Details::default());
+            return reply::status(&status, None);
+        }
+        negotiated(&value, context)
+    }
+}
+
+fn json(value: &Value, context: &Context) -> Reply {
+    let accepted =
+        Accepted { encoding: Encoding::Json, pretty: true, form: None, form_version: "v1", stream: false };
+    match reply::value(200, value, &accepted, context) {
+        Ok(reply) => reply,
+        Err(status) => reply::status(&status, None),
+    }
+}
+
+/// A discovery document in the encoding the client accepts.
+fn negotiated(value: &Value, context: &Context) -> Reply {
+    let offers = Offers { cbor: false, forms: false, streams: false };
+    let outcome = accept(&context.headers, context.query.get("pretty"), offers)
+        .and_then(|accepted| reply::value(200, value, &accepted, context));
+    outcome.unwrap_or_else(|status| reply::status(&status, None))
+}
+
+/// The aggregated form, if the client prefers it to the plain one.
+fn aggregated(context: &Context, document: &Document) -> Option<Reply> {
+    let header = context.headers.get(ACCEPT)?.to_str().ok()?;
+    let clause = header.split(',').map(str::trim).next()?;
+    let wanted = clause.starts_with("application/json")
+        && clause.contains("g=apidiscovery.k8s.io")
+        && clause.contains("as=APIGroupDiscoveryList")
+        && clause.contains("v=v2")
+        && !clause.contains("v=v2beta1");
+    if !wanted {
+        return None;
+    }
+    let known = context.headers.get(IF_NONE_MATCH).and_then(|v| v.to_str().ok());
+    let fresh = known.is_some_and(|tag| document.matches(tag));
+    let mut reply = if fresh {
+        reply::with_type(304, "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", "")
+    } else {
+        reply::finish_typed(
+            200,
+            "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+            document.json.clone(),
+            context,
+        )
+    };
+    let headers = reply.headers_mut();
+    if let Ok(tag) = HeaderValue::from_str(&format!("\"{}\"", document.etag)) {
+        headers.insert(ETAG, tag);
+    }
+    headers.append(VARY, HeaderValue::from_static("Accept"));
+    headers.insert(http::header::CACHE_CONTROL, HeaderValue::from_static("public"));
+    Some(reply)
+}
