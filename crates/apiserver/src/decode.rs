@@ -47,13 +47,26 @@ pub fn object(
     validation: FieldValidation,
     warnings: &Warnings,
 ) -> Result<Value> {
-    let (mut value, duplicates) = parse(body, encoding, &expected)?;
-    check_kind(&value, &expected, body)?;
-    normalize(&mut value, expected, duplicates, validation, warnings)?;
+    let (mut value, problems) = parse(body, encoding, &expected)?;
+    if let Some(map) = value.as_object_mut() {
+        map.insert("apiVersion".to_owned(), expected.api_version().into());
+        map.insert("kind".to_owned(), expected.kind.into());
+    }
+    if !problems.is_empty() {
+        match validation {
+            FieldValidation::Ignore => {}
+            FieldValidation::Warn => problems.iter().for_each(|problem| warnings.add(problem.clone())),
+            FieldValidation::Strict => {
+                let why = format!("strict decoding error: {}", problems.join(", "));
+                return Err(handled(expected.kind, expected.version, expected.kind, &why));
+            }
+        }
+    }
+    (expected.default)(&mut value);
     Ok(value)
 }
 
-/// The value and the duplicate fields found in it.
+/// The normalised value and what strict validation has against it.
 fn parse(body: &[u8], encoding: Encoding, expected: &Expected<'_>) -> Result<(Value, Vec<String>)> {
     let unrecognized = |error: String| {
         Status::bad_request(format!(
@@ -62,21 +75,47 @@ fn parse(body: &[u8], encoding: Encoding, expected: &Expected<'_>) -> Result<(Va
             summary(body)
         ))
     };
-    match encoding {
-        Encoding::Json => match codec::json::decode(body) {
-            Ok(decoded) => Ok((decoded.value, decoded.duplicates)),
-            Err(error) => Err(unrecognized(format!("json parse error: {error}"))),
-        },
-        Encoding::Yaml => match codec::yaml::decode(body) {
-            Ok(decoded) => Ok((decoded.value, decoded.duplicates)),
-            Err(error) => Err(unrecognized(format!("yaml parse error: {error}"))),
-        },
-        Encoding::Cbor => match codec::cbor::decode(body) {
-            Ok(value) => Ok((value, Vec::new())),
-            Err(error) => Err(unrecognized(format!("cbor parse error: {error}"))),
-        },
-        Encoding::Protobuf => protobuf(body, expected).map(|value| (value, Vec::new())),
+    let (mut value, mut problems) = match encoding {
+        Encoding::Json => {
+            let typed = codec::json::decode_typed(body, expected.schema);
+            if let Ok(decoded) = typed {
+                if is_expected(&decoded.value, expected) {
+                    return Ok((decoded.value, decoded.strict));
+                }
+            }
+            // Something is wrong: a body of another kind is reported before a field of the wrong type.
+            let plain = codec::json::decode(body)
+                .map_err(|error| unrecognized(format!("json parse error: {error}")))?;
+            (plain.value, plain.strict)
+        }
+        Encoding::Yaml => {
+            let plain = codec::yaml::decode(body)
+                .map_err(|error| unrecognized(format!("yaml parse error: {error}")))?;
+            (plain.value, plain.strict)
+        }
+        Encoding::Cbor => {
+            let value = codec::cbor::decode(body)
+                .map_err(|error| unrecognized(format!("cbor parse error: {error}")))?;
+            (value, Vec::new())
+        }
+        Encoding::Protobuf => (protobuf(body, expected)?, Vec::new()),
+    };
+    check_kind(&value, expected, body)?;
+    if !value.is_object() {
+        value = Value::Object(machinery::Map::new());
     }
+    let report = codec::typed::normalize(&mut value, expected.schema)
+        .map_err(|error| handled(expected.kind, expected.version, expected.kind, &error.to_string()))?;
+    problems.extend(report.strict);
+    Ok((value, problems))
+}
+
+fn is_expected(value: &Value, expected: &Expected<'_>) -> bool {
+    let text = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or("");
+    let (api_version, kind) = (text("apiVersion"), text("kind"));
+    let version_fits =
+        api_version.is_empty() || split_api_version(api_version) == (expected.group, expected.version);
+    (kind.is_empty() || kind == expected.kind) && version_fits
 }
 
 fn protobuf(body: &[u8], expected: &Expected<'_>) -> Result<Value> {
@@ -140,8 +179,11 @@ fn check_kind(value: &Value, expected: &Expected<'_>, body: &[u8]) -> Result<()>
     }
     let api_version = map.get("apiVersion").and_then(Value::as_str).unwrap_or("");
     let kind = map.get("kind").and_then(Value::as_str).filter(|k| !k.is_empty()).unwrap_or(expected.kind);
-    let (group, version) =
-        if api_version.is_empty() { (expected.group, expected.version) } else { split_api_version(api_version) };
+    let (group, version) = if api_version.is_empty() {
+        (expected.group, expected.version)
+    } else {
+        split_api_version(api_version)
+    };
     if (group, version, kind) == (expected.group, expected.version, expected.kind) {
         return Ok(());
     }
@@ -188,44 +230,6 @@ fn json_type(value: &Value) -> &'static str {
         Value::Array(_) => "array",
         Value::Object(_) => "object",
     }
-}
-
-/// Types checked, unknown fields dropped, defaults set; strictness applied.
-fn normalize(
-    value: &mut Value,
-    expected: Expected<'_>,
-    duplicates: Vec<String>,
-    validation: FieldValidation,
-    warnings: &Warnings,
-) -> Result<()> {
-    if !value.is_object() {
-        *value = Value::Object(machinery::Map::new());
-    }
-    let report = codec::typed::normalize(value, expected.schema)
-        .map_err(|error| handled(expected.kind, expected.version, expected.kind, &error.to_string()))?;
-    if let Some(map) = value.as_object_mut() {
-        map.insert("apiVersion".to_owned(), expected.api_version().into());
-        map.insert("kind".to_owned(), expected.kind.into());
-    }
-    let problems = strict_problems(duplicates, report.unknown);
-    if !problems.is_empty() {
-        match validation {
-            FieldValidation::Ignore => {}
-            FieldValidation::Warn => problems.iter().for_each(|problem| warnings.add(problem.clone())),
-            FieldValidation::Strict => {
-                let why = format!("strict decoding error: {}", problems.join(", "));
-                return Err(handled(expected.kind, expected.version, expected.kind, &why));
-            }
-        }
-    }
-    (expected.default)(value);
-    Ok(())
-}
-
-/// Duplicate fields first, then unknown ones, as strict decoding reports them.
-pub fn strict_problems(duplicates: Vec<String>, unknown: Vec<String>) -> Vec<String> {
-    let duplicates = duplicates.into_iter().map(|path| format!("duplicate field {path:?}"));
-    duplicates.chain(unknown.into_iter().map(|path| format!("unknown field {path:?}"))).collect()
 }
 
 /// A body as an error shows it: text, or hexadecimal for what is not text.

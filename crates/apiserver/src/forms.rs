@@ -25,11 +25,8 @@ impl Include {
             other => {
                 use machinery::field::{FieldError, Path};
                 let path = Path::new("includeObject");
-                let error = FieldError::invalid_str(
-                    &path,
-                    other,
-                    "must be 'Metadata', 'Object', 'None', or empty",
-                );
+                let error =
+                    FieldError::invalid_str(&path, other, "must be 'Metadata', 'Object', 'None', or empty");
                 Err(Status::invalid("meta.k8s.io", "TableOptions", "", &vec![error]))
             }
         }
@@ -45,9 +42,9 @@ pub fn object(served: &Served, object: Value, accepted: &Accepted, include: Incl
     match accepted.form {
         None => Ok(object),
         Some(Form::PartialObjectMetadata) => Ok(partial(&object, api_version(accepted))),
-        Some(Form::PartialObjectMetadataList) => {
-            Err(not_acceptable("you requested PartialObjectMetadataList, but the requested object is not a list"))
-        }
+        Some(Form::PartialObjectMetadataList) => Err(not_acceptable(
+            "you requested PartialObjectMetadataList, but the requested object is not a list",
+        )),
         Some(Form::Table) => {
             let mut metadata = Map::new();
             let version = meta::resource_version(&object);

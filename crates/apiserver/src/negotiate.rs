@@ -142,8 +142,7 @@ fn fit(clause: &Clause<'_>, encoding: Encoding, offers: Offers) -> Option<Accept
     if !matches {
         return None;
     }
-    let mut accepted =
-        Accepted { encoding, pretty: false, form: None, form_version: "v1", stream: false };
+    let mut accepted = Accepted { encoding, pretty: false, form: None, form_version: "v1", stream: false };
     let (mut form, mut group, mut version) = (None, None, None);
     for (key, value) in &clause.parameters {
         match *key {

@@ -126,7 +126,11 @@ fn validate_manager(manager: &str, errors: &mut ErrorList) {
     }
     for (at, c) in manager.char_indices() {
         if c.is_control() || (c.is_whitespace() && c != ' ') {
-            let shown = if c.is_control() { format!("U+{:04X}", c as u32) } else { format!("U+{:04X} '{c}'", c as u32) };
+            let shown = if c.is_control() {
+                format!("U+{:04X}", c as u32)
+            } else {
+                format!("U+{:04X} '{c}'", c as u32)
+            };
             errors.push(FieldError::invalid_str(
                 &path,
                 manager,

@@ -169,7 +169,8 @@ fn json_list(served: &Arc<Served>, page: Page, accepted: &Accepted, context: &Co
         return finish(200, accepted, body, context);
     }
     let mut reply = if context.accepts_gzip {
-        let mut reply = with_type(200, accepted.encoding.media_type(), ResponseBody::lazy(gzip_buffers(buffers)));
+        let mut reply =
+            with_type(200, accepted.encoding.media_type(), ResponseBody::lazy(gzip_buffers(buffers)));
         reply.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         reply.headers_mut().insert(VARY, HeaderValue::from_static("Accept-Encoding"));
         reply
@@ -229,6 +230,15 @@ pub fn finish(code: u16, accepted: &Accepted, body: Bytes, context: &Context) ->
         with_type(code, accepted.encoding.media_type(), body)
     };
     warn(&mut reply, context);
+    reply
+}
+
+/// The same for a media type of its own.
+pub fn finish_typed(code: u16, media_type: &'static str, body: Bytes, context: &Context) -> Reply {
+    let accepted =
+        Accepted { encoding: Encoding::Json, pretty: false, form: None, form_version: "v1", stream: false };
+    let mut reply = finish(code, &accepted, body, context);
+    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     reply
 }
 

@@ -145,7 +145,15 @@ mod tests {
             ("GET", "/api/v1/namespaces/a/pods?watch=1", "watch", "a", "pods", "", ""),
             ("GET", "/api/v1/namespaces/a/pods/p/log", "get", "a", "pods", "log", "p"),
             ("POST", "/apis/apps/v1/namespaces/a/deployments", "create", "a", "deployments", "", ""),
-            ("DELETE", "/apis/apps/v1/namespaces/a/deployments", "deletecollection", "a", "deployments", "", ""),
+            (
+                "DELETE",
+                "/apis/apps/v1/namespaces/a/deployments",
+                "deletecollection",
+                "a",
+                "deployments",
+                "",
+                "",
+            ),
             ("GET", "/api/v1/watch/pods", "watch", "", "pods", "", ""),
             ("GET", "/api/v1/nodes?fieldSelector=metadata.name%3Dn1", "list", "", "nodes", "", "n1"),
         ] {

@@ -15,18 +15,23 @@ pub struct Selection {
 
 impl Selection {
     pub fn read(served: &Served, options: &ListOptions) -> Result<Self> {
-        let labels = LabelSelector::parse(&options.label_selector).map_err(|e| Status::bad_request(e.to_string()))?;
-        let fields = FieldSelector::parse(&options.field_selector).map_err(|e| Status::bad_request(e.to_string()))?;
+        let labels =
+            LabelSelector::parse(&options.label_selector).map_err(|e| Status::bad_request(e.to_string()))?;
+        let fields =
+            FieldSelector::parse(&options.field_selector).map_err(|e| Status::bad_request(e.to_string()))?;
         let kind = served.kind;
-        for (name, value) in fields.terms() {
-            api::field_selectors::check(kind.group, kind.version, kind.resource, name, value)
-                .map_err(Status::bad_request)?;
+        let unsupported = fields.unsupported(|name| {
+            api::field_selectors::find(kind.group, kind.version, kind.resource, name).is_ok()
+        });
+        if let Some(name) = unsupported {
+            let refusal = api::field_selectors::find(kind.group, kind.version, kind.resource, name);
+            return Err(Status::bad_request(refusal.err().map_or_else(String::new, |e| e.to_string())));
         }
         Ok(Self { labels, fields })
     }
 
     pub fn is_everything(&self) -> bool {
-        self.labels.is_everything() && self.fields.is_everything()
+        self.labels.is_empty() && self.fields.is_empty()
     }
 
     pub fn matches(&self, entry: &Entry, layout: &Layout) -> bool {
@@ -40,7 +45,7 @@ impl Selection {
     /// A selector that names one object or namespace narrows the keys to look at.
     pub fn narrow(&self, scope: String, all_namespaces: bool) -> String {
         if all_namespaces {
-            if let Some(namespace) = self.fields.required("metadata.namespace") {
+            if let Some(namespace) = self.fields.requires("metadata.namespace") {
                 return format!("{scope}{namespace}/");
             }
         }

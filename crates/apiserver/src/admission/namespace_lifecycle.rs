@@ -51,7 +51,9 @@ impl Plugin for NamespaceLifecycle {
             if entry.value()["status"]["phase"] != "Terminating" {
                 return Ok(());
             }
-            let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
+            let why = format!(
+                "unable to create new content in namespace {namespace} because it is being terminated"
+            );
             let mut status = Status::forbidden(kind.group, kind.resource, attributes.name, why);
             if let Some(details) = &mut status.details {
                 details.causes.push(Cause {

@@ -17,7 +17,8 @@ const ITEM: &[u8] = b"{\"metadata\":{";
 
 impl Prefix {
     pub fn new(api_version: &str, kind: &str) -> Self {
-        let bytes = format!("{{\"kind\":{},\"apiVersion\":{},\"metadata\":{{", quote(kind), quote(api_version));
+        let bytes =
+            format!("{{\"kind\":{},\"apiVersion\":{},\"metadata\":{{", quote(kind), quote(api_version));
         Self { bytes: bytes.into_bytes().into_boxed_slice() }
     }
 
@@ -119,6 +120,9 @@ mod tests {
         let stored = prefix.encode(&json!({}));
         let mut out = Vec::new();
         prefix.write_object(&mut out, &stored, 1);
-        assert_eq!(serde_json::from_slice::<Value>(&out).unwrap()["metadata"], json!({"resourceVersion": "1"}));
+        assert_eq!(
+            serde_json::from_slice::<Value>(&out).unwrap()["metadata"],
+            json!({"resourceVersion": "1"})
+        );
     }
 }

@@ -3,7 +3,7 @@
 use super::canonical::Prefix;
 use bytes::Bytes;
 use machinery::schema::SchemaRef;
-use machinery::selector::Lookup;
+use machinery::selector::Labels;
 use serde_json::Value;
 use std::sync::{Arc, OnceLock};
 
@@ -11,7 +11,8 @@ use std::sync::{Arc, OnceLock};
 #[derive(Debug)]
 pub struct Layout {
     pub prefix: Prefix,
-    pub fields: &'static [api::kind::SelectableField],
+    /// Besides name and namespace.
+    pub fields: Vec<api::kind::SelectableField>,
     /// How protobuf carries the object; `None`: it has no protobuf form.
     pub schema: Option<SchemaRef<'static>>,
     pub api_version: String,
@@ -65,9 +66,10 @@ impl Entry {
     /// Protobuf message bytes, made once.
     pub fn protobuf(&self, layout: &Layout) -> Option<&Bytes> {
         let schema = layout.schema?;
-        Some(self.protobuf.get_or_init(|| {
-            machinery::codec::protobuf::encode_object(&self.value(), schema).into()
-        }))
+        Some(
+            self.protobuf
+                .get_or_init(|| machinery::codec::protobuf::encode_object(&self.value(), schema).into()),
+        )
     }
 
     pub fn attributes(&self, layout: &Layout) -> &Attributes {
@@ -99,7 +101,7 @@ impl Attributes {
             Box::default()
         } else {
             let value: Value = serde_json::from_slice(bytes).unwrap_or_default();
-            layout.fields.iter().map(|f| (f.value)(&value).into_boxed_str()).collect()
+            layout.fields.iter().map(|f| (f.value)(&value).into()).collect()
         };
         Self {
             labels: slim.metadata.labels.into_iter().map(|(k, v)| (k.into(), v.into())).collect(),
@@ -122,8 +124,8 @@ impl Attributes {
     }
 }
 
-impl Lookup for Attributes {
-    fn lookup(&self, key: &str) -> Option<&str> {
+impl Labels for Attributes {
+    fn label(&self, key: &str) -> Option<&str> {
         let index = self.labels.binary_search_by(|(k, _)| k.as_ref().cmp(key)).ok()?;
         Some(&self.labels[index].1)
     }

@@ -95,8 +95,13 @@ pub fn frame(layout: &Layout, entry: &Entry, change: Change, encoding: FrameEnco
         }
         FrameEncoding::Protobuf => {
             let message = entry.protobuf(layout).cloned().unwrap_or_default();
-            machinery::codec::protobuf::watch_frame(change.text(), &layout.api_version, &layout.kind, &message)
-                .into()
+            machinery::codec::protobuf::watch_frame(
+                change.text(),
+                &layout.api_version,
+                &layout.kind,
+                &message,
+            )
+            .into()
         }
     }
 }

@@ -133,7 +133,7 @@ impl Cache {
 
     async fn read_all(&self) -> Result<(BTreeMap<Arc<str>, Arc<Entry>>, Revision), StoreError> {
         let mut objects = BTreeMap::new();
-        let end = prefix_end(&self.root);
+        let end = store::prefix_end(&self.root);
         let mut start = self.root.clone();
         let mut at = None;
         loop {
@@ -185,7 +185,8 @@ impl Cache {
             .range::<str, _>((Bound::Included(start), Bound::Unbounded))
             .take_while(|(key, _)| key.starts_with(scope));
         let mut entries = Vec::new();
-        let mut view = View { entries: Vec::new(), revision: state.revision.max(at_least), more: false, remaining: 0 };
+        let mut view =
+            View { entries: Vec::new(), revision: state.revision.max(at_least), more: false, remaining: 0 };
         for (_, entry) in range.by_ref() {
             if !matches(entry) {
                 continue;
@@ -246,14 +247,6 @@ impl Cache {
         cursor.next += events.len() as u64;
         Progress::Events(events)
     }
-}
-
-/// The first key that no longer starts with `prefix`.
-pub fn prefix_end(prefix: &str) -> String {
-    // Keys are path-like ASCII and end with '/': the next character closes the range.
-    let mut end = prefix.trim_end_matches('/').to_owned();
-    end.push('0');
-    end
 }
 
 impl State {

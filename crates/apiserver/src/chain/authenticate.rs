@@ -23,8 +23,8 @@ pub fn authenticate(connection: &Connection, anonymous: bool) -> Result<Arc<User
     if !certificates.client.is_trusted() {
         return nobody(anonymous);
     }
-    let identity: Option<&Identity> =
-        connection.cached(|| certificates.chain.first().and_then(|leaf| from_certificate(leaf)).map(Arc::new));
+    let identity: Option<&Identity> = connection
+        .cached(|| certificates.chain.first().and_then(|leaf| from_certificate(leaf)).map(Arc::new));
     identity.and_then(Clone::clone).ok_or_else(Status::unauthorized)
 }
 

@@ -96,8 +96,9 @@ const PUBLIC_PATHS: [&str; 5] = ["/healthz", "/livez", "/readyz", "/version", "/
 
 impl Authorizer for Masters {
     fn refuses(&self, user: &UserInfo, attributes: &Attributes) -> Option<String> {
-        let public =
-            !attributes.is_resource && attributes.verb == "get" && PUBLIC_PATHS.contains(&attributes.path.as_str());
+        let public = !attributes.is_resource
+            && attributes.verb == "get"
+            && PUBLIC_PATHS.contains(&attributes.path.as_str());
         (!public && !user.is_in("system:masters")).then(String::new)
     }
 }

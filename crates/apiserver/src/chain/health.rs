@@ -37,7 +37,9 @@ impl Chain {
         for outcome in &outcomes {
             let name = &outcome.name;
             match &outcome.result {
-                _ if excluded.contains(&name.as_str()) => lines.push_str(&format!("[+]{name} excluded: ok\n")),
+                _ if excluded.contains(&name.as_str()) => {
+                    lines.push_str(&format!("[+]{name} excluded: ok\n"))
+                }
                 Ok(()) => lines.push_str(&format!("[+]{name} ok\n")),
                 // The reason is for those who may read logs.
                 Err(why) => {
@@ -49,7 +51,9 @@ impl Chain {
         }
         for name in &excluded {
             if !outcomes.iter().any(|outcome| outcome.name == *name) {
-                lines.push_str(&format!("warn: some health checks cannot be excluded: no matches for {name:?}\n"));
+                lines.push_str(&format!(
+                    "warn: some health checks cannot be excluded: no matches for {name:?}\n"
+                ));
             }
         }
         if !failed.is_empty() {

@@ -21,7 +21,11 @@ impl Chain {
         }
         if path == "/metrics" {
             return match self.metrics.encode() {
-                Ok(text) => reply::with_type(200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", text),
+                Ok(text) => reply::with_type(
+                    200,
+                    "text/plain; version=0.0.4; charset=utf-8; escaping=underscores",
+                    text,
+                ),
                 Err(error) => reply::status(&Status::internal(error), None),
             };
         }

@@ -11,7 +11,7 @@ mod version;
 mod reference_tests;
 
 pub use group_version::{ApiResource, ApiSubresource, GroupVersion, built_in, compare_versions};
-pub use root_paths::{CHECKS, LIVENESS_CHECKS, READINESS_CHECKS};
+pub use root_paths::{CHECKS, HealthCheck};
 pub use version::{GIT_VERSION, version};
 
 use bytes::Bytes;

@@ -33,7 +33,12 @@ impl Registry {
         self.insert(served, object, context).await
     }
 
-    async fn admit_create(&self, served: &Served, object: &mut Value, context: &WriteContext<'_>) -> Result<()> {
+    async fn admit_create(
+        &self,
+        served: &Served,
+        object: &mut Value,
+        context: &WriteContext<'_>,
+    ) -> Result<()> {
         let before = self.admission.mutates().then(|| object.clone());
         let attributes = Attributes::new(served, context, Operation::Create);
         self.admission.mutate(self, &attributes, Some(object), None).await?;
@@ -58,7 +63,8 @@ impl Registry {
         let generated = meta::name(&object).is_empty() && !generate.is_empty();
         let attempts = if generated { NAME_ATTEMPTS } else { 1 };
         for attempt in 1..=attempts {
-            let mut candidate = if attempt == attempts { std::mem::take(&mut object) } else { object.clone() };
+            let mut candidate =
+                if attempt == attempts { std::mem::take(&mut object) } else { object.clone() };
             if generated {
                 meta::metadata_mut(&mut candidate).insert("name".to_owned(), generate_name(&generate).into());
             }

@@ -101,7 +101,8 @@ impl Registry {
         match served.storage.store.txn(txn).await.map_err(|e| store_error(&e))? {
             Outcome::Committed { revision, .. } => {
                 let mut last = old;
-                meta::metadata_mut(&mut last).insert("resourceVersion".to_owned(), revision.to_string().into());
+                meta::metadata_mut(&mut last)
+                    .insert("resourceVersion".to_owned(), revision.to_string().into());
                 Ok(Ok(Deleted::Gone(last)))
             }
             Outcome::Conflict { current, .. } => {
@@ -191,9 +192,7 @@ fn grace(object: &mut Value, graceful: Graceful, options: &DeleteOptions) -> Gra
             return Grace::AlreadyPending;
         }
         let mut period = asked;
-        let mut at = since
-            .checked_add(SignedDuration::from_secs(asked - present))
-            .unwrap_or(now);
+        let mut at = since.checked_add(SignedDuration::from_secs(asked - present)).unwrap_or(now);
         if at < now {
             at = now;
             if period != 0 {

@@ -34,7 +34,13 @@ struct Token {
 
 impl Registry {
     /// One object. A resource version only says how old the answer may be, and ours is never old.
-    pub async fn get(&self, served: &Served, namespace: &str, name: &str, version: &str) -> Result<Arc<Entry>> {
+    pub async fn get(
+        &self,
+        served: &Served,
+        namespace: &str,
+        name: &str,
+        version: &str,
+    ) -> Result<Arc<Entry>> {
         let revision = match version {
             "" => 0,
             text => crate::query::parse_uint(text).map_err(|why| {
@@ -55,7 +61,8 @@ impl Registry {
         options: &ListOptions,
     ) -> Result<Page> {
         let cache = &served.storage.cache;
-        let scope = selection.narrow(served.scope_key(namespace), served.namespaced() && namespace.is_empty());
+        let scope =
+            selection.narrow(served.scope_key(namespace), served.namespaced() && namespace.is_empty());
         if !options.continue_token.is_empty() {
             if !matches!(options.resource_version.as_str(), "" | "0") {
                 return Err(Status::bad_request(
@@ -74,7 +81,8 @@ impl Registry {
         }
         self.await_revision(asked.unwrap_or(0), now).await?;
         // With a resource version but no match rule, and for "any version", limits do not apply.
-        let limited = asked.is_none() || options.resource_version_match == Match::NotOlderThan && asked != Some(0);
+        let limited =
+            asked.is_none() || options.resource_version_match == Match::NotOlderThan && asked != Some(0);
         let limit = if limited { options.limit } else { 0 };
         let layout = &cache.layout;
         let view = cache.list(&scope, None, limit, now, |entry| selection.matches(entry, layout));
@@ -144,12 +152,16 @@ impl Registry {
         fresh: bool,
     ) -> Result<Page> {
         let layout: &Layout = &served.storage.cache.layout;
-        let end = crate::cache::prefix_end(scope);
+        let end = store::prefix_end(scope);
         let mut entries = Vec::new();
         let mut following = 0;
         loop {
-            let request =
-                RangeRequest { start: start.clone(), end: end.clone(), limit: PAGE, revision: Some(revision) };
+            let request = RangeRequest {
+                start: start.clone(),
+                end: end.clone(),
+                limit: PAGE,
+                revision: Some(revision),
+            };
             let page = match served.storage.store.range(request).await {
                 Ok(page) => page,
                 Err(StoreError::Compacted { .. }) => return Err(expired(&start, served, fresh)),
@@ -240,8 +252,9 @@ impl Token {
         if let Err(error) = machinery::codec::json::decode(&bytes) {
             return Err(invalid(format!("continue key is not valid: {error}")));
         }
-        let wire: Wire = serde_json::from_slice(&bytes)
-            .map_err(|_| invalid("continue key is not valid: json: cannot unmarshal into the token".to_owned()))?;
+        let wire: Wire = serde_json::from_slice(&bytes).map_err(|_| {
+            invalid("continue key is not valid: json: cannot unmarshal into the token".to_owned())
+        })?;
         if wire.v != "meta.k8s.io/v1" {
             return Err(invalid(format!(
                 "continue key is not valid: server does not recognize this encoded version {}",

@@ -42,7 +42,9 @@ pub fn generate_name(base: &str) -> String {
     }
     let mut random = rand::rng();
     let mut name = base[..end].to_owned();
-    name.extend((0..SUFFIX_LENGTH).map(|_| SUFFIX_ALPHABET[random.random_range(0..SUFFIX_ALPHABET.len())] as char));
+    name.extend(
+        (0..SUFFIX_LENGTH).map(|_| SUFFIX_ALPHABET[random.random_range(0..SUFFIX_ALPHABET.len())] as char),
+    );
     name
 }
 
@@ -63,12 +65,26 @@ pub fn ensure_namespace(object: &mut Value, served: &Served, namespace: &str) ->
         }
         return Ok(());
     }
-    Err(Status::bad_request("the namespace of the provided object does not match the namespace sent on the request"))
+    Err(Status::bad_request(
+        "the namespace of the provided object does not match the namespace sent on the request",
+    ))
+}
+
+/// Refuses an object whose namespace is not the request's.
+pub fn check_namespace(object: &Value, served: &Served, namespace: &str) -> Result<()> {
+    let given = meta::namespace(object);
+    if !served.namespaced() || given.is_empty() || given == namespace {
+        return Ok(());
+    }
+    Err(Status::bad_request(format!(
+        "the namespace of the object ({given}) does not match the namespace on the URL ({namespace})"
+    )))
 }
 
 /// Each owner once; a duplicate is dropped with a warning.
 pub fn dedup_owner_references(object: &mut Value, context: &WriteContext<'_>) {
-    let Some(owners) = meta::metadata_mut(object).get_mut("ownerReferences").and_then(Value::as_array_mut) else {
+    let Some(owners) = meta::metadata_mut(object).get_mut("ownerReferences").and_then(Value::as_array_mut)
+    else {
         return;
     };
     let mut kept: Vec<Value> = Vec::with_capacity(owners.len());
@@ -89,7 +105,8 @@ pub fn dedup_owner_references(object: &mut Value, context: &WriteContext<'_>) {
 pub fn validate_new(object: &Value, served: &Served) -> ErrorList {
     let path = Path::new("metadata");
     let namespaced = served.kind.scope == Scope::Namespaced;
-    let mut errors = names::validate_object_meta(&object["metadata"], namespaced, served.kind.validate_name, &path);
+    let mut errors =
+        names::validate_object_meta(&object["metadata"], namespaced, served.kind.validate_name, &path);
     errors.extend((served.kind.validate)(object));
     errors
 }
@@ -117,7 +134,8 @@ pub fn keep_system_fields(new: &mut Value, old: &Value) {
     if old.contains_key("deletionTimestamp") {
         copy(metadata, old, "deletionTimestamp");
     }
-    if old.contains_key("deletionGracePeriodSeconds") && !metadata.contains_key("deletionGracePeriodSeconds") {
+    if old.contains_key("deletionGracePeriodSeconds") && !metadata.contains_key("deletionGracePeriodSeconds")
+    {
         copy(metadata, old, "deletionGracePeriodSeconds");
     }
 }
@@ -167,7 +185,8 @@ mod tests {
     #[test]
     fn generation_counts_spec_only() {
         let old = json!({"metadata": {"generation": 3}, "spec": {"a": 1}, "status": {"s": 1}});
-        let mut new = json!({"metadata": {"generation": 9, "labels": {}}, "spec": {"a": 1}, "status": {"s": 2}});
+        let mut new =
+            json!({"metadata": {"generation": 9, "labels": {}}, "spec": {"a": 1}, "status": {"s": 2}});
         count_generation(&mut new, &old, true);
         assert_eq!(new["metadata"]["generation"], 3);
         new["spec"]["a"] = json!(2);

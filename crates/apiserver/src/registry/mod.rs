@@ -152,7 +152,9 @@ pub const MODIFIED: &str =
 /// The store's troubles as clients see them.
 pub fn store_error(error: &StoreError) -> Status {
     match error {
-        StoreError::Compacted { .. } => Status::expired("The resourceVersion for the provided list is too old."),
+        StoreError::Compacted { .. } => {
+            Status::expired("The resourceVersion for the provided list is too old.")
+        }
         StoreError::Unavailable { .. } => {
             tracing::warn!(%error, "store unavailable");
             Status::service_unavailable(format!("the store cannot be reached: {error}"))
@@ -170,10 +172,9 @@ impl Registry {
         let mut served: HashMap<_, HashMap<_, _>> = HashMap::new();
         let schema = api::schema::schema();
         for resource in api::resources::RESOURCES {
-            let Some(kind) = api::kinds::KINDS
-                .iter()
-                .find(|k| (k.group, k.version, k.resource) == (resource.group, resource.version, resource.resource))
-            else {
+            let Some(kind) = api::kinds::KINDS.iter().find(|k| {
+                (k.group, k.version, k.resource) == (resource.group, resource.version, resource.resource)
+            }) else {
                 continue;
             };
             let Some(schema) = schema.kind(kind.group, kind.version, kind.kind) else {
@@ -221,9 +222,10 @@ fn conversion_of(kind: &Kind) -> Option<(&'static Kind, Conversion)> {
         ("autoscaling", "v1", "horizontalpodautoscalers") => {
             Some((&hpa::KIND, Conversion { to_stored: hpa::from_v1, from_stored: hpa::to_v1 }))
         }
-        ("events.k8s.io", "v1", "events") => {
-            Some((&event::KIND, Conversion { to_stored: event::to_core_v1, from_stored: event::to_events_v1 }))
-        }
+        ("events.k8s.io", "v1", "events") => Some((
+            &event::KIND,
+            Conversion { to_stored: event::to_core_v1, from_stored: event::to_events_v1 },
+        )),
         _ => None,
     }
 }
@@ -234,7 +236,11 @@ impl Storage {
         let group = if kind.group.is_empty() { "core" } else { kind.group };
         let layout = Layout {
             prefix: Prefix::new(&api_version, kind.kind),
-            fields: api::field_selectors::fields(kind.group, kind.version, kind.resource),
+            fields: api::field_selectors::fields(kind.group, kind.version, kind.resource)
+                .iter()
+                .filter(|field| !matches!(field.name, "metadata.name" | "metadata.namespace"))
+                .copied()
+                .collect(),
             schema: api::schema::schema().kind(kind.group, kind.version, kind.kind),
             api_version,
             kind: kind.kind.to_owned(),

@@ -4,13 +4,13 @@ use super::create::tracking;
 use super::update::{Change, Door};
 use super::{Registry, Served, WriteContext, Written};
 use crate::admission::{Attributes, Operation};
-use crate::decode::strict_problems;
 use crate::options::{FieldValidation, WriteOptions};
 use machinery::apply;
 use machinery::codec;
-use machinery::field::{FieldError, Path, show_str};
-use machinery::patch::{self, PatchError};
-use machinery::status::{Details, Result, Status};
+use machinery::field::{FieldError, Path};
+use machinery::patch;
+use machinery::schema::SchemaRef;
+use machinery::status::{Result, Status};
 use machinery::{Value, meta};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,10 +37,18 @@ impl PatchKind {
 }
 
 /// A patch whose body has been read once, however often it is applied.
-enum Prepared {
-    Json(patch::json_patch::Patch, Vec<String>),
-    Merge(Value, Vec<String>),
-    Strategic(Value, Vec<String>),
+struct Prepared {
+    kind: PatchKind,
+    patch: Value,
+    /// What strict validation has against the patch itself.
+    problems: Vec<String>,
+}
+
+/// What a patched value has to be: the object itself, or a view of it such as its scale.
+#[derive(Clone, Copy)]
+pub struct View {
+    pub schema: SchemaRef<'static>,
+    pub default: fn(&mut Value),
 }
 
 impl Registry {
@@ -59,9 +67,10 @@ impl Registry {
             return self.apply(served, name, door, kind, body, options, context).await;
         }
         let prepared = prepare(kind, body, options.field_validation)?;
+        let view = View::of(served);
         let written = self
             .update(served, name, door, true, context, |old| {
-                let new = patched(&prepared, old, served, options.field_validation, context)?;
+                let new = view.patched(&prepared, old, options.field_validation, context)?;
                 check_name(&new, name)?;
                 Ok(Change::Replace(new))
             })
@@ -87,7 +96,7 @@ impl Registry {
         } else {
             let decoded = codec::yaml::decode(body)
                 .map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))?;
-            (decoded.value, decoded.duplicates)
+            (decoded.value, decoded.strict)
         };
         if wanted.is_null() {
             wanted = Value::Object(machinery::Map::new());
@@ -100,13 +109,9 @@ impl Registry {
             for duplicate in &duplicates {
                 match options.field_validation {
                     FieldValidation::Strict => {
-                        return Err(Status::bad_request(format!(
-                            "error strict decoding YAML: error converting YAML to JSON: key {duplicate:?} already set in map"
-                        )));
+                        return Err(Status::bad_request(format!("error strict decoding YAML: {duplicate}")));
                     }
-                    FieldValidation::Warn => {
-                        context.warnings.add(format!("key {duplicate:?} already set in map"));
-                    }
+                    FieldValidation::Warn => context.warnings.add(duplicate.clone()),
                     FieldValidation::Ignore => {}
                 }
             }
@@ -115,15 +120,14 @@ impl Registry {
         let outcome = self
             .update(served, name, door, true, context, |old| {
                 let tracking = tracking(served, context);
-                let mut new = apply::apply(Some(old), &wanted, &tracking, options.force).map_err(apply_error)?;
+                let mut new = apply::apply(Some(old), &wanted, &tracking, options.force)?;
                 strict(&mut new)?;
                 Ok(Change::Applied(new))
             })
             .await;
         match outcome {
             Err(status) if status.code == 404 && context.subresource.is_empty() => {
-                let mut new = apply::apply(None, &wanted, &tracking(served, context), options.force)
-                    .map_err(apply_error)?;
+                let mut new = apply::apply(None, &wanted, &tracking(served, context), options.force)?;
                 let uid = meta::uid(&new);
                 if !uid.is_empty() {
                     let why = format!(
@@ -142,96 +146,88 @@ impl Registry {
     }
 }
 
-fn apply_error(error: apply::ApplyError) -> Status {
-    error.into_status()
-}
-
 fn prepare(kind: PatchKind, body: &[u8], validation: FieldValidation) -> Result<Prepared> {
     let strict = validation != FieldValidation::Ignore;
-    let value = |prefix: &str| -> Result<(Value, Vec<String>)> {
-        let decoded = codec::json::decode(body)
-            .map_err(|error| Status::bad_request(format!("{prefix}{error}")))?;
-        if !decoded.value.is_object() {
-            let found = json_type(&decoded.value);
-            return Err(Status::bad_request(format!(
-                "{prefix}json: cannot unmarshal {found} into Go value of type map[string]interface {{}}"
-            )));
+    let prefix = if strict && kind != PatchKind::Strategic { "error decoding patch: " } else { "" };
+    let decoded =
+        codec::json::decode(body).map_err(|error| Status::bad_request(format!("{prefix}{error}")))?;
+    let mut problems = decoded.strict;
+    if kind == PatchKind::Json {
+        problems.iter_mut().for_each(|problem| problem.insert_str(0, "json patch "));
+        if strict {
+            problems.extend(patch::json_patch::validate(&decoded.value)?);
         }
-        Ok((decoded.value, strict_problems(decoded.duplicates, Vec::new())))
-    };
-    Ok(match kind {
-        PatchKind::Json => {
-            let (patch, problems) = patch::json_patch::parse(body, strict).map_err(patch_error)?;
-            Prepared::Json(patch, problems)
-        }
-        PatchKind::Merge => {
-            let (value, problems) = value(if strict { "error decoding patch: " } else { "" })?;
-            Prepared::Merge(value, problems)
-        }
-        _ => {
-            let (value, problems) = value("")?;
-            Prepared::Strategic(value, problems)
-        }
-    })
-}
-
-/// The object the patch makes of the present one, decoded and defaulted.
-fn patched(
-    prepared: &Prepared,
-    old: &Value,
-    served: &Served,
-    validation: FieldValidation,
-    context: &WriteContext<'_>,
-) -> Result<Value> {
-    let mut new = old.clone();
-    let problems = match prepared {
-        Prepared::Json(patch, problems) => {
-            patch::json_patch::apply(&mut new, patch).map_err(patch_error)?;
-            problems
-        }
-        Prepared::Merge(value, problems) => {
-            patch::merge::apply(&mut new, value);
-            problems
-        }
-        Prepared::Strategic(value, problems) => {
-            patch::strategic::apply(&mut new, value, served.schema).map_err(patch_error)?;
-            problems
-        }
-    };
-    let shown = || match prepared {
-        Prepared::Strategic(value, _) => show_str(&go_map(value)),
-        _ => show_str(&new.to_string()),
-    };
-    let invalid = |shown: String, why: &str| {
-        let errors = vec![FieldError::invalid_shown(&Path::new("patch"), shown, why)];
-        Status::invalid("", "", "", &errors)
-    };
-    let mut checked = new.clone();
-    let report = codec::typed::normalize(&mut checked, served.schema)
-        .map_err(|error| invalid(shown(), &error.to_string()))?;
-    if validation != FieldValidation::Ignore {
-        let mut all = problems.clone();
-        all.extend(strict_problems(Vec::new(), report.unknown));
-        if !all.is_empty() {
-            if validation == FieldValidation::Strict {
-                return Err(invalid(shown(), &format!("strict decoding error: {}", all.join(", "))));
-            }
-            all.into_iter().for_each(|problem| context.warnings.add(problem));
-        }
+    } else if !decoded.value.is_object() && !decoded.value.is_null() {
+        return Err(Status::bad_request(format!(
+            "{prefix}json: cannot unmarshal {} into Go value of type map[string]interface {{}}",
+            json_type(&decoded.value)
+        )));
     }
-    (served.kind.default)(&mut checked);
-    Ok(checked)
+    Ok(Prepared { kind, patch: decoded.value, problems })
 }
 
-fn patch_error(error: PatchError) -> Status {
-    match &error {
-        PatchError::TooManyOperations { .. } => Status::too_large(error.to_string()),
-        PatchError::BadRequest(_) => Status::bad_request(error.to_string()),
-        PatchError::Unprocessable(_) => {
-            tracing::debug!(%error, "patch does not fit the object");
-            Status::new(422, "Invalid", "the server rejected our request due to an error in our request")
-                .with_details(Details::default())
+impl View {
+    fn of(served: &Served) -> Self {
+        Self { schema: served.schema, default: served.kind.default }
+    }
+
+    /// Patches a view; an apply says which of its fields it wants.
+    pub fn apply(
+        &self,
+        kind: PatchKind,
+        body: &[u8],
+        present: &Value,
+        options: &WriteOptions,
+        context: &WriteContext<'_>,
+    ) -> Result<Value> {
+        if kind.is_apply() {
+            let wanted = codec::yaml::decode(body)
+                .map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))?;
+            let merge = Prepared { kind: PatchKind::Merge, patch: wanted.value, problems: Vec::new() };
+            return self.patched(&merge, present, options.field_validation, context);
         }
+        let prepared = prepare(kind, body, options.field_validation)?;
+        self.patched(&prepared, present, options.field_validation, context)
+    }
+
+    /// What the patch makes of the present value, decoded and defaulted.
+    fn patched(
+        &self,
+        prepared: &Prepared,
+        old: &Value,
+        validation: FieldValidation,
+        context: &WriteContext<'_>,
+    ) -> Result<Value> {
+        let mut new = old.clone();
+        match prepared.kind {
+            PatchKind::Json => patch::json_patch::apply(&mut new, &prepared.patch)?,
+            PatchKind::Strategic => patch::strategic::apply(&mut new, &prepared.patch, self.schema)?,
+            _ => patch::merge::apply(&mut new, &prepared.patch)?,
+        }
+        let invalid = |new: &Value, why: &str| {
+            let shown = match prepared.kind {
+                PatchKind::Strategic => patch::show_plain(&prepared.patch),
+                _ => new.to_string(),
+            };
+            let errors = vec![FieldError::invalid_str(&Path::new("patch"), &shown, why)];
+            Status::invalid("", "", "", &errors)
+        };
+        let report = match codec::typed::normalize(&mut new, self.schema) {
+            Ok(report) => report,
+            Err(error) => return Err(invalid(&new, &error.to_string())),
+        };
+        if validation != FieldValidation::Ignore {
+            let mut all = prepared.problems.clone();
+            all.extend(report.strict);
+            if !all.is_empty() {
+                if validation == FieldValidation::Strict {
+                    return Err(invalid(&new, &format!("strict decoding error: {}", all.join(", "))));
+                }
+                all.into_iter().for_each(|problem| context.warnings.add(problem));
+            }
+        }
+        (self.default)(&mut new);
+        Ok(new)
     }
 }
 
@@ -253,22 +249,5 @@ fn json_type(value: &Value) -> &'static str {
         Value::Number(_) => "number",
         Value::Bool(_) => "bool",
         _ => "object",
-    }
-}
-
-/// A map as Go prints it: what the message about a bad strategic patch shows.
-fn go_map(value: &Value) -> String {
-    match value {
-        Value::Object(map) => {
-            let inner: Vec<String> = map.iter().map(|(k, v)| format!("{k}:{}", go_map(v))).collect();
-            format!("map[{}]", inner.join(" "))
-        }
-        Value::Array(items) => {
-            let inner: Vec<String> = items.iter().map(go_map).collect();
-            format!("[{}]", inner.join(" "))
-        }
-        Value::String(text) => text.clone(),
-        Value::Null => "<nil>".to_owned(),
-        other => other.to_string(),
     }
 }

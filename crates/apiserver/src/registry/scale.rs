@@ -45,8 +45,7 @@ pub fn apply(served: &Served, scale: &Scale, wanted: &Value, object: &Value) -> 
         use machinery::field::{FieldError, Path};
         let spec = Path::new("spec");
         let path = spec.child("replicas");
-        let error =
-            FieldError::invalid(&path, &Value::from(replicas), "must be greater than or equal to 0");
+        let error = FieldError::invalid(&path, &Value::from(replicas), "must be greater than or equal to 0");
         return Err(Status::invalid("autoscaling", "Scale", name, &vec![error]));
     }
     set(&mut new, scale.spec_replicas, replicas.into());

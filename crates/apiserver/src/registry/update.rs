@@ -1,7 +1,9 @@
 //! Update: the read-modify-write loop behind PUT, PATCH and every subresource that changes its object.
 
 use super::create::tracking;
-use super::metadata::{count_generation, dedup_owner_references, ensure_namespace, keep_system_fields, refuse};
+use super::metadata::{
+    count_generation, dedup_owner_references, ensure_namespace, keep_system_fields, refuse,
+};
 use super::{MODIFIED, Registry, Served, WriteContext, Written, store_error};
 use crate::admission::{Attributes, Operation};
 use crate::cache::Entry;
@@ -164,9 +166,9 @@ impl Registry {
                 let entry = Entry::new(entry.key.clone(), bytes, revision);
                 Ok(Attempt::Done(Written::Stored(Arc::new(entry))))
             }
-            Outcome::Conflict { current, .. } => Ok(Attempt::Raced(
-                current.map(|kv| Arc::new(Entry::new(kv.key, kv.value, kv.mod_revision))),
-            )),
+            Outcome::Conflict { current, .. } => {
+                Ok(Attempt::Raced(current.map(|kv| Arc::new(Entry::new(kv.key, kv.value, kv.mod_revision)))))
+            }
         }
     }
 
@@ -191,7 +193,8 @@ impl Registry {
             }
         }
         tracing::debug!(resource = served.kind.resource, name, "gone with its last finalizer");
-        meta::metadata_mut(&mut shown).insert("resourceVersion".to_owned(), entry.revision.to_string().into());
+        meta::metadata_mut(&mut shown)
+            .insert("resourceVersion".to_owned(), entry.revision.to_string().into());
         Ok(Attempt::Done(Written::Value(shown)))
     }
 }
@@ -206,7 +209,9 @@ enum Attempt {
 pub(super) fn finished_deleting(object: &Value) -> bool {
     let metadata = meta::metadata(object);
     let grace = metadata.and_then(|m| m.get("deletionGracePeriodSeconds")).and_then(Value::as_i64);
-    meta::deletion_timestamp(object).is_some() && meta::finalizers(object).is_empty() && grace.unwrap_or(0) == 0
+    meta::deletion_timestamp(object).is_some()
+        && meta::finalizers(object).is_empty()
+        && grace.unwrap_or(0) == 0
 }
 
 fn check_uid(served: &Served, name: &str, new: &Value, old: &Value) -> Result<()> {
@@ -235,10 +240,6 @@ fn check_revision(served: &Served, name: &str, new: &Value, revision: u64) -> Re
     match crate::query::parse_uint(given) {
         Ok(given) if given == revision => Ok(()),
         Ok(_) => Err(served.conflict(name, MODIFIED)),
-        Err(why) => Err(Status::new(
-            500,
-            "",
-            format!("resourceVersion: Invalid value: {given:?}: {why}"),
-        )),
+        Err(why) => Err(Status::new(500, "", format!("resourceVersion: Invalid value: {given:?}: {why}"))),
     }
 }

@@ -16,7 +16,12 @@ use machinery::{Value, codec, meta};
 use serde_json::json;
 
 impl Rest {
-    pub(super) async fn delete(&self, route: &Route<'_>, accepted: &Accepted, body: RequestBody) -> Result<Reply> {
+    pub(super) async fn delete(
+        &self,
+        route: &Route<'_>,
+        accepted: &Accepted,
+        body: RequestBody,
+    ) -> Result<Reply> {
         let context = route.context;
         let options = self.delete_options(context, body).await?;
         let write = self.write_context(route, "", options.dry_run);
@@ -86,12 +91,12 @@ impl Rest {
                 codec::protobuf::decode_object(&envelope.raw, schema).map_err(|e| bad(e.to_string()))?
             }
             "application/yaml" => codec::yaml::decode(&bytes).map_err(|e| bad(e.to_string()))?.value,
-            "application/cbor" if self.limits.cbor => codec::cbor::decode(&bytes).map_err(|e| bad(e.to_string()))?,
+            "application/cbor" if self.limits.cbor => {
+                codec::cbor::decode(&bytes).map_err(|e| bad(e.to_string()))?
+            }
             "" | "application/json" => {
                 codec::json::decode(&bytes)
-                    .map_err(|error| {
-                        bad(format!("couldn't get version/kind; json parse error: {error}"))
-                    })?
+                    .map_err(|error| bad(format!("couldn't get version/kind; json parse error: {error}")))?
                     .value
             }
             _ => {

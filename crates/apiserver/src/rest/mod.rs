@@ -34,6 +34,8 @@ pub struct Limits {
 pub struct Rest {
     pub registry: Arc<Registry>,
     pub limits: Limits,
+    /// Turns true when the server stops: watches end then.
+    pub stopping: tokio::sync::watch::Receiver<bool>,
 }
 
 /// The outcome of routing: which resource, through which door.
@@ -59,7 +61,9 @@ impl Rest {
         let offers = Offers {
             cbor: self.limits.cbor,
             forms: true,
-            streams: matches!(context.info.verb, "list" | "watch") && route.subresource.is_none() && collection,
+            streams: matches!(context.info.verb, "list" | "watch")
+                && route.subresource.is_none()
+                && collection,
         };
         let accepted = match accept(&context.headers, context.query.get("pretty"), offers) {
             Ok(accepted) => accepted,
@@ -94,7 +98,11 @@ impl Rest {
         let verb = match context.method {
             Method::GET if info.watch_prefix => "watch",
             Method::GET if !named => {
-                if info.verb == "watch" { "watch" } else { "list" }
+                if info.verb == "watch" {
+                    "watch"
+                } else {
+                    "list"
+                }
             }
             Method::GET => "get",
             Method::POST if !named || subresource.is_some() => "create",
@@ -136,8 +144,7 @@ impl Rest {
     async fn read_body(&self, body: RequestBody) -> Result<Bytes> {
         use http_body::Body;
         let limit = self.limits.max_body_bytes;
-        let too_large =
-            || Status::too_large(format!("Request entity too large: limit is {limit}"));
+        let too_large = || Status::too_large(format!("Request entity too large: limit is {limit}"));
         if body.size_hint().lower() > limit as u64 {
             return Err(too_large());
         }
@@ -145,8 +152,8 @@ impl Rest {
         let mut whole: Option<Bytes> = None;
         let mut gathered = BytesMut::new();
         while let Some(frame) = body.frame().await {
-            let frame =
-                frame.map_err(|error| Status::bad_request(format!("the request body ended early: {error}")))?;
+            let frame = frame
+                .map_err(|error| Status::bad_request(format!("the request body ended early: {error}")))?;
             let Ok(data) = frame.into_data() else { continue };
             if gathered.len() + whole.as_ref().map_or(0, Bytes::len) + data.len() > limit {
                 return Err(too_large());
@@ -164,12 +171,7 @@ impl Rest {
         Ok(whole.unwrap_or_else(|| gathered.freeze()))
     }
 
-    fn write_context<'a>(
-        &self,
-        route: &Route<'a>,
-        field_manager: &str,
-        dry_run: bool,
-    ) -> WriteContext<'a> {
+    fn write_context<'a>(&self, route: &Route<'a>, field_manager: &str, dry_run: bool) -> WriteContext<'a> {
         let context = route.context;
         WriteContext {
             user: &context.user,
@@ -185,5 +187,11 @@ impl Rest {
 /// The name in the path; a name that only a field selector gave does not count.
 fn path_name(context: &Context) -> &str {
     let info = &context.info;
-    if matches!(info.verb, "list" | "deletecollection") { "" } else if info.verb == "watch" && !info.watch_prefix { "" } else { &info.name }
+    if matches!(info.verb, "list" | "deletecollection") {
+        ""
+    } else if info.verb == "watch" && !info.watch_prefix {
+        ""
+    } else {
+        &info.name
+    }
 }

@@ -112,7 +112,8 @@ impl Rest {
                 let options_kind = if kind.is_apply() { WriteKind::Apply } else { WriteKind::Patch };
                 let options = WriteOptions::read(&context.query, options_kind)?;
                 let write = self.write_context(route, &options.field_manager, options.dry_run);
-                let patch = crate::registry::patch::View { schema: expected.schema, default: expected.default };
+                let patch =
+                    crate::registry::patch::View { schema: expected.schema, default: expected.default };
                 let written = self
                     .registry
                     .update(served, &info.name, door, true, &write, |old| {

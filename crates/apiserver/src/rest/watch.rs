@@ -35,15 +35,14 @@ impl Rest {
         }
         let selection = Selection::read(route.served, &options)?;
         let include = Include::read(&context.query)?;
-        let watcher =
-            self.registry.watch(route.served, &context.info.namespace, selection, &options).await?;
+        let watcher = self.registry.watch(route.served, &context.info.namespace, selection, &options).await?;
         let media_type = match (accepted.encoding, accepted.stream) {
             (Encoding::Protobuf, _) => "application/vnd.kubernetes.protobuf;stream=watch",
             (Encoding::Cbor, _) => "application/cbor-seq",
             (_, _) => "application/json",
         };
         let framer = Framer { accepted: *accepted, include, first: true };
-        let mut stopping = self.stopping.clone();
+        let stopping = self.stopping.clone();
         let frames = stream::unfold((watcher, framer, false), move |(mut watcher, mut framer, over)| {
             let mut stopping = stopping.clone();
             async move {
@@ -58,14 +57,11 @@ impl Rest {
                 Some((bytes, (watcher, framer, over)))
             }
         });
-        stopping_is_used(&mut stopping);
         let mut reply = reply::with_type(200, media_type, ResponseBody::stream(frames));
         reply::warn(&mut reply, context);
         Ok(reply)
     }
 }
-
-fn stopping_is_used(_: &mut tokio::sync::watch::Receiver<bool>) {}
 
 /// Turns notices into bytes.
 struct Framer {
@@ -116,7 +112,8 @@ impl Framer {
     fn slow(&mut self, watcher: &Watcher, change: Change, object: Value) -> Bytes {
         let served = watcher.served();
         let shown = served.present(object);
-        let shown = forms::watched(served, shown, &self.accepted, self.include, std::mem::take(&mut self.first));
+        let shown =
+            forms::watched(served, shown, &self.accepted, self.include, std::mem::take(&mut self.first));
         encode::event(change.text(), &shown, &self.accepted).unwrap_or_else(|status| {
             encode::event("ERROR", &status.to_value(), &self.accepted).unwrap_or_default()
         })
@@ -137,7 +134,8 @@ impl Framer {
             map.insert("kind".to_owned(), served.kind.kind.into());
             map.insert("apiVersion".to_owned(), served.api_version.clone().into());
         }
-        let shown = forms::watched(served, object, &self.accepted, self.include, std::mem::take(&mut self.first));
+        let shown =
+            forms::watched(served, object, &self.accepted, self.include, std::mem::take(&mut self.first));
         encode::event("BOOKMARK", &shown, &self.accepted).unwrap_or_default()
     }
 }

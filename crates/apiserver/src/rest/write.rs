@@ -13,20 +13,29 @@ use machinery::meta;
 use machinery::status::{Result, Status};
 
 impl Rest {
-    pub(super) async fn create(&self, route: &Route<'_>, accepted: &Accepted, body: RequestBody) -> Result<Reply> {
+    pub(super) async fn create(
+        &self,
+        route: &Route<'_>,
+        accepted: &Accepted,
+        body: RequestBody,
+    ) -> Result<Reply> {
         let context = route.context;
         let encoding = content_type(&context.headers, self.limits.cbor)?;
         let bytes = self.read_body(body).await?;
         let options = WriteOptions::read(&context.query, WriteKind::Create)?;
         let expected = Expected::of(route.served);
-        let object =
-            decode::object(&bytes, encoding, expected, options.field_validation, &context.warnings)?;
+        let object = decode::object(&bytes, encoding, expected, options.field_validation, &context.warnings)?;
         let write = self.write_context(route, &options.field_manager, options.dry_run);
         let written = self.registry.create(route.served, object, &write).await?;
         reply::object(201, route.served, &written, accepted, context)
     }
 
-    pub(super) async fn update(&self, route: &Route<'_>, accepted: &Accepted, body: RequestBody) -> Result<Reply> {
+    pub(super) async fn update(
+        &self,
+        route: &Route<'_>,
+        accepted: &Accepted,
+        body: RequestBody,
+    ) -> Result<Reply> {
         self.update_through(route, Door::main(route.served.kind), accepted, body).await
     }
 
@@ -44,14 +53,13 @@ impl Rest {
         let bytes = self.read_body(body).await?;
         let options = WriteOptions::read(&context.query, WriteKind::Update)?;
         let expected = Expected::of(route.served);
-        let object =
-            decode::object(&bytes, encoding, expected, options.field_validation, &context.warnings)?;
+        let object = decode::object(&bytes, encoding, expected, options.field_validation, &context.warnings)?;
         if meta::name(&object).is_empty() {
             return Err(Status::bad_request("name must be provided"));
         }
         check_name(&object, name)?;
         let write = self.write_context(route, &options.field_manager, options.dry_run);
-        super::super::registry::metadata::check_namespace(&object, route.served, write.namespace)?;
+        crate::registry::metadata::check_namespace(&object, route.served, write.namespace)?;
         // With a version the client takes a conflict itself; without, the last write wins.
         let retry = meta::resource_version(&object).is_empty();
         let outcome = self
@@ -59,7 +67,11 @@ impl Rest {
             .update(route.served, name, door, retry, &write, |_| Ok(Change::Replace(object.clone())))
             .await;
         match outcome {
-            Err(status) if status.code == 404 && route.served.kind.create_on_update && route.subresource.is_none() => {
+            Err(status)
+                if status.code == 404
+                    && route.served.kind.create_on_update
+                    && route.subresource.is_none() =>
+            {
                 let written = self.registry.create(route.served, object, &write).await?;
                 reply::object(201, route.served, &written, accepted, context)
             }
@@ -67,7 +79,12 @@ impl Rest {
         }
     }
 
-    pub(super) async fn patch(&self, route: &Route<'_>, accepted: &Accepted, body: RequestBody) -> Result<Reply> {
+    pub(super) async fn patch(
+        &self,
+        route: &Route<'_>,
+        accepted: &Accepted,
+        body: RequestBody,
+    ) -> Result<Reply> {
         self.patch_through(route, Door::main(route.served.kind), accepted, body).await
     }
 
@@ -94,9 +111,8 @@ impl Rest {
     pub(super) fn patch_kind(&self, route: &Route<'_>) -> Result<PatchKind> {
         let header = route.context.headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
         let media = header.split(';').next().unwrap_or("").trim();
-        let offered = || {
-            PatchKind::ALL.iter().filter(|(_, kind)| self.limits.cbor || *kind != PatchKind::ApplyCbor)
-        };
+        let offered =
+            || PatchKind::ALL.iter().filter(|(_, kind)| self.limits.cbor || *kind != PatchKind::ApplyCbor);
         offered().find(|(name, _)| *name == media).map(|(_, kind)| *kind).ok_or_else(|| {
             let names: Vec<&str> = offered().map(|(name, _)| *name).collect();
             unsupported_media_type(&names.join(", "))

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
+use futures_util::Stream;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::sync::mpsc;
@@ -86,6 +87,17 @@ pub enum ResponseBody {
     Chunks(VecDeque<Bytes>),
     /// A response of unknown length: its pieces are sent as they arrive, each flushed when nothing follows it.
     Stream(mpsc::Receiver<Bytes>),
+    /// A response of unknown length whose pieces are made as the client takes them.
+    Pieces(Pieces),
+}
+
+/// Makes the pieces of a response, in the task of its connection.
+pub struct Pieces(Pin<Box<dyn Stream<Item = Bytes> + Send>>);
+
+impl std::fmt::Debug for Pieces {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Pieces")
+    }
 }
 
 impl ResponseBody {
@@ -96,6 +108,16 @@ impl ResponseBody {
         (sender, Self::Stream(receiver))
     }
 
+    /// Pieces that are ready whenever they are asked for: a long list.
+    pub fn lazy(pieces: impl Iterator<Item = Bytes> + Send + 'static) -> Self {
+        Self::stream(futures_util::stream::iter(pieces))
+    }
+
+    /// Pieces that come in their own time: a watch.
+    pub fn stream(pieces: impl Stream<Item = Bytes> + Send + 'static) -> Self {
+        Self::Pieces(Pieces(Box::pin(pieces)))
+    }
+
     /// The length in bytes, unless the body is a stream.
     #[must_use]
     pub fn len(&self) -> Option<usize> {
@@ -103,7 +125,7 @@ impl ResponseBody {
             Self::Empty => Some(0),
             Self::Full(bytes) => Some(bytes.len()),
             Self::Chunks(chunks) => Some(chunks.iter().map(Bytes::len).sum()),
-            Self::Stream(_) => None,
+            Self::Stream(_) | Self::Pieces(_) => None,
         }
     }
 
@@ -157,10 +179,16 @@ impl Body for ResponseBody {
                 .poll_recv(cx)
                 .map(|piece| piece.map(|bytes| Ok(Frame::data(Segment::One(bytes)))));
         }
+        if let Self::Pieces(Pieces(pieces)) = this {
+            return pieces
+                .as_mut()
+                .poll_next(cx)
+                .map(|piece| piece.map(|bytes| Ok(Frame::data(Segment::One(bytes)))));
+        }
         let segment = match std::mem::take(this) {
             Self::Full(bytes) => Segment::One(bytes),
             Self::Chunks(chunks) => Segment::many(chunks),
-            Self::Empty | Self::Stream(_) => return Poll::Ready(None),
+            Self::Empty | Self::Stream(_) | Self::Pieces(_) => return Poll::Ready(None),
         };
         Poll::Ready(segment.has_remaining().then(|| Ok(Frame::data(segment))))
     }

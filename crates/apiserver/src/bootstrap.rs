@@ -1,0 +1,36 @@
+//! The objects every cluster has from its first second.
+
+use crate::registry::{Registry, Warnings, WriteContext};
+use crate::user::UserInfo;
+use machinery::status::Result;
+use serde_json::json;
+
+const NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "default"];
+
+/// Creates what is missing; what is there stays as it is.
+pub async fn run(registry: &Registry) -> Result<()> {
+    let user = UserInfo {
+        name: "system:apiserver".to_owned(),
+        groups: vec!["system:masters".to_owned(), "system:authenticated".to_owned()],
+        ..UserInfo::default()
+    };
+    let warnings = Warnings::default();
+    let namespaces = registry.builtin("", "v1", "namespaces")?;
+    for name in NAMESPACES {
+        let context = WriteContext {
+            user: &user,
+            manager: "ferry".to_owned(),
+            dry_run: false,
+            subresource: "",
+            namespace: "",
+            warnings: &warnings,
+        };
+        let mut object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        (namespaces.kind.default)(&mut object);
+        match registry.create(namespaces, object, &context).await {
+            Err(status) if status.reason == "AlreadyExists" => {}
+            outcome => drop(outcome?),
+        }
+    }
+    Ok(())
+}

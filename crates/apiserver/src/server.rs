@@ -1,0 +1,122 @@
+//! The API server as one piece: what it is made of, how it starts, how it stops.
+
+use crate::admission::Admission;
+use crate::bootstrap;
+use crate::chain::authorize::Masters;
+use crate::chain::{Chain, ChainConfig, RequestMetrics};
+use crate::discovery::{CHECKS, Discovery, built_in};
+use crate::openapi::OpenApi;
+use crate::registry::Registry;
+use crate::rest::{Limits, Rest};
+use base::clock::Clock;
+use base::metrics::{Metrics, MetricsError};
+use base::readiness::{Gate, Probes, Readiness};
+use machinery::status::Status;
+use std::sync::Arc;
+use store::Store;
+use tokio::sync::watch;
+
+/// What can be set.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub chain: ChainConfig,
+    pub limits: Limits,
+    /// `host:port` by which clients reach this server; discovery tells it.
+    pub advertise: String,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            chain: ChainConfig::default(),
+            // As large as Kubernetes allows.
+            limits: Limits { max_body_bytes: 3 * 1024 * 1024, cbor: false },
+            advertise: String::new(),
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    #[error("registering metrics")]
+    Metrics(#[from] MetricsError),
+    #[error("creating the objects a new cluster has: {0}")]
+    Bootstrap(Status),
+}
+
+/// A built API server: a service for the listener, and the means to start and stop it.
+pub struct ApiServer {
+    pub chain: Arc<Chain>,
+    stopping: watch::Sender<bool>,
+    started: Vec<Gate>,
+    shutdown: Gate,
+}
+
+impl ApiServer {
+    pub fn build(config: Config, store: Arc<dyn Store>, clock: &Clock) -> Result<Self, BuildError> {
+        let metrics = Metrics::new(clock)?;
+        let request_metrics = RequestMetrics::new(&metrics)?;
+        let readiness = Readiness::new();
+        let (started, shutdown) = register_checks(&readiness, &store);
+        let registry = Arc::new(Registry::new(store, Admission::default()));
+        let (stopping, stop) = watch::channel(false);
+        let rest = Rest { registry, limits: config.limits, stopping: stop };
+        let discovery = Discovery::new(built_in(api::resources::RESOURCES), config.advertise);
+        let chain = Chain::new(
+            rest,
+            discovery,
+            OpenApi::default(),
+            readiness,
+            metrics,
+            request_metrics,
+            Box::new(Masters),
+            config.chain,
+        );
+        Ok(Self { chain: Arc::new(chain), stopping, started, shutdown })
+    }
+
+    /// Makes sure that the objects every cluster has are there; after that the server is ready.
+    pub async fn start(&self) -> Result<(), BuildError> {
+        bootstrap::run(&self.chain.rest.registry).await.map_err(BuildError::Bootstrap)?;
+        self.started.iter().for_each(Gate::open);
+        Ok(())
+    }
+
+    /// Not ready any more; open watches end.
+    pub fn stop(&self) {
+        self.shutdown.close("process is shutting down");
+        self.stopping.send_replace(true);
+    }
+}
+
+/// The checks Kubernetes' server has, in its order. The store's are real requests; everything that
+/// Kubernetes does in hooks after start is one step here, and these checks follow it.
+fn register_checks(readiness: &Readiness, store: &Arc<dyn Store>) -> (Vec<Gate>, Gate) {
+    let mut gates = Vec::new();
+    let mut shutdown = None;
+    for check in CHECKS {
+        let probes = Probes { healthz: check.liveness, livez: check.liveness, readyz: check.readiness };
+        match check.name {
+            "ping" | "log" | "loopback-serving-certificate" => {
+                readiness.register(check.name, probes, || Ok(()))
+            }
+            "etcd" | "etcd-readiness" => {
+                let store = store.clone();
+                readiness.register_async(check.name, probes, move || {
+                    let store = store.clone();
+                    async move {
+                        store.get("/registry/health").await.map(drop).map_err(|error| error.to_string())
+                    }
+                });
+            }
+            "shutdown" => {
+                let gate = readiness.gate(check.name, probes);
+                gate.open();
+                shutdown = Some(gate);
+            }
+            name => gates.push(readiness.gate(name, probes)),
+        }
+    }
+    let shutdown = shutdown.unwrap_or_else(|| readiness.gate("shutdown", Probes::READYZ));
+    (gates, shutdown)
+}
