@@ -135,7 +135,7 @@ fn protobuf(body: &[u8], expected: &Expected<'_>) -> Result<Value> {
         typed["kind"] = kind.into();
         return Ok(typed);
     }
-    let mut value = codec::protobuf::decode_object(&envelope.raw, expected.schema).map_err(|error| {
+    let mut value = codec::protobuf::decode_object(envelope.raw, expected.schema).map_err(|error| {
         let version = if version.is_empty() { expected.version } else { version };
         handled(kind, version, expected.kind, &error.to_string())
     })?;

@@ -36,7 +36,8 @@ pub fn event(kind: &str, object: &Value, accepted: &Accepted) -> Result<Bytes> {
         Encoding::Protobuf => {
             let (api_version, object_kind) = type_meta(object);
             let message = message(object)?;
-            codec::protobuf::watch_frame(kind, api_version, object_kind, &message).into()
+            let object = codec::protobuf::wrap(api_version, object_kind, &message);
+            codec::protobuf::watch_frame(kind, &object).into()
         }
         Encoding::Cbor => codec::cbor::encode(&serde_json::json!({"type": kind, "object": object})).into(),
         Encoding::Json | Encoding::Yaml => {

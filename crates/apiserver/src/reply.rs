@@ -11,6 +11,7 @@ use crate::serve::ResponseBody;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, VARY, WARNING};
 use http::{HeaderValue, Response, StatusCode};
+use machinery::codec::protobuf;
 use machinery::status::{Result, Status};
 use machinery::{Map, Value};
 use std::sync::Arc;
@@ -96,7 +97,7 @@ fn direct(entry: &Entry, layout: &Layout, accepted: &Accepted) -> Option<Bytes> 
         Encoding::Json if !accepted.pretty => Some(entry.json(layout)),
         Encoding::Protobuf => {
             let message = entry.protobuf(layout)?;
-            Some(machinery::codec::protobuf::wrap(&layout.api_version, &layout.kind, message).into())
+            Some(protobuf::wrap(&layout.api_version, &layout.kind, message).into())
         }
         _ => None,
     }
@@ -208,14 +209,13 @@ fn gzip_buffers(buffers: impl Iterator<Item = Bytes>) -> impl Iterator<Item = By
 
 fn protobuf_list(served: &Served, page: &Page) -> Option<Bytes> {
     let layout = &served.storage.cache.layout;
+    let kind = format!("{}List", layout.kind);
+    let schema = encode::schema_of(&layout.api_version, &kind)?;
     let items: Option<Vec<&Bytes>> = page.entries.iter().map(|entry| entry.protobuf(layout)).collect();
-    let list = machinery::codec::protobuf::list(
-        &layout.api_version,
-        &format!("{}List", layout.kind),
-        &list_metadata(page),
-        &items?,
-    );
-    Some(list.into())
+    let items = items?;
+    let metadata = list_metadata(page);
+    let message = protobuf::list_message(&metadata, schema, items.iter().map(|item| item.as_ref()));
+    Some(protobuf::wrap(&layout.api_version, &kind, &message).into())
 }
 
 /// Headers every response has, and compression of large bodies.

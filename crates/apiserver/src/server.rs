@@ -65,7 +65,7 @@ impl ApiServer {
         let chain = Chain::new(
             rest,
             discovery,
-            OpenApi::default(),
+            OpenApi::built_in(),
             readiness,
             metrics,
             request_metrics,

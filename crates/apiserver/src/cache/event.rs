@@ -2,6 +2,7 @@
 
 use super::entry::{Entry, Layout};
 use bytes::Bytes;
+use machinery::codec::protobuf;
 use std::sync::{Arc, OnceLock};
 
 /// What happened to an object, from the point of view of one watcher.
@@ -95,13 +96,8 @@ pub fn frame(layout: &Layout, entry: &Entry, change: Change, encoding: FrameEnco
         }
         FrameEncoding::Protobuf => {
             let message = entry.protobuf(layout).cloned().unwrap_or_default();
-            machinery::codec::protobuf::watch_frame(
-                change.text(),
-                &layout.api_version,
-                &layout.kind,
-                &message,
-            )
-            .into()
+            let object = protobuf::wrap(&layout.api_version, &layout.kind, &message);
+            protobuf::watch_frame(change.text(), &object).into()
         }
     }
 }

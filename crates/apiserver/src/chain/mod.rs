@@ -9,6 +9,7 @@ mod health;
 mod in_flight;
 mod metrics;
 mod nonresource;
+mod openapi;
 
 pub use metrics::RequestMetrics;
 

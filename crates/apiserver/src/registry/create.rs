@@ -6,7 +6,6 @@ use super::metadata::{
 use super::{Registry, Served, WriteContext, Written, metadata, store_error};
 use crate::admission::{Attributes, Operation};
 use crate::cache::Entry;
-use machinery::apply;
 use machinery::status::{Details, Result, Status};
 use machinery::{Value, meta};
 use std::sync::Arc;
@@ -26,8 +25,7 @@ impl Registry {
         wipe_system_fields(&mut object);
         ensure_namespace(&mut object, served, context.namespace)?;
         metadata::dedup_owner_references(&mut object, context);
-        let tracking = tracking(served, context);
-        apply::update(None, &mut object, &tracking);
+        served.track(None, &mut object, context);
         self.admit_create(served, &mut object, context).await?;
         metadata::dedup_owner_references(&mut object, context);
         self.insert(served, object, context).await
@@ -45,7 +43,7 @@ impl Registry {
         if let Some(before) = before {
             if before != *object {
                 // What admission changed belongs to the same writer.
-                apply::update(Some(&before), object, &tracking(served, context));
+                served.track(Some(&before), object, context);
             }
         }
         Ok(())
@@ -142,18 +140,6 @@ impl Registry {
     pub(super) async fn lease(&self, served: &Served) -> Result<Option<store::LeaseId>> {
         let Some(seconds) = served.storage.kind.ttl_seconds else { return Ok(None) };
         self.leases.lease(&*self.store, seconds).await.map(Some).map_err(|e| store_error(&e))
-    }
-}
-
-/// How managedFields records a write through the main door or a subresource.
-pub(super) fn tracking<'a>(served: &'a Served, context: &'a WriteContext<'_>) -> apply::Tracking<'a> {
-    apply::Tracking {
-        schema: served.schema,
-        manager: &context.manager,
-        api_version: &served.api_version,
-        subresource: context.subresource,
-        now: metadata::now(),
-        ignored: apply::reset::ignored(served.kind.group, served.kind.resource, context.subresource),
     }
 }
 

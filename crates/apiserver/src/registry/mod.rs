@@ -19,6 +19,7 @@ use crate::user::UserInfo;
 use api::kind::{Kind, Scope};
 use api::resources::Resource;
 use machinery::Value;
+use machinery::apply::{self, Reset};
 use machinery::schema::SchemaRef;
 use machinery::status::{Result, Status};
 use parking_lot::Mutex;
@@ -50,6 +51,8 @@ pub struct Served {
     pub storage: Arc<Storage>,
     /// `None`: this version is the stored one.
     pub conversion: Option<Conversion>,
+    /// What each door keeps from being owned through it.
+    resets: Vec<(&'static str, Reset)>,
 }
 
 /// Every stored resource, by group version and plural.
@@ -145,6 +148,45 @@ impl Served {
     }
 }
 
+/// managedFields: who owns what.
+impl Served {
+    /// Records a create, update or patch.
+    fn track(&self, live: Option<&Value>, new: &mut Value, context: &WriteContext<'_>) {
+        self.with_door(context, |door| apply::update(live, new, door));
+    }
+
+    /// Merges what an apply wants into the present object.
+    fn apply(
+        &self,
+        live: Option<&Value>,
+        wanted: &Value,
+        force: bool,
+        context: &WriteContext<'_>,
+    ) -> Result<Value> {
+        self.with_door(context, |door| apply::apply(live, wanted, force, door)).map_err(Status::from)
+    }
+
+    fn with_door<T>(&self, context: &WriteContext<'_>, act: impl FnOnce(&apply::Context<'_>) -> T) -> T {
+        let reset = self.resets.iter().find(|(door, _)| *door == context.subresource);
+        act(&apply::Context {
+            schema: Some(self.schema),
+            api_version: &self.api_version,
+            kind: self.kind.kind,
+            subresource: context.subresource,
+            reset: reset.map_or(&Reset::Nothing, |(_, reset)| reset),
+            manager: &context.manager,
+            now: &metadata::now(),
+            versions: &[],
+        })
+    }
+}
+
+fn resets_of(resource: &Resource) -> Vec<(&'static str, Reset)> {
+    let has_status = resource.subresources.iter().any(|row| row.name == "status");
+    let doors = std::iter::once("").chain(resource.subresources.iter().map(|row| row.name));
+    doors.map(|door| (door, Reset::of(resource.group, resource.resource, has_status, door))).collect()
+}
+
 /// Someone else was faster.
 pub const MODIFIED: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
@@ -194,6 +236,7 @@ impl Registry {
                 schema,
                 storage,
                 conversion: conversion.map(|(_, conversion)| conversion),
+                resets: resets_of(resource),
             };
             served.entry((kind.group, kind.version)).or_default().insert(kind.resource, Arc::new(row));
         }

@@ -1,11 +1,9 @@
 //! Patch: four kinds of it, each turning the present object into the wanted one.
 
-use super::create::tracking;
 use super::update::{Change, Door};
 use super::{Registry, Served, WriteContext, Written};
 use crate::admission::{Attributes, Operation};
 use crate::options::{FieldValidation, WriteOptions};
-use machinery::apply;
 use machinery::codec;
 use machinery::field::{FieldError, Path};
 use machinery::patch;
@@ -119,15 +117,14 @@ impl Registry {
         };
         let outcome = self
             .update(served, name, door, true, context, |old| {
-                let tracking = tracking(served, context);
-                let mut new = apply::apply(Some(old), &wanted, &tracking, options.force)?;
+                let mut new = served.apply(Some(old), &wanted, options.force, context)?;
                 strict(&mut new)?;
                 Ok(Change::Applied(new))
             })
             .await;
         match outcome {
             Err(status) if status.code == 404 && context.subresource.is_empty() => {
-                let mut new = apply::apply(None, &wanted, &tracking(served, context), options.force)?;
+                let mut new = served.apply(None, &wanted, options.force, context)?;
                 let uid = meta::uid(&new);
                 if !uid.is_empty() {
                     let why = format!(

@@ -1,6 +1,5 @@
 //! Update: the read-modify-write loop behind PUT, PATCH and every subresource that changes its object.
 
-use super::create::tracking;
 use super::metadata::{
     count_generation, dedup_owner_references, ensure_namespace, keep_system_fields, refuse,
 };
@@ -108,14 +107,14 @@ impl Registry {
         check_uid(served, name, &new, &old)?;
         dedup_owner_references(&mut new, context);
         if !applied {
-            apply::update(Some(&old), &mut new, &tracking(served, context));
+            served.track(Some(&old), &mut new, context);
         }
         let attributes = Attributes::new(served, context, Operation::Update).named(name);
         if self.admission.mutates() {
             let before = new.clone();
             self.admission.mutate(self, &attributes, Some(&mut new), Some(&old)).await?;
             if before != new {
-                apply::update(Some(&before), &mut new, &tracking(served, context));
+                served.track(Some(&before), &mut new, context);
             }
         }
         check_revision(served, name, &new, entry.revision)?;
@@ -135,7 +134,7 @@ impl Registry {
             context.warnings.add(warning);
         }
         (kind.canonicalize)(&mut new);
-        apply::keep_timestamps_if_unchanged(&mut new, &old);
+        apply::restore_times(&mut new, &old);
         self.admission.validate(self, &attributes, Some(&new), Some(&old)).await?;
 
         let stored = match served.conversion {

@@ -88,7 +88,7 @@ impl Rest {
         let mut value = match media {
             "application/vnd.kubernetes.protobuf" => {
                 let envelope = codec::protobuf::unwrap(&bytes).map_err(|e| bad(e.to_string()))?;
-                codec::protobuf::decode_object(&envelope.raw, schema).map_err(|e| bad(e.to_string()))?
+                codec::protobuf::decode_object(envelope.raw, schema).map_err(|e| bad(e.to_string()))?
             }
             "application/yaml" => codec::yaml::decode(&bytes).map_err(|e| bad(e.to_string()))?.value,
             "application/cbor" if self.limits.cbor => {
