@@ -3,7 +3,7 @@
 use super::canonical::Prefix;
 use bytes::Bytes;
 use machinery::schema::SchemaRef;
-use machinery::selector::Labels;
+use machinery::selector::label::Labels;
 use serde_json::Value;
 use std::sync::{Arc, OnceLock};
 

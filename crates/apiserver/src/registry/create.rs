@@ -104,7 +104,7 @@ impl Registry {
         let key = served.key(meta::namespace(&object), &name);
         let stored = match served.conversion {
             None => object,
-            Some(conversion) => (conversion.to_stored)(&object),
+            Some(conversion) => (conversion.to_stored)(object),
         };
         served.storage.cache.ready().await.map_err(|e| store_error(&e))?;
         if context.dry_run {

@@ -38,8 +38,8 @@ pub struct Storage {
 /// Turns objects of a served version into the stored one and back.
 #[derive(Clone, Copy, Debug)]
 pub struct Conversion {
-    pub to_stored: fn(&Value) -> Value,
-    pub from_stored: fn(&Value) -> Value,
+    pub to_stored: fn(Value) -> Value,
+    pub from_stored: fn(Value) -> Value,
 }
 
 /// One version of a resource as clients see it.
@@ -55,9 +55,9 @@ pub struct Served {
     resets: Vec<(&'static str, Reset)>,
 }
 
-/// Every stored resource, by group version and plural.
+/// Every stored resource, by group, then version and plural.
 pub struct Registry {
-    served: HashMap<(&'static str, &'static str), HashMap<&'static str, Arc<Served>>>,
+    served: HashMap<&'static str, HashMap<(&'static str, &'static str), Arc<Served>>>,
     pub store: Arc<dyn Store>,
     pub admission: Admission,
     leases: leases::Leases,
@@ -139,7 +139,7 @@ impl Served {
     pub fn present(&self, stored: Value) -> Value {
         match self.conversion {
             None => stored,
-            Some(conversion) => (conversion.from_stored)(&stored),
+            Some(conversion) => (conversion.from_stored)(stored),
         }
     }
 
@@ -238,13 +238,14 @@ impl Registry {
                 conversion: conversion.map(|(_, conversion)| conversion),
                 resets: resets_of(resource),
             };
-            served.entry((kind.group, kind.version)).or_default().insert(kind.resource, Arc::new(row));
+            served.entry(kind.group).or_default().insert((kind.version, kind.resource), Arc::new(row));
         }
         Self { served, store, admission, leases: leases::Leases::default() }
     }
 
     pub fn served(&self, group: &str, version: &str, resource: &str) -> Option<&Arc<Served>> {
-        self.served.get(&(group, version)).and_then(|resources| resources.get(resource))
+        let resources = self.served.get(group)?;
+        resources.iter().find(|(key, _)| **key == (version, resource)).map(|(_, served)| served)
     }
 
     /// A built-in resource that is known to be there.
@@ -262,9 +263,10 @@ impl Registry {
 fn conversion_of(kind: &Kind) -> Option<(&'static Kind, Conversion)> {
     use api::kinds::{event, horizontal_pod_autoscaler as hpa};
     match (kind.group, kind.version, kind.resource) {
-        ("autoscaling", "v1", "horizontalpodautoscalers") => {
-            Some((&hpa::KIND, Conversion { to_stored: hpa::from_v1, from_stored: hpa::to_v1 }))
-        }
+        ("autoscaling", "v1", "horizontalpodautoscalers") => Some((
+            &hpa::KIND,
+            Conversion { to_stored: |v| hpa::from_v1(&v), from_stored: |v| hpa::to_v1(&v) },
+        )),
         ("events.k8s.io", "v1", "events") => Some((
             &event::KIND,
             Conversion { to_stored: event::to_core_v1, from_stored: event::to_events_v1 },

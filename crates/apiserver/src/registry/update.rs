@@ -139,7 +139,7 @@ impl Registry {
 
         let stored = match served.conversion {
             None => new,
-            Some(conversion) => (conversion.to_stored)(&new),
+            Some(conversion) => (conversion.to_stored)(new),
         };
         if finished_deleting(&stored) && !(served.storage.kind.held)(&stored) {
             return self.remove_emptied(served, name, stored, entry, context).await;

@@ -34,16 +34,6 @@ impl Rest {
                 validate: kind.validate_update,
                 counts_generation: false,
             },
-            ("pods", "ephemeralcontainers") => Door {
-                prepare: api::kinds::pod::prepare_ephemeral_containers,
-                validate: api::kinds::pod::validate_ephemeral_containers_update,
-                counts_generation: true,
-            },
-            ("pods", "resize") => Door {
-                prepare: api::kinds::pod::prepare_resize,
-                validate: api::kinds::pod::validate_resize,
-                counts_generation: true,
-            },
             ("certificatesigningrequests", "approval") => Door {
                 prepare: kind.prepare_status_update,
                 validate: kind.validate_status_update,
