@@ -109,6 +109,8 @@ pub struct Kind {
     pub graceful: fn(&Value, Option<i64>) -> Graceful,
     /// What happens to dependents when the deleter does not say (`orphan` for the oldest kinds).
     pub orphan_dependents: bool,
+    /// Told to deleters who leave dependents to that default.
+    pub orphan_warning: Option<&'static str>,
     /// Whether the garbage collector takes part in deletions at all (not for events).
     pub collects_dependents: bool,
     /// Something besides `metadata.finalizers` holds the object (a namespace's `spec.finalizers`).
@@ -153,6 +155,7 @@ impl Kind {
             unconditional_update: true,
             graceful: |_, _| Graceful::No,
             orphan_dependents: false,
+            orphan_warning: None,
             collects_dependents: true,
             held: |_| false,
             mark_deleting: |_| {},

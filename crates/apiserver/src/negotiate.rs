@@ -59,6 +59,18 @@ impl Offers {
         if self.cbor { &[Json, Yaml, Protobuf, Cbor] } else { &[Json, Yaml, Protobuf] }
     }
 
+    /// 406 for a media type that is not offered.
+    pub fn none_of_these(self) -> Status {
+        let message = format!("406: Not Acceptable\n\nAvailable representations: {}", self.text());
+        Status::not_acceptable(message).with_details(Details::default())
+    }
+
+    /// 406 for a form of an offered media type that cannot be had.
+    pub fn only_these(self) -> Status {
+        let names: Vec<&str> = self.encodings().iter().map(|e| e.media_type()).collect();
+        Status::not_acceptable(format!("only the following media types are accepted: {}", names.join(", ")))
+    }
+
     fn text(self) -> String {
         let mut names: Vec<&str> = self.encodings().iter().map(|e| e.media_type()).collect();
         if self.streams {
@@ -108,8 +120,12 @@ pub fn accept(headers: &HeaderMap, pretty_query: Option<&str>, offers: Offers) -
             }
         }
     }
-    let message = format!("406: Not Acceptable\n\nAvailable representations: {}", offers.text());
-    Err(Status::not_acceptable(message).with_details(Details::default()))
+    // The media type would do, but not what was asked for with it.
+    let known = clauses.iter().any(|clause| {
+        let media = format!("{}/{}", clause.kind, clause.subkind);
+        offers.encodings().iter().any(|encoding| encoding.media_type() == media) || media == "*/*"
+    });
+    Err(if known { offers.only_these() } else { offers.none_of_these() })
 }
 
 fn clause(text: &str) -> Option<Clause<'_>> {
@@ -170,7 +186,8 @@ fn fit(clause: &Clause<'_>, encoding: Encoding, offers: Offers) -> Option<Accept
             _ => return None,
         };
         accepted.form = Some(match form {
-            Some("Table") => Form::Table,
+            // Tables have no protobuf form.
+            Some("Table") if encoding != Encoding::Protobuf => Form::Table,
             Some("PartialObjectMetadata") => Form::PartialObjectMetadata,
             Some("PartialObjectMetadataList") => Form::PartialObjectMetadataList,
             _ => return None,
@@ -200,7 +217,11 @@ pub fn unsupported_media_type(supported: &str) -> Status {
     Status::unsupported_media_type(format!(
         "the body of the request was in an unknown format - accepted media types include: {supported}"
     ))
-    .with_details(Details::default())
+}
+
+/// 415 for a patch: which one it is can only be told by its content type.
+pub fn unsupported_patch_type() -> Status {
+    Status::unsupported_media_type("415: Unsupported Media Type").with_details(Details::default())
 }
 
 #[cfg(test)]

@@ -142,6 +142,11 @@ fn json_list(served: &Arc<Served>, page: Page, accepted: &Accepted, context: &Co
         served.api_version,
         list_metadata(&page)
     );
+    if page.entries.is_empty() && page.selective {
+        // A selector that nothing matches leaves no list at all; Kubernetes' quirk, kept.
+        let body = format!("{}null}}\n", head.trim_end_matches('['));
+        return finish(200, accepted, body.into(), context);
+    }
     let layout = served.storage.cache.layout.clone();
     let total: usize = page.entries.iter().map(|entry| entry.bytes.len()).sum();
     let mut entries = page.entries.into_iter();

@@ -13,6 +13,9 @@ pub static KIND: Kind = Kind {
     prepare_status_update: workload::keep_spec,
     counts_generation: true,
     orphan_dependents: true,
+    orphan_warning: Some(
+        "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning",
+    ),
     ..Kind::new("batch", "v1", "Job", "jobs", Scope::Namespaced)
 };
 

@@ -26,7 +26,7 @@ impl Chain {
             return document(&self.openapi.v3_index(), "text/plain; charset=utf-8", context);
         }
         let Some(name) = path.strip_prefix("/openapi/v3/") else { return reply::page_not_found() };
-        let Some(found) = self.openapi.v3_group_version(name) else { return reply::text(404, "") };
+        let Some(found) = self.openapi.v3_group_version(name) else { return not_found() };
         if !json_accepted(context) {
             return reply::text(406, "Not Acceptable\n");
         }
@@ -51,6 +51,13 @@ impl Chain {
             }
         }
     }
+}
+
+/// The one 404 without a media type.
+fn not_found() -> Reply {
+    let mut reply = reply::text(404, "");
+    reply.headers_mut().remove(http::header::CONTENT_TYPE);
+    reply
 }
 
 fn json_accepted(context: &Context) -> bool {

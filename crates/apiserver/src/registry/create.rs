@@ -38,7 +38,8 @@ impl Registry {
         context: &WriteContext<'_>,
     ) -> Result<()> {
         let before = self.admission.mutates().then(|| object.clone());
-        let attributes = Attributes::new(served, context, Operation::Create);
+        let name = meta::name(object).to_owned();
+        let attributes = Attributes::new(served, context, Operation::Create).named(&name);
         self.admission.mutate(self, &attributes, Some(object), None).await?;
         if let Some(before) = before {
             if before != *object {
@@ -98,7 +99,10 @@ impl Registry {
             context.warnings.add(warning);
         }
         (kind.canonicalize)(&mut object);
-        let attributes = Attributes::new(served, context, Operation::Create);
+        // Reading from the store sets defaults, so what is stored has them: some follow from what was
+        // prepared above.
+        (kind.default)(&mut object);
+        let attributes = Attributes::new(served, context, Operation::Create).named(&name);
         self.admission.validate(self, &attributes, Some(&object), None).await?;
 
         let key = served.key(meta::namespace(&object), &name);

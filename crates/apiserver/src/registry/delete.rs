@@ -67,6 +67,11 @@ impl Registry {
         let attributes = Attributes::new(served, context, Operation::Delete).named(name);
         self.admission.validate(self, &attributes, None, Some(&served.present(old.clone()))).await?;
 
+        if let Some(warning) = kind.orphan_warning {
+            if options.propagation.is_none() && options.orphan_dependents.is_none() {
+                context.warnings.add(warning);
+            }
+        }
         let mut new = old.clone();
         let grace = grace(&mut new, (kind.graceful)(&old, options.grace_period_seconds), options);
         if grace == Grace::AlreadyPending {
@@ -81,10 +86,21 @@ impl Registry {
             mark_deleting(&mut new);
             (kind.mark_deleting)(&mut new);
         }
-        if grace == Grace::No && !waits || finished_deleting(&new) && !held {
-            return self.remove(served, entry, old, options.dry_run || context.dry_run).await;
+        let dry_run = options.dry_run || context.dry_run;
+        if grace == Grace::No && !waits {
+            return self.remove(served, entry, old, dry_run).await;
         }
-        self.store_pending(served, entry, new, options.dry_run || context.dry_run).await
+        let finished = finished_deleting(&new) && !held;
+        let pending = self.store_pending(served, entry, new, dry_run).await?;
+        match pending {
+            // No grace was asked for: watchers see the mark, then the end.
+            Ok(Deleted::Pending(Written::Stored(marked))) if finished => {
+                let last = marked.value();
+                self.remove(served, &marked, last, dry_run).await
+            }
+            Ok(Deleted::Pending(Written::Value(last))) if finished => Ok(Ok(Deleted::Gone(last))),
+            pending => Ok(pending),
+        }
     }
 
     async fn remove(

@@ -5,7 +5,8 @@ use crate::cache::{Entry, Layout};
 use crate::options::{ListOptions, Match};
 use crate::selection::Selection;
 use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::alphabet::URL_SAFE;
+use base64::engine::general_purpose::{GeneralPurpose, NO_PAD};
 use machinery::status::{Cause, Details, Result, Status};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +17,17 @@ const FUTURE_WAIT: Duration = Duration::from_secs(3);
 /// Objects read at a time from an old revision.
 const PAGE: usize = 1000;
 
+/// Tokens are read leniently: stray bits behind the last byte are nobody's business.
+const TOKENS: GeneralPurpose = GeneralPurpose::new(&URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
+
 /// One page of a list.
 pub struct Page {
     pub entries: Vec<Arc<Entry>>,
     pub revision: u64,
     pub continue_token: Option<String>,
     pub remaining: Option<usize>,
+    /// A selector was given.
+    pub selective: bool,
 }
 
 /// Where a continued list goes on.
@@ -70,20 +76,25 @@ impl Registry {
                 ));
             }
             let token = Token::decode(&options.continue_token)?;
-            return self.list_from(served, &scope, selection, options.limit, token).await;
+            let limit = if options.resource_version == "0" { 0 } else { options.limit };
+            return self.list_from(served, &scope, selection, limit, token).await;
         }
         let asked = options.revision()?;
         let now = cache.fresh().await.map_err(|e| store_error(&e))?;
-        if let (Match::Exact, Some(revision)) = (options.resource_version_match, asked) {
+        // A limit together with a resource version has always meant exactly that version.
+        let exact = match options.resource_version_match {
+            Match::Exact => true,
+            Match::NotOlderThan => false,
+            Match::Unset => options.limit > 0 && asked.is_some_and(|revision| revision > 0),
+        };
+        if let (true, Some(revision)) = (exact, asked) {
             self.await_revision(revision, now).await?;
             let token = Token { revision: Some(revision), start: String::new() };
             return self.list_from(served, &scope, selection, options.limit, token).await;
         }
         self.await_revision(asked.unwrap_or(0), now).await?;
-        // With a resource version but no match rule, and for "any version", limits do not apply.
-        let limited =
-            asked.is_none() || options.resource_version_match == Match::NotOlderThan && asked != Some(0);
-        let limit = if limited { options.limit } else { 0 };
+        // For "any version" limits do not apply.
+        let limit = if asked == Some(0) { 0 } else { options.limit };
         let layout = &cache.layout;
         let view = cache.list(&scope, None, limit, now, |entry| selection.matches(entry, layout));
         Ok(self.page(served, selection, view.entries, view.revision, view.more.then_some(view.remaining)))
@@ -104,7 +115,7 @@ impl Registry {
         });
         // With a selector nobody knows how many of the rest would match.
         let remaining = remaining.filter(|_| selection.is_everything());
-        Page { entries, revision, continue_token, remaining }
+        Page { entries, revision, continue_token, remaining, selective: !selection.is_everything() }
     }
 
     /// A list at a revision of the past, or the rest of one.
@@ -241,14 +252,19 @@ impl Token {
     fn encode(&self) -> String {
         let rv = self.revision.map_or(-1, |r| i64::try_from(r).unwrap_or(i64::MAX));
         let wire = Wire { v: "meta.k8s.io/v1".to_owned(), rv, start: self.start.clone() };
-        URL_SAFE_NO_PAD.encode(serde_json::to_vec(&wire).unwrap_or_default())
+        TOKENS.encode(serde_json::to_vec(&wire).unwrap_or_default())
     }
 
     fn decode(text: &str) -> Result<Self> {
         let invalid = |why: String| Status::bad_request(format!("invalid continue token: {why}"));
-        let bytes = URL_SAFE_NO_PAD
+        let bytes = TOKENS
             .decode(text)
             .map_err(|e| invalid(format!("continue key is not valid: {}", base64_error(text, &e))))?;
+        if let Some(first) = bytes.first().filter(|byte| **byte >= 0x80) {
+            return Err(invalid(format!(
+                "continue key is not valid: invalid character '\\u{first:04x}' looking for beginning of value"
+            )));
+        }
         if let Err(error) = machinery::codec::json::decode(&bytes) {
             return Err(invalid(format!("continue key is not valid: {error}")));
         }

@@ -148,17 +148,17 @@ pub fn copy(metadata: &mut Map<String, Value>, old: &Map<String, Value>, field: 
     };
 }
 
-/// Sets the generation of an updated object: the old one, or one more if what it counts has changed.
-pub fn count_generation(new: &mut Value, old: &Value, counts: bool) {
-    let mut generation = meta::generation(old);
-    if counts && spec_differs(new, old) {
-        generation += 1;
-    }
-    let metadata = meta::metadata_mut(new);
-    if generation == 0 {
-        metadata.remove("generation");
-    } else {
-        metadata.insert("generation".to_owned(), generation.into());
+/// Clients do not set the generation: it stays what it was.
+pub fn keep_generation(new: &mut Value, old: &Value) {
+    let empty = Map::new();
+    copy(meta::metadata_mut(new), meta::metadata(old).unwrap_or(&empty), "generation");
+}
+
+/// One generation more if what it counts has changed.
+pub fn count_generation(new: &mut Value, old: &Value) {
+    if spec_differs(new, old) {
+        let generation = meta::generation(old) + 1;
+        meta::metadata_mut(new).insert("generation".to_owned(), generation.into());
     }
 }
 
@@ -187,10 +187,11 @@ mod tests {
         let old = json!({"metadata": {"generation": 3}, "spec": {"a": 1}, "status": {"s": 1}});
         let mut new =
             json!({"metadata": {"generation": 9, "labels": {}}, "spec": {"a": 1}, "status": {"s": 2}});
-        count_generation(&mut new, &old, true);
+        keep_generation(&mut new, &old);
+        count_generation(&mut new, &old);
         assert_eq!(new["metadata"]["generation"], 3);
         new["spec"]["a"] = json!(2);
-        count_generation(&mut new, &old, true);
+        count_generation(&mut new, &old);
         assert_eq!(new["metadata"]["generation"], 4);
     }
 }

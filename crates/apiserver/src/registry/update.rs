@@ -1,7 +1,7 @@
 //! Update: the read-modify-write loop behind PUT, PATCH and every subresource that changes its object.
 
 use super::metadata::{
-    count_generation, dedup_owner_references, ensure_namespace, keep_system_fields, refuse,
+    count_generation, dedup_owner_references, ensure_namespace, keep_generation, keep_system_fields, refuse,
 };
 use super::{MODIFIED, Registry, Served, WriteContext, Written, store_error};
 use crate::admission::{Attributes, Operation};
@@ -119,9 +119,13 @@ impl Registry {
         }
         check_revision(served, name, &new, entry.revision)?;
 
+        meta::metadata_mut(&mut new).insert("resourceVersion".to_owned(), entry.revision.to_string().into());
         ensure_namespace(&mut new, served, context.namespace)?;
+        keep_generation(&mut new, &old);
         (door.prepare)(&mut new, &old);
-        count_generation(&mut new, &old, door.counts_generation);
+        if door.counts_generation {
+            count_generation(&mut new, &old);
+        }
         keep_system_fields(&mut new, &old);
         let path = Path::new("metadata");
         let namespaced = kind.scope == Scope::Namespaced;
@@ -134,6 +138,7 @@ impl Registry {
             context.warnings.add(warning);
         }
         (kind.canonicalize)(&mut new);
+        (kind.default)(&mut new);
         apply::restore_times(&mut new, &old);
         self.admission.validate(self, &attributes, Some(&new), Some(&old)).await?;
 

@@ -57,13 +57,10 @@ impl Rest {
             Ok(route) => route,
             Err(status) => return (Err(status), None),
         };
-        let collection = context.info.name.is_empty() || context.info.verb == "watch";
         let offers = Offers {
             cbor: self.limits.cbor,
             forms: true,
-            streams: matches!(context.info.verb, "list" | "watch")
-                && route.subresource.is_none()
-                && collection,
+            streams: matches!(context.info.verb, "list" | "watch") && route.subresource.is_none(),
         };
         let accepted = match accept(&context.headers, context.query.get("pretty"), offers) {
             Ok(accepted) => accepted,
@@ -74,10 +71,11 @@ impl Rest {
 
     fn route<'a>(&'a self, context: &'a Context) -> Result<Route<'a>> {
         let info = &context.info;
-        let served = self
-            .registry
-            .served(&info.group, &info.version, &info.resource)
-            .ok_or_else(Status::no_such_path)?;
+        let served = self.registry.served(&info.group, &info.version, &info.resource);
+        let served = served.ok_or_else(|| match is_virtual(context) {
+            true => method_not_allowed(),
+            false => Status::no_such_path(),
+        })?;
         let cluster = served.kind.scope == Scope::Cluster;
         if cluster && info.in_namespace {
             return Err(Status::no_such_path());
@@ -184,14 +182,21 @@ impl Rest {
     }
 }
 
+/// Resources that answer questions and store nothing.
+fn is_virtual(context: &Context) -> bool {
+    let info = &context.info;
+    api::resources::RESOURCES.iter().any(|row| {
+        (row.group, row.version, row.resource) == (&*info.group, &*info.version, &*info.resource)
+            && info.subresource.is_empty()
+    })
+}
+
 /// The name in the path; a name that only a field selector gave does not count.
 fn path_name(context: &Context) -> &str {
     let info = &context.info;
-    if matches!(info.verb, "list" | "deletecollection") {
-        ""
-    } else if info.verb == "watch" && !info.watch_prefix {
-        ""
-    } else {
-        &info.name
+    match info.verb {
+        "list" | "deletecollection" => "",
+        "watch" if !info.watch_prefix => "",
+        _ => &info.name,
     }
 }

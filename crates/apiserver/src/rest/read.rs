@@ -6,11 +6,16 @@ use crate::options::ListOptions;
 use crate::registry::Written;
 use crate::reply::{self, Reply};
 use crate::selection::Selection;
-use machinery::status::Result;
+use machinery::status::{Result, Status};
 
 impl Rest {
     pub(super) async fn get(&self, route: &Route<'_>, accepted: &Accepted) -> Result<Reply> {
         let (info, query) = (&route.context.info, &route.context.query);
+        if query.flag("export") == Some(true) {
+            return Err(Status::bad_request(
+                "the export parameter, deprecated since v1.14, is no longer supported",
+            ));
+        }
         let version = query.text("resourceVersion");
         let entry = self.registry.get(route.served, &info.namespace, &info.name, version).await?;
         reply::object(200, route.served, &Written::Stored(entry), accepted, route.context)

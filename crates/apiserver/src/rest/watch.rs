@@ -4,7 +4,7 @@ use super::{Rest, Route};
 use crate::cache::{Change, FrameEncoding, event};
 use crate::encode;
 use crate::forms::{self, Include};
-use crate::negotiate::{Accepted, Encoding, Offers, accept};
+use crate::negotiate::{Accepted, Encoding, Offers};
 use crate::options::ListOptions;
 use crate::registry::watch::{Notice, Watcher};
 use crate::reply::{self, Reply};
@@ -12,7 +12,7 @@ use crate::selection::Selection;
 use crate::serve::ResponseBody;
 use bytes::{Bytes, BytesMut};
 use futures_util::stream;
-use machinery::status::{Result, Status};
+use machinery::status::Result;
 use machinery::{Value, meta};
 use serde_json::json;
 
@@ -29,9 +29,7 @@ impl Rest {
         if accepted.encoding == Encoding::Yaml {
             // YAML has no stream form: the answer is the list of what has.
             let offers = Offers { cbor: self.limits.cbor, forms: true, streams: true };
-            let mut headers = http::HeaderMap::new();
-            headers.insert(http::header::ACCEPT, http::HeaderValue::from_static("none/none"));
-            return Err(accept(&headers, None, offers).err().unwrap_or_else(|| Status::internal("accepted")));
+            return Err(offers.none_of_these());
         }
         let selection = Selection::read(route.served, &options)?;
         let include = Include::read(&context.query)?;

@@ -2,7 +2,7 @@
 
 use super::{Rest, Route};
 use crate::decode::{self, Expected};
-use crate::negotiate::{Accepted, content_type, unsupported_media_type};
+use crate::negotiate::{Accepted, content_type, unsupported_patch_type};
 use crate::options::{WriteKind, WriteOptions};
 use crate::registry::patch::{PatchKind, check_name};
 use crate::registry::update::{Change, Door};
@@ -111,11 +111,10 @@ impl Rest {
     pub(super) fn patch_kind(&self, route: &Route<'_>) -> Result<PatchKind> {
         let header = route.context.headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
         let media = header.split(';').next().unwrap_or("").trim();
-        let offered =
-            || PatchKind::ALL.iter().filter(|(_, kind)| self.limits.cbor || *kind != PatchKind::ApplyCbor);
-        offered().find(|(name, _)| *name == media).map(|(_, kind)| *kind).ok_or_else(|| {
-            let names: Vec<&str> = offered().map(|(name, _)| *name).collect();
-            unsupported_media_type(&names.join(", "))
-        })
+        PatchKind::ALL
+            .iter()
+            .find(|(name, kind)| *name == media && (self.limits.cbor || *kind != PatchKind::ApplyCbor))
+            .map(|(_, kind)| *kind)
+            .ok_or_else(unsupported_patch_type)
     }
 }
