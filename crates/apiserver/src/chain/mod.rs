@@ -57,7 +57,7 @@ impl Default for ChainConfig {
 pub struct Chain {
     pub rest: Rest,
     pub discovery: arc_swap::ArcSwap<Discovery>,
-    pub openapi: OpenApi,
+    pub openapi: Arc<OpenApi>,
     pub readiness: Readiness,
     pub metrics: Metrics,
     pub request_metrics: RequestMetrics,
@@ -100,7 +100,7 @@ impl Chain {
         Self {
             rest,
             discovery: arc_swap::ArcSwap::from_pointee(discovery),
-            openapi,
+            openapi: Arc::new(openapi),
             readiness,
             metrics,
             request_metrics,

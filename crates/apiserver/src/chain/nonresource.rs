@@ -30,7 +30,7 @@ impl Chain {
             };
         }
         if path == "/openapi/v2" || path == "/openapi/v3" || path.starts_with("/openapi/v3/") {
-            return self.openapi(context);
+            return self.openapi(context).await;
         }
         let discovery = self.discovery.load();
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();

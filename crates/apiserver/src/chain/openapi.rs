@@ -2,76 +2,119 @@
 
 use super::Chain;
 use crate::context::Context;
-use crate::openapi::{Document, OpenApi};
+use crate::openapi::{Document, OpenApi, V2_PROTOBUF, V2_PROTOBUF_OLD, V3_PROTOBUF, V3_PROTOBUF_OLD};
 use crate::reply::{self, Reply};
 use http::HeaderValue;
 use http::header::{
-    ACCEPT, CACHE_CONTROL, CONTENT_ENCODING, ETAG, EXPIRES, IF_NONE_MATCH, LAST_MODIFIED, LOCATION, VARY,
+    ACCEPT, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, EXPIRES, IF_NONE_MATCH, LAST_MODIFIED,
+    LOCATION, VARY,
 };
+use machinery::status::Status;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 /// A document named by its hash never changes.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
+/// The two encodings of a document.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Json,
+    Protobuf,
+}
+
 impl Chain {
-    pub(super) fn openapi(&self, context: &Context) -> Reply {
+    pub(super) async fn openapi(&self, context: &Context) -> Reply {
         let path = context.path.trim_end_matches('/');
         if path == "/openapi/v2" {
-            return match json_accepted(context) {
-                true => document(&self.openapi.v2_json(), "application/json", context),
-                false => reply::text(406, "Not Acceptable\n"),
+            let Some(wanted) = wanted(context, [V2_PROTOBUF, V2_PROTOBUF_OLD]) else { return bare(406) };
+            return match wanted {
+                Wanted::Json => {
+                    let found = self.build(|openapi| Some(openapi.v2_json())).await;
+                    answer(found, "application/json", context)
+                }
+                Wanted::Protobuf => {
+                    let found = self.build(|openapi| Some(openapi.v2_protobuf())).await;
+                    answer(found, V2_PROTOBUF, context)
+                }
             };
         }
         if path == "/openapi/v3" {
-            return document(&self.openapi.v3_index(), "text/plain; charset=utf-8", context);
+            let found = self.build(|openapi| Some(openapi.v3_index())).await;
+            return answer(found, "text/plain; charset=utf-8", context);
         }
         let Some(name) = path.strip_prefix("/openapi/v3/") else { return reply::page_not_found() };
-        let Some(found) = self.openapi.v3_group_version(name) else { return not_found() };
-        if !json_accepted(context) {
-            return reply::text(406, "Not Acceptable\n");
-        }
+        let Some(wanted) = wanted(context, [V3_PROTOBUF, V3_PROTOBUF_OLD]) else { return bare(406) };
+        let key = name.to_owned();
+        let found = match wanted {
+            Wanted::Json => self.build(move |openapi| openapi.v3_group_version(&key)).await,
+            Wanted::Protobuf => self.build(move |openapi| openapi.v3_protobuf(&key)).await,
+        };
+        let media_type = if wanted == Wanted::Json { "application/json" } else { V3_PROTOBUF };
+        let Ok(Some(document)) = &found else { return answer(found, media_type, context) };
         match context.query.get("hash").filter(|hash| !hash.is_empty()) {
-            Some(hash) if hash != found.hash => {
-                let mut reply = reply::text(301, "");
-                if let Ok(to) = HeaderValue::from_str(&OpenApi::server_relative_url(name, &found)) {
+            Some(hash) if hash != document.hash => {
+                let mut reply = bare(301);
+                if let Ok(to) = HeaderValue::from_str(&OpenApi::server_relative_url(name, document)) {
                     reply.headers_mut().insert(LOCATION, to);
                 }
                 reply
             }
-            hash => {
-                let mut reply = document(&found, "application/json", context);
-                if hash.is_some() {
-                    let headers = reply.headers_mut();
-                    headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
-                    if let Ok(at) = HeaderValue::from_str(&http_date(SystemTime::now() + FOREVER)) {
-                        headers.insert(EXPIRES, at);
-                    }
+            None => show(document, media_type, context),
+            Some(_) => {
+                let mut reply = show(document, media_type, context);
+                let headers = reply.headers_mut();
+                headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
+                if let Ok(at) = HeaderValue::from_str(&http_date(SystemTime::now() + FOREVER)) {
+                    headers.insert(EXPIRES, at);
                 }
                 reply
             }
         }
     }
+
+    /// Documents are built on first demand, away from the threads that serve requests.
+    async fn build(
+        &self,
+        make: impl FnOnce(&OpenApi) -> Option<Arc<Document>> + Send + 'static,
+    ) -> Result<Option<Arc<Document>>, tokio::task::JoinError> {
+        let openapi = self.openapi.clone();
+        tokio::task::spawn_blocking(move || make(&openapi)).await
+    }
 }
 
-/// The one 404 without a media type.
-fn not_found() -> Reply {
-    let mut reply = reply::text(404, "");
-    reply.headers_mut().remove(http::header::CONTENT_TYPE);
+fn answer(
+    found: Result<Option<Arc<Document>>, tokio::task::JoinError>,
+    media_type: &'static str,
+    context: &Context,
+) -> Reply {
+    match found {
+        Ok(Some(document)) => show(&document, media_type, context),
+        Ok(None) => bare(404),
+        Err(error) => reply::status(&Status::internal(error), None),
+    }
+}
+
+/// An answer without a body, and so without a media type.
+fn bare(code: u16) -> Reply {
+    let mut reply = reply::text(code, "");
+    reply.headers_mut().remove(CONTENT_TYPE);
     reply
 }
 
-fn json_accepted(context: &Context) -> bool {
-    let Some(header) = context.headers.get(ACCEPT).and_then(|v| v.to_str().ok()) else { return true };
-    header.is_empty()
-        || header.split(',').any(|clause| {
-            matches!(
-                clause.split(';').next().map(str::trim),
-                Some("application/json" | "*/*" | "application/*")
-            )
-        })
+fn wanted(context: &Context, protobuf: [&str; 2]) -> Option<Wanted> {
+    let header = context.headers.get(ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("");
+    if header.is_empty() {
+        return Some(Wanted::Json);
+    }
+    header.split(',').find_map(|clause| match clause.split(';').next().map(str::trim) {
+        Some("application/json" | "application/*" | "*/*") => Some(Wanted::Json),
+        Some(media) if protobuf.contains(&media) => Some(Wanted::Protobuf),
+        _ => None,
+    })
 }
 
-fn document(document: &Document, media_type: &'static str, context: &Context) -> Reply {
+fn show(document: &Document, media_type: &'static str, context: &Context) -> Reply {
     let known = context.headers.get(IF_NONE_MATCH).and_then(|v| v.to_str().ok());
     let mut reply = if known.is_some_and(|tag| document.matches(tag)) {
         reply::with_type(304, media_type, "")
@@ -80,7 +123,7 @@ fn document(document: &Document, media_type: &'static str, context: &Context) ->
         reply.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         reply
     } else {
-        reply::with_type(200, media_type, document.json())
+        reply::with_type(200, media_type, document.plain())
     };
     let headers = reply.headers_mut();
     if let Ok(tag) = HeaderValue::from_str(&format!("\"{}\"", document.hash)) {

@@ -176,7 +176,7 @@ impl Served {
             reset: reset.map_or(&Reset::Nothing, |(_, reset)| reset),
             manager: &context.manager,
             now: &metadata::now(),
-            versions: &[],
+            convert: None,
         })
     }
 }
