@@ -14,7 +14,10 @@ pub fn value(value: &Value, accepted: &Accepted) -> Result<Bytes> {
         Encoding::Json if accepted.pretty => pretty(value).into(),
         Encoding::Json => codec::json::encode(value).into(),
         Encoding::Yaml => codec::yaml::encode(value).into(),
-        Encoding::Cbor => codec::cbor::encode(value).into(),
+        Encoding::Cbor => {
+            let (api_version, kind) = type_meta(value);
+            codec::cbor::encode(value, schema_of(api_version, kind)).into()
+        }
         Encoding::Protobuf => {
             let (api_version, kind) = type_meta(value);
             let message = message(value)?;
@@ -39,7 +42,9 @@ pub fn event(kind: &str, object: &Value, accepted: &Accepted) -> Result<Bytes> {
             let object = codec::protobuf::wrap(api_version, object_kind, &message);
             codec::protobuf::watch_frame(kind, &object).into()
         }
-        Encoding::Cbor => codec::cbor::encode(&serde_json::json!({"type": kind, "object": object})).into(),
+        Encoding::Cbor => {
+            codec::cbor::encode(&serde_json::json!({"type": kind, "object": object}), None).into()
+        }
         Encoding::Json | Encoding::Yaml => {
             let mut out = codec::json::encode(&serde_json::json!({"type": kind, "object": object}));
             out.push(b'\n');

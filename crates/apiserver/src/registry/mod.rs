@@ -176,7 +176,7 @@ impl Served {
             reset: reset.map_or(&Reset::Nothing, |(_, reset)| reset),
             manager: &context.manager,
             now: &metadata::now(),
-            convert: None,
+            converter: None,
         })
     }
 }
