@@ -66,8 +66,9 @@ impl Frozen {
     }
 
     /// Writes the file beside its final place, makes it durable and names it; returns its size. A
-    /// `standalone` file is a whole store, others need the log that follows them.
-    pub fn write(&self, io: &dyn Io, path: &Path, standalone: bool) -> Result<u64> {
+    /// `standalone` file is a whole store, others need the log that follows them. What is written is let
+    /// go of at once: the store may have replaced it meanwhile.
+    pub fn write(self, io: &dyn Io, path: &Path, standalone: bool) -> Result<u64> {
         let unnamed = path.with_extension("tmp");
         let result = self.write_file(io, &unnamed, standalone).and_then(|size| {
             fs::rename(&unnamed, path).map_err(StoreError::io("rename", &unnamed))?;
@@ -82,7 +83,7 @@ impl Frozen {
         result
     }
 
-    fn write_file(&self, io: &dyn Io, path: &Path, standalone: bool) -> Result<u64> {
+    fn write_file(self, io: &dyn Io, path: &Path, standalone: bool) -> Result<u64> {
         let file = OpenOptions::new()
             .write(true)
             .create(true)
@@ -105,18 +106,19 @@ impl Frozen {
                 put_u64(out, ttl.as_millis() as u64);
             })?;
         }
-        for (kv, lease) in &self.entries {
+        let counts = (self.entries.len() as u64, self.history.len() as u64);
+        for (kv, lease) in self.entries {
             out.item(|out| {
                 out.push(ENTRY);
                 put_u64(out, lease.map_or(0, |id| id.0 as u64));
                 put_bytes(out, kv.key.as_bytes());
-                put_kv(out, kv);
+                put_kv(out, &kv);
             })?;
         }
-        for (event, at) in &self.history {
+        for (event, at) in self.history {
             out.item(|out| {
                 out.push(if matches!(event, Event::Put { .. }) { PUT } else { DELETE });
-                put_u64(out, *at);
+                put_u64(out, at);
                 put_u64(out, event.revision());
                 put_bytes(out, event.key().as_bytes());
                 out.push(u8::from(event.prev().is_some()));
@@ -125,8 +127,8 @@ impl Frozen {
         }
         out.item(|out| {
             out.push(END);
-            put_u64(out, self.entries.len() as u64);
-            put_u64(out, self.history.len() as u64);
+            put_u64(out, counts.0);
+            put_u64(out, counts.1);
         })?;
         out.flush()?;
         let size = out.offset;

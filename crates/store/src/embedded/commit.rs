@@ -1,7 +1,6 @@
 //! The commit thread: the only writer. It takes everything that is queued, decides it, makes it
 //! durable with one write and one sync, applies it to memory, tells the watches and answers the callers.
 
-use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -13,7 +12,7 @@ use super::checkpoint::Frozen;
 use super::log::{AppendError, Log};
 use super::queue::Request;
 use super::record::{Record, put_u64};
-use super::recovery::{Journal, checkpoint_path, remove_checkpoints_before};
+use super::recovery::{Journal, Lock, checkpoint_path, remove_checkpoints_before};
 use super::state::{Change, State};
 use crate::contract::{Event, LeaseId, Revision};
 use crate::error::{Result, StoreError};
@@ -39,7 +38,7 @@ pub(super) struct Committer {
     checkpoint_bytes: u64,
     checkpointing: Option<(JoinHandle<()>, u64)>,
     /// Held until the thread ends.
-    _lock: File,
+    _lock: Lock,
 }
 
 impl Committer {
@@ -240,7 +239,6 @@ impl Committer {
             let index = frozen.index;
             let path = checkpoint_path(&shared.options.directory, index);
             let result = frozen.write(&*shared.options.io, &path, false);
-            drop(frozen);
             shared.queue.push(Request::Checkpointed { index, result });
         });
         match spawned {

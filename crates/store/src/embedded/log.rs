@@ -10,8 +10,9 @@ use super::io::{Io, is_full};
 use super::segment::{FRAME, HEADER, Scan, SegmentHeader, scan};
 use crate::error::{Result, StoreError};
 
-/// Old segment files kept for use again.
-const SPARES: usize = 2;
+/// Old segment files kept for use again: as many as one checkpoint releases. Writing to blocks that
+/// were written before is also quicker to sync than writing to freshly allocated ones.
+const SPARES: usize = 4;
 /// A buffer larger than this is given back after use.
 const BUFFER: usize = 1 << 20;
 

@@ -151,8 +151,10 @@ impl Embedded {
         let loaded = checkpoint::load(snapshot, Instant::now())?;
         let mut frozen = Frozen::of(&loaded.state);
         frozen.skip_revisions(skip_revisions);
-        frozen.write(&Disk, &recovery::checkpoint_path(directory, frozen.index), true)?;
-        Ok(frozen.revision)
+        let revision = frozen.revision;
+        let path = recovery::checkpoint_path(directory, frozen.index);
+        frozen.write(&Disk, &path, true)?;
+        Ok(revision)
     }
 
     fn stop(&self) {
@@ -246,8 +248,8 @@ impl Store for Embedded {
     async fn snapshot(&self, to: &Path) -> Result<Revision> {
         let frozen = Frozen::of(&self.shared.state.read());
         let (io, to) = (self.shared.options.io.clone(), to.to_owned());
-        let written =
-            tokio::task::spawn_blocking(move || frozen.write(&*io, &to, true).map(|_| frozen.revision));
+        let revision = frozen.revision;
+        let written = tokio::task::spawn_blocking(move || frozen.write(&*io, &to, true).map(|_| revision));
         written.await.unwrap_or(Err(StoreError::Closed))
     }
 

@@ -26,7 +26,7 @@ pub(super) struct Recovered {
 /// What the commit thread goes on with.
 pub(super) struct Journal {
     pub log: Log,
-    pub lock: File,
+    pub lock: Lock,
     /// Size of the checkpoint that recovery started from.
     pub checkpoint_bytes: u64,
     /// Bytes of log that had to be replayed.
@@ -46,8 +46,18 @@ pub(super) fn checkpoint_path(directory: &Path, index: u64) -> PathBuf {
     directory.join(format!("{index:016x}.checkpoint"))
 }
 
-/// Takes the directory for this process alone; the lock goes with the file.
-pub(super) fn lock(directory: &Path) -> Result<File> {
+/// The directory is this store's alone until this is dropped.
+pub(super) struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing is not enough: a process being started may still hold a copy of the descriptor.
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+/// Takes the directory for this process alone.
+pub(super) fn lock(directory: &Path) -> Result<Lock> {
     let path = directory.join("lock");
     let file = OpenOptions::new()
         .read(true)
@@ -57,7 +67,7 @@ pub(super) fn lock(directory: &Path) -> Result<File> {
         .open(&path)
         .map_err(StoreError::io("open", &path))?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(Lock(file)),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(StoreError::Locked { path: directory.to_owned() }),
         Err(errno) => Err(StoreError::io("lock", path)(errno.into())),
     }

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use store::{Embedded, EmbeddedOptions, RangeRequest, Store, StoreError};
+use bytes::Bytes;
+use store::{Embedded, EmbeddedOptions, Expect, Op, RangeRequest, Store, StoreError, Txn};
 
 use crate::battery::{CASES, Ctx};
 use crate::recorder::Recorder;
@@ -91,4 +92,119 @@ async fn a_sink_is_told_before_the_writer_is_answered() {
     }
     store.close().await;
     assert!(matches!(recorder.told.lock().closed, Some(StoreError::Closed)));
+}
+
+#[tokio::test]
+async fn history_is_bounded_by_bytes_and_by_age() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = EmbeddedOptions::new(directory.path());
+    options.history_bytes = 64 << 10;
+    let store = Arc::new(Embedded::open(options.clone()).unwrap());
+    let ctx = Ctx::new(store.clone(), "x");
+    let value = "v".repeat(4096);
+    let mut last = 0;
+    for nth in 0..100 {
+        last = ctx.put(&format!("{}", nth % 3), &value).await;
+    }
+    let compacted = store.compacted().await.unwrap();
+    assert!(compacted > last - 20 && compacted < last - 10, "{compacted} of {last}");
+    let at =
+        |revision| RangeRequest { start: "/".into(), end: "0".into(), limit: 0, revision: Some(revision) };
+    assert_eq!(store.range(at(compacted)).await.unwrap().count, 3);
+    assert!(matches!(store.range(at(compacted - 1)).await, Err(StoreError::Compacted { .. })));
+    drop((ctx, store));
+
+    options.history_age = Duration::from_millis(30);
+    let store = Arc::new(Embedded::open(options).unwrap());
+    let ctx = Ctx::new(store.clone(), "x");
+    ctx.put("0", &value).await;
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    let last = ctx.put("1", &value).await;
+    assert_eq!(store.compacted().await.unwrap(), last - 1);
+}
+
+#[tokio::test]
+async fn checkpoints_replace_the_log_and_keep_history() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = EmbeddedOptions::new(directory.path());
+    options.checkpoint_bytes = 1 << 20;
+    let store = Arc::new(Embedded::open(options.clone()).unwrap());
+    let ctx = Ctx::new(store.clone(), "x");
+    let lease = store.grant_lease(Duration::from_secs(1)).await.unwrap();
+    let leased = Txn {
+        key: ctx.key("leased"),
+        expect: Expect::Any,
+        op: Op::Put { value: Bytes::from_static(b"1"), lease: Some(lease) },
+    };
+    store.txn(leased).await.unwrap();
+    let value = "v".repeat(100_000);
+    for nth in 0..400 {
+        ctx.put(&format!("{}", nth % 5), &value).await;
+        store.keep_alive(lease).await.unwrap();
+    }
+    let names = |extension: &str| {
+        let files = std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path());
+        files.filter(|path| path.extension().is_some_and(|found| found == extension)).count()
+    };
+    assert!(names("checkpoint") <= 2 && names("log") + names("spare") <= 6, "old files stay");
+    let (revision, compacted) = (store.revision(), store.compacted().await.unwrap());
+    let recorder = Recorder::default();
+    let watch = store.watch("/", compacted, recorder.sink()).await.unwrap();
+    drop((watch, ctx, store));
+    assert!(names("checkpoint") >= 1);
+
+    let store = Arc::new(Embedded::open(options).unwrap());
+    let ctx = Ctx::new(store.clone(), "x");
+    assert_eq!((store.revision(), store.compacted().await.unwrap()), (revision, compacted));
+    let again = Recorder::default();
+    let _watch = store.watch("/", compacted, again.sink()).await.unwrap();
+    assert_eq!(again.told.lock().events, recorder.told.lock().events);
+    // The lease came through as well: it ends after its time and takes the key along.
+    assert!(ctx.get("leased").await.is_some());
+    again
+        .wait("the end of the lease", |told| {
+            told.summary().last().is_some_and(|(_, key)| key == "-/x/leased")
+        })
+        .await;
+    assert!(ctx.get("leased").await.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn snapshots_are_taken_under_way_and_restored() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(&directory.path().join("first"));
+    let ctx = Ctx::new(store.clone(), "x");
+    let writer = tokio::spawn({
+        let ctx = ctx.clone();
+        async move {
+            for nth in 0..300 {
+                ctx.put(&format!("{}", nth % 50), &nth.to_string()).await;
+            }
+        }
+    });
+    let path = directory.path().join("saved");
+    let revision = store.snapshot(&path).await.unwrap();
+    writer.await.unwrap();
+    let at = RangeRequest { start: "/".into(), end: "0".into(), limit: 0, revision: Some(revision) };
+    let expected = store.range(at).await.unwrap().kvs;
+
+    let restored = directory.path().join("second");
+    assert_eq!(Embedded::restore(&path, &restored, 0).unwrap(), revision);
+    let second = open(&restored);
+    let everything = RangeRequest { start: "/".into(), end: "0".into(), ..Default::default() };
+    let found = second.range(everything.clone()).await.unwrap();
+    assert_eq!((found.revision, found.kvs), (revision, expected.clone()));
+    second.close().await;
+    drop(second);
+    let occupied = Embedded::restore(&path, &restored, 0);
+    assert!(matches!(occupied, Err(StoreError::Refused { .. })), "{occupied:?}");
+
+    let skipped = directory.path().join("third");
+    assert_eq!(Embedded::restore(&path, &skipped, 1000).unwrap(), revision + 1000);
+    let third = open(&skipped);
+    assert_eq!(third.range(everything).await.unwrap().kvs, expected);
+    assert_eq!(third.compacted().await.unwrap(), revision + 1000);
+    assert_eq!(Ctx::new(third.clone(), "x").put("new", "1").await, revision + 1001);
+    drop(third);
+    assert_eq!(open(&skipped).revision(), revision + 1001);
 }
