@@ -20,7 +20,7 @@ const WRITERS: u64 = 8;
 const KEYS: u64 = 25;
 /// Without the variable: this many kills, or as many as fit in the time.
 const KILLS: usize = 300;
-const TIME: Duration = Duration::from_secs(30);
+const TIME: Duration = Duration::from_secs(25);
 
 /// Small checkpoints, so that many kills hit one.
 fn options(directory: &Path) -> EmbeddedOptions {

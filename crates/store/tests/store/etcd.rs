@@ -18,8 +18,11 @@ use crate::recorder::Recorder;
 struct Member {
     process: Option<Child>,
     directory: TempDir,
+    name: String,
     client: u16,
     peer: u16,
+    /// All members with their peer addresses, as etcd wants to be told.
+    cluster: String,
     tls: Option<Certificates>,
 }
 
@@ -44,10 +47,31 @@ fn no_etcd() -> bool {
 
 impl Member {
     fn start(tls: Option<Certificates>) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let mut member = Self { process: None, directory, client: free_port(), peer: free_port(), tls };
+        let mut member = Self::new("m0", tls);
+        member.cluster = member.address();
         member.run();
         member
+    }
+
+    fn new(name: &str, tls: Option<Certificates>) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let (name, cluster) = (name.to_owned(), String::new());
+        Self { process: None, directory, name, client: free_port(), peer: free_port(), cluster, tls }
+    }
+
+    /// Three members of one cluster.
+    fn start_three() -> Vec<Self> {
+        let mut members: Vec<_> = ["m0", "m1", "m2"].into_iter().map(|name| Self::new(name, None)).collect();
+        let cluster = members.iter().map(Self::address).collect::<Vec<_>>().join(",");
+        for member in &mut members {
+            member.cluster.clone_from(&cluster);
+            member.run();
+        }
+        members
+    }
+
+    fn address(&self) -> String {
+        format!("{}=http://127.0.0.1:{}", self.name, self.peer)
     }
 
     fn run(&mut self) {
@@ -61,7 +85,7 @@ impl Member {
             .arg(self.directory.path().join("data"))
             .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-            .args(["--initial-cluster", &format!("default={peer}")])
+            .args(["--name", &self.name, "--initial-cluster", &self.cluster])
             .stdout(Stdio::null())
             .stderr(log);
         if let Some(certificates) = &self.tls {
@@ -290,4 +314,46 @@ async fn a_snapshot_is_written() {
     let path = directory.path().join("etcd.snapshot");
     assert_eq!(store.snapshot(&path).await.unwrap(), revision);
     assert!(std::fs::metadata(&path).unwrap().len() > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_goes_on_without_a_member_but_not_without_a_majority() {
+    if no_etcd() {
+        return;
+    }
+    let mut members = Member::start_three();
+    let mut options = EtcdOptions::new(members.iter().map(|member| format!("127.0.0.1:{}", member.client)));
+    options.request_timeout = Duration::from_secs(30);
+    let store = Arc::new(Etcd::connect(options.clone()).await.unwrap());
+    let ctx = Ctx::new(store.clone(), "cluster");
+    let start = ctx.put("start", "x").await;
+    let recorder = Recorder::default();
+    let _watch = store.watch("/cluster/", start, recorder.sink()).await.unwrap();
+    let mut acknowledged = Vec::new();
+    for nth in 0..60 {
+        if nth == 20 {
+            // The one in use.
+            members[0].kill();
+        }
+        let op = Op::Put { value: Bytes::from(nth.to_string()), lease: None };
+        let txn = Txn { key: ctx.key("a"), expect: Expect::Any, op };
+        match store.txn(txn).await {
+            Ok(Outcome::Committed { revision, .. }) => acknowledged.push(revision),
+            Err(StoreError::OutcomeUnknown { .. } | StoreError::Unavailable { .. }) => {}
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+    assert!(acknowledged.len() >= 50, "{} of 60", acknowledged.len());
+    store.barrier().await.unwrap();
+    {
+        let told = recorder.told.lock();
+        let revisions: Vec<_> = told.events.iter().map(Event::revision).collect();
+        assert!(revisions.is_sorted_by(|a, b| a < b), "in order and without duplicates");
+        assert!(acknowledged.iter().all(|revision| revisions.binary_search(revision).is_ok()), "a gap");
+    }
+
+    members[1].kill();
+    options.request_timeout = Duration::from_secs(2);
+    let result = Etcd::connect(options).await.map(|_| ());
+    assert!(matches!(&result, Err(error) if error.is_retriable()), "{result:?}");
 }
