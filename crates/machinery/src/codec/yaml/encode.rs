@@ -59,17 +59,25 @@ impl Emitter {
                 self.indent(indent);
             }
             let value = &map[key.as_str()];
-            if key.len() > LONG_KEY || key.contains('\n') {
+            let long = key.len() > LONG_KEY || key.contains('\n');
+            if long {
                 self.out.push_str("? ");
-                self.text(key, indent + 2, true);
+                self.text(key, indent + 2, false);
                 self.newline();
                 self.indent(indent);
-                self.out.push(':');
             } else {
                 self.text(key, indent, true);
-                self.out.push(':');
             }
+            self.out.push(':');
             match value {
+                Value::Object(inner) if !inner.is_empty() && long => {
+                    self.out.push(' ');
+                    self.mapping(inner, indent + 2, true);
+                }
+                Value::Array(items) if !items.is_empty() && long => {
+                    self.out.push(' ');
+                    self.sequence(items, indent + 2, true);
+                }
                 Value::Object(inner) if !inner.is_empty() => {
                     self.newline();
                     self.mapping(inner, indent + 2, false);

@@ -75,7 +75,7 @@ fn decimal(text: &str) -> Option<f64> {
     let shaped = digits.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'e' | b'E' | b'+' | b'-'))
         && digits.bytes().any(|b| b.is_ascii_digit())
         && !digits.starts_with(['e', 'E']);
-    if shaped { text.parse().ok() } else { None }
+    if shaped { text.parse().ok().filter(|number: &f64| number.is_finite()) } else { None }
 }
 
 /// Base-60 numbers are not read as such, but quoted for readers that do.
@@ -166,6 +166,7 @@ mod tests {
             (".5", Resolved::Float(0.5)),
             ("18446744073709551615", Resolved::Large(u64::MAX)),
             ("1.2.3", Resolved::Text),
+            ("1e400", Resolved::Text),
             ("0x", Resolved::Text),
             ("1:30", Resolved::Text),
             ("2001-01-01", Resolved::Text),
