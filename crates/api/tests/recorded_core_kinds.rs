@@ -8,6 +8,7 @@ use api::value::Fields;
 use api::{Kind, kinds};
 use machinery::Value;
 use machinery::codec::typed::normalize;
+use machinery::field::show_str;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -151,11 +152,12 @@ impl Replay {
             self.captured = Some(object.clone());
         }
         if step["want"]["code"] != 422 {
-            return if refused.is_empty() {
-                covers(&object, &want, "")
-            } else {
-                Err(format!("refused: {refused:?}"))
-            };
+            if !refused.is_empty() {
+                return Err(format!("refused: {refused:?}"));
+            }
+            let warnings = (kind.warnings)(&object, old.as_ref());
+            same_warnings(&warnings, &step["want"]["headers"]["warning"])?;
+            return covers(&object, &want, "");
         }
         let causes = want["details"]["causes"].as_array().into_iter().flatten();
         let wanted: Vec<(String, String)> = causes
@@ -251,6 +253,21 @@ fn mutated(object: &Value, edits: &Value) -> Value {
         }
     }
     object
+}
+
+/// Warnings of the kind's own rules; decoding and deprecated versions have theirs.
+fn same_warnings(got: &[String], want: &Value) -> Result<(), String> {
+    let got: Vec<String> = got.iter().map(|text| format!("299 - {}", show_str(text))).collect();
+    let foreign = ["unknown field", "duplicate field", "v1 Endpoints is deprecated", "metadata.finalizers"];
+    let want: Vec<String> = want
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .filter(|text| !foreign.iter().any(|other| text.contains(other)))
+        .map(str::to_owned)
+        .collect();
+    if got == want { Ok(()) } else { Err(format!("warns {got:?}\nwant  {want:?}")) }
 }
 
 /// Metadata is checked by the registry.

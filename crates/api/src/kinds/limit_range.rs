@@ -5,18 +5,26 @@ use crate::validation::resource_names::{
 };
 use crate::value::Fields;
 use crate::{Kind, Scope};
-use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::names;
 use machinery::quantity::Quantity;
+use machinery::{Value, meta};
 
 pub static KIND: Kind = Kind {
     default,
+    prepare_create,
     validate,
     validate_update: |new, _| validate(new),
     create_on_update: true,
     ..Kind::new("", "v1", "LimitRange", "limitranges", Scope::Namespaced)
 };
+
+/// A limit range without a name gets one of its own.
+fn prepare_create(range: &mut Value) {
+    if meta::name(range).is_empty() {
+        range.child_mut("metadata").set("name", uuid::Uuid::new_v4().to_string());
+    }
+}
 
 fn default(range: &mut Value) {
     let Some(spec) = range.field_mut("spec") else {

@@ -108,7 +108,7 @@ fn validate(claim: &Value, old: Option<&Value>) -> ErrorList {
         errors.retain(|error| {
             let of_value = error.field.starts_with("spec.selector.") && error.field.contains(".values[");
             let of_group = error.field.ends_with(".apiGroup");
-            !(bad_selector && of_value) && !(has_group && of_group)
+            !((bad_selector && of_value) || (has_group && of_group))
         });
     }
     errors

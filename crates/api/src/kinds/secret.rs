@@ -16,6 +16,7 @@ pub static KIND: Kind = Kind {
     },
     validate,
     validate_update,
+    warnings: |new, _| warnings(new),
     ..Kind::new("", "v1", "Secret", "secrets", Scope::Namespaced)
 };
 
@@ -148,6 +149,53 @@ pub fn frozen(new: &Value, old: &Value, fields: &[&str]) -> ErrorList {
     errors
 }
 
+/// A certificate or key that no server could load is taken, but remarked upon.
+fn warnings(secret: &Value) -> Vec<String> {
+    if secret.text("type") != "kubernetes.io/tls" {
+        return Vec::new();
+    }
+    let pem = |key: &str| STANDARD.decode(secret.field("data").text(key)).unwrap_or_default();
+    let problem = missing_block(&pem("tls.crt"), "certificate", |kind| kind == "CERTIFICATE").or_else(|| {
+        missing_block(&pem("tls.key"), "key", |kind| kind == "PRIVATE KEY" || kind.ends_with(" PRIVATE KEY"))
+    });
+    problem.into_iter().collect()
+}
+
+/// What is wrong with an input that has no PEM block of a wanted type.
+fn missing_block(input: &[u8], what: &str, wanted: fn(&str) -> bool) -> Option<String> {
+    let text = String::from_utf8_lossy(input);
+    let mut skipped = Vec::new();
+    for line in text.lines() {
+        let kind = line.trim().strip_prefix("-----BEGIN ").and_then(|rest| rest.strip_suffix("-----"));
+        match kind {
+            Some(kind) if wanted(kind) => return None,
+            Some(kind) => skipped.push(kind),
+            None => {}
+        }
+    }
+    if skipped.is_empty() {
+        return Some(format!("tls: failed to find any PEM data in {what} input"));
+    }
+    if what == "certificate" && skipped.len() == 1 && skipped[0].ends_with("PRIVATE KEY") {
+        return Some(
+            "tls: failed to find certificate PEM data in certificate input, but did find a private key; \
+             PEM inputs may have been switched"
+                .to_owned(),
+        );
+    }
+    if what == "key" && skipped.len() == 1 && skipped[0] == "CERTIFICATE" {
+        return Some("tls: found a certificate rather than a key in the PEM for the private key".to_owned());
+    }
+    let block = match what {
+        "certificate" => r#""CERTIFICATE" PEM block"#,
+        _ => r#"PEM block with type ending in "PRIVATE KEY""#,
+    };
+    let kinds = skipped.join(" ");
+    Some(format!(
+        "tls: failed to find {block} in {what} input after skipping PEM blocks of the following types: [{kinds}]"
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,5 +254,23 @@ mod tests {
         for (text, length) in [("", 0), ("eA==", 1), ("eHk=", 2), ("eHl6", 3), ("=", 0)] {
             assert_eq!(decoded_length(text), length);
         }
+    }
+
+    #[test]
+    fn unusable_certificates_are_remarked_upon() {
+        let secret = |certificate: &str, key: &str| {
+            let data = json!({"tls.crt": STANDARD.encode(certificate), "tls.key": STANDARD.encode(key)});
+            json!({"type": "kubernetes.io/tls", "data": data})
+        };
+        let (certificate, key) = ("-----BEGIN CERTIFICATE-----\n", "-----BEGIN EC PRIVATE KEY-----\n");
+        let cases = [
+            (secret(certificate, key), vec![]),
+            (secret("x", key), vec!["tls: failed to find any PEM data in certificate input"]),
+            (secret(certificate, ""), vec!["tls: failed to find any PEM data in key input"]),
+        ];
+        for (secret, want) in cases {
+            assert_eq!(warnings(&secret), want);
+        }
+        assert!(warnings(&json!({"type": "Opaque"})).is_empty());
     }
 }
