@@ -117,8 +117,8 @@ pub struct Kind {
     pub held: fn(&Value) -> bool,
     /// What else changes when deletion begins but has to wait.
     pub mark_deleting: fn(&mut Value),
-    /// A finished deletion answers with the object instead of a Status.
-    pub returns_deleted: bool,
+    /// Writes who asks for the object into it, given the user as `{username, uid, groups, extra}`.
+    pub stamp_user: Option<fn(&mut Value, user: &Value)>,
     pub scale: Option<Scale>,
     /// Objects expire this many seconds after their last write (events).
     pub ttl_seconds: Option<u64>,
@@ -159,7 +159,7 @@ impl Kind {
             collects_dependents: true,
             held: |_| false,
             mark_deleting: |_| {},
-            returns_deleted: false,
+            stamp_user: None,
             scale: None,
             ttl_seconds: None,
         }

@@ -57,17 +57,22 @@ pub fn object(served: &Served, object: Value, accepted: &Accepted, include: Incl
     }
 }
 
-/// The objects of a list, with the list's metadata, in the form asked for.
+/// The objects of a list, with the list's metadata, in the form asked for. A selector that nothing matches
+/// leaves no list at all.
 pub fn list(
     served: &Served,
     metadata: Value,
     items: Vec<Value>,
+    selective: bool,
     accepted: &Accepted,
     include: Include,
 ) -> Result<Value> {
+    let some = |items: Vec<Value>| {
+        if selective && items.is_empty() { Value::Null } else { Value::Array(items) }
+    };
     match accepted.form {
         None => {
-            let items: Vec<Value> = items.into_iter().map(untyped).collect();
+            let items = some(items.into_iter().map(untyped).collect());
             Ok(json!({
                 "kind": format!("{}List", served.kind.kind),
                 "apiVersion": served.api_version,
@@ -77,7 +82,7 @@ pub fn list(
         }
         Some(Form::PartialObjectMetadataList) => {
             let version = api_version(accepted);
-            let items: Vec<Value> = items.iter().map(|item| partial(item, version)).collect();
+            let items = some(items.iter().map(|item| partial(item, version)).collect());
             Ok(json!({
                 "kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": metadata, "items": items,
             }))

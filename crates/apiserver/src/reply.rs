@@ -118,7 +118,8 @@ pub fn list(served: &Arc<Served>, page: Page, accepted: &Accepted, context: &Con
     }
     let metadata = list_metadata(&page);
     let items = page.entries.iter().map(|entry| served.present(entry.value())).collect();
-    let shown = forms::list(served, metadata, items, accepted, Include::read(&context.query)?)?;
+    let shown =
+        forms::list(served, metadata, items, page.selective, accepted, Include::read(&context.query)?)?;
     value(200, &shown, accepted, context)
 }
 

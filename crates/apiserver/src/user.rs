@@ -19,6 +19,18 @@ impl UserInfo {
         }
     }
 
+    /// As objects carry it: empty parts left out.
+    pub fn to_value(&self) -> serde_json::Value {
+        let mut user = serde_json::json!({"username": self.name, "groups": self.groups});
+        if !self.uid.is_empty() {
+            user["uid"] = self.uid.clone().into();
+        }
+        if !self.extra.is_empty() {
+            user["extra"] = serde_json::json!(self.extra);
+        }
+        user
+    }
+
     pub fn is_in(&self, group: &str) -> bool {
         self.groups.iter().any(|g| g == group)
     }

@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 
 pub static KIND: Kind = Kind {
     validate_name: |_, _| Vec::new(),
+    stamp_user: Some(stamp_user),
     prepare_create,
     prepare_update,
     prepare_status_update,
@@ -27,6 +28,17 @@ pub static KIND: Kind = Kind {
         Scope::Cluster,
     )
 };
+
+/// The request says who made it; clients cannot say otherwise.
+fn stamp_user(request: &mut Value, user: &Value) {
+    let spec = request.child_mut("spec");
+    for field in ["username", "uid", "groups", "extra"] {
+        match user.get(field) {
+            Some(value) => spec.set(field, value.clone()),
+            None => drop(spec.unset(field)),
+        }
+    }
+}
 
 const LEGACY_SIGNER: &str = "kubernetes.io/legacy-unknown";
 const EXPIRATION_SECONDS_MIN: i64 = 600;

@@ -8,7 +8,6 @@ use machinery::{meta, names};
 use serde_json::json;
 
 pub static KIND: Kind = Kind {
-    returns_deleted: true,
     default,
     prepare_create,
     prepare_update,

@@ -13,7 +13,6 @@ use machinery::{Value, meta};
 use serde_json::json;
 
 pub static KIND: Kind = Kind {
-    returns_deleted: true,
     default,
     prepare_create,
     prepare_update: crate::kind::keep_status,

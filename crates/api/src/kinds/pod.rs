@@ -14,7 +14,6 @@ use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
 
 pub static KIND: Kind = Kind {
-    returns_deleted: true,
     default,
     prepare_create: create::prepare,
     prepare_update,

@@ -6,7 +6,6 @@ use crate::{Kind, Scope, workload};
 use machinery::Value;
 
 pub static KIND: Kind = Kind {
-    returns_deleted: true,
     default,
     prepare_create: |template| workload::drop_disabled_template_fields(template, &Value::Null, "template"),
     prepare_update: |new, old| workload::drop_disabled_template_fields(new, old, "template"),

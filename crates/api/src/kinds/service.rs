@@ -12,7 +12,6 @@ use serde_json::json;
 pub static KIND: Kind = Kind {
     // Names are DNS labels; a leading digit is fine since v1.36.
     validate_name: machinery::names::dns_label,
-    returns_deleted: true,
     default,
     prepare_create,
     prepare_update,

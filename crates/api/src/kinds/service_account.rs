@@ -7,7 +7,6 @@ use machinery::meta;
 use serde_json::json;
 
 pub static KIND: Kind = Kind {
-    returns_deleted: true,
     prepare_create: clean_secret_references,
     prepare_update: |new, _| clean_secret_references(new),
     warnings,

@@ -92,6 +92,9 @@ impl Registry {
         } else {
             meta::metadata_mut(&mut object).remove("generation");
         }
+        if let Some(stamp) = kind.stamp_user {
+            stamp(&mut object, &context.user.to_value());
+        }
         (kind.prepare_create)(&mut object);
         let name = meta::name(&object).to_owned();
         refuse(served, &name, &validate_new(&object, served))?;
@@ -102,6 +105,7 @@ impl Registry {
         // Reading from the store sets defaults, so what is stored has them: some follow from what was
         // prepared above.
         (kind.default)(&mut object);
+        served.normalize(&mut object)?;
         let attributes = Attributes::new(served, context, Operation::Create).named(&name);
         self.admission.validate(self, &attributes, Some(&object), None).await?;
 

@@ -143,6 +143,11 @@ impl Served {
         }
     }
 
+    /// Brings an object that rules have changed back into the form of its type.
+    fn normalize(&self, object: &mut Value) -> Result<()> {
+        machinery::codec::typed::normalize(object, self.schema).map(drop).map_err(Status::internal)
+    }
+
     pub fn group_kind(&self) -> (&'static str, &'static str) {
         (self.kind.group, self.kind.kind)
     }

@@ -139,6 +139,7 @@ impl Registry {
         }
         (kind.canonicalize)(&mut new);
         (kind.default)(&mut new);
+        served.normalize(&mut new)?;
         apply::restore_times(&mut new, &old);
         self.admission.validate(self, &attributes, Some(&new), Some(&old)).await?;
 

@@ -30,7 +30,7 @@ impl Rest {
         self.registry.admission.mutate(&self.registry, &attributes, None, None).await?;
         match self.registry.delete(route.served, name, &options, &write).await? {
             Deleted::Pending(written) => reply::object(200, route.served, &written, accepted, context),
-            Deleted::Gone(last) if route.served.storage.kind.returns_deleted => {
+            Deleted::Gone(last) if returns_deleted(route.served) => {
                 reply::object(200, route.served, &Written::Value(last), accepted, context)
             }
             Deleted::Gone(last) => {
@@ -107,6 +107,10 @@ impl Rest {
         codec::typed::normalize(&mut value, schema).map_err(|error| bad(error.to_string()))?;
         DeleteOptions::read(&context.query, Some(&value))
     }
+}
+
+fn returns_deleted(served: &Served) -> bool {
+    api::resources::RETURNS_DELETED.contains(&(served.kind.group, served.kind.resource))
 }
 
 /// The Status of a deletion that has happened.
