@@ -10,7 +10,6 @@ use serde_json::json;
 use std::collections::BTreeSet;
 
 pub static KIND: Kind = Kind {
-    returns_deleted: true,
     default,
     prepare_create: |driver| drop_disabled(driver, &Value::Null),
     prepare_update: drop_disabled,

@@ -10,7 +10,6 @@ use machinery::field::{ErrorList, FieldError, Path};
 use std::collections::BTreeSet;
 
 pub static KIND: Kind = Kind {
-    returns_deleted: true,
     validate,
     validate_update,
     unconditional_update: false,

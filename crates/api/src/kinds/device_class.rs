@@ -8,7 +8,6 @@ use machinery::field::{ErrorList, FieldError, Path};
 use machinery::names;
 
 pub static KIND: Kind = Kind {
-    returns_deleted: true,
     validate_name: |name, _| names::dns_subdomain_in_bytes(name),
     validate,
     validate_update: |new, _| validate(new),

@@ -13,7 +13,6 @@ use machinery::{Value, meta, names};
 use std::collections::BTreeSet;
 
 pub static KIND: Kind = Kind {
-    returns_deleted: true,
     default: |claim| device::default_claim_spec(claim.child_mut("spec")),
     prepare_create: drop_status,
     prepare_update: keep_status,

@@ -9,7 +9,6 @@ use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Map, Value, names};
 
 pub static KIND: Kind = Kind {
-    returns_deleted: true,
     default: |template| {
         if let Some(spec) = template.at_mut("spec.spec") {
             default_claim_spec(spec);

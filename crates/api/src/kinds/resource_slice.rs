@@ -11,7 +11,6 @@ use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, names};
 
 pub static KIND: Kind = Kind {
-    returns_deleted: true,
     default,
     prepare_create: |slice| drop_disabled(slice, &Value::Null),
     prepare_update: drop_disabled,

@@ -12,7 +12,6 @@ use machinery::names;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub static KIND: Kind = Kind {
-    returns_deleted: true,
     default,
     validate,
     validate_update,

@@ -11,7 +11,6 @@ use machinery::field::{ErrorList, FieldError, Path};
 use machinery::names;
 
 pub static KIND: Kind = Kind {
-    returns_deleted: true,
     prepare_create: drop_status,
     prepare_update: keep_status,
     validate,

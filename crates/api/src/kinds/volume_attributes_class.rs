@@ -8,7 +8,6 @@ use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
 
 pub static KIND: Kind = Kind {
-    returns_deleted: true,
     validate,
     validate_update,
     ..Kind::new("storage.k8s.io", "v1", "VolumeAttributesClass", "volumeattributesclasses", Scope::Cluster)
