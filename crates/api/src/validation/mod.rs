@@ -4,6 +4,7 @@ pub mod admission_policy;
 pub mod admission_rule;
 pub mod certificates;
 pub mod checks;
+pub mod custom_resource_definition;
 pub mod device;
 pub mod device_attribute;
 pub mod dump;

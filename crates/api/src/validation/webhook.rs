@@ -141,7 +141,7 @@ fn review_versions(versions: &Value, excused: bool, path: &Path<'_>) -> ErrorLis
 }
 
 /// A URL or a service, one of the two.
-fn client_config(config: &Value, path: &Path<'_>) -> ErrorList {
+pub fn client_config(config: &Value, path: &Path<'_>) -> ErrorList {
     match (config.opt_text("url"), config.has("service")) {
         (Some(text), false) => url(text, &path.child("url")),
         (None, true) => {
