@@ -8,6 +8,7 @@ use super::set::FieldSet;
 use super::strip::STRIPPED;
 use super::types::Type;
 use crate::meta;
+use crate::names::{FIELD_MANAGER_MAX, is_printable};
 use crate::schema::SchemaRef;
 use serde_json::{Map, Value};
 use std::sync::LazyLock;
@@ -46,6 +47,21 @@ impl<'a> Context<'a> {
     pub(super) fn ty(&self) -> Type<'a> {
         self.schema.map_or(Type::Deduced, Type::Known)
     }
+}
+
+/// Who a write is by: the field manager that the request names, else the start of its user agent.
+pub fn manager_name(field_manager: &str, user_agent: &str) -> String {
+    if !field_manager.is_empty() {
+        return field_manager.to_owned();
+    }
+    let mut name = String::new();
+    for c in user_agent.split('/').next().unwrap_or("").chars().filter(|c| is_printable(*c)) {
+        if name.len() + c.len_utf8() > FIELD_MANAGER_MAX {
+            break;
+        }
+        name.push(c);
+    }
+    name
 }
 
 /// Writes `metadata.managedFields` of a new object that is created (`live` is `None`), updated or patched.

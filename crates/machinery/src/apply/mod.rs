@@ -17,7 +17,7 @@ mod strip;
 mod types;
 mod walk;
 
-pub use manager::{Context, Converter, restore_times, update};
+pub use manager::{Context, Converter, manager_name, restore_times, update};
 pub use path::{PathElement, PathElementError};
 pub use reset::Reset;
 pub use server_side::{ApplyError, Conflict, apply};

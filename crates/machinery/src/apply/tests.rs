@@ -100,6 +100,20 @@ fn created(mut object: Value, manager: &'static str) -> Value {
     object
 }
 
+#[test]
+fn names_of_managers() {
+    for (field_manager, user_agent, want) in [
+        ("explicit", "curl", "explicit"),
+        ("", "kubectl/v1.36.0 (linux/amd64) kubernetes/abc", "kubectl"),
+        ("", "a/b/c d", "a"),
+        ("", "a\u{7}b", "ab"),
+        ("", "", ""),
+    ] {
+        assert_eq!(manager_name(field_manager, user_agent), want);
+    }
+    assert_eq!(manager_name("", &"é".repeat(100)).len(), 128);
+}
+
 fn fields(object: &Value, manager: &str) -> Value {
     let entries = object["metadata"]["managedFields"].as_array().into_iter().flatten();
     entries.filter(|e| e["manager"] == manager).map(|e| e["fieldsV1"].clone()).next().unwrap_or(Value::Null)

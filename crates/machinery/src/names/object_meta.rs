@@ -280,7 +280,7 @@ pub fn validate_field_manager(manager: &str, path: &Path<'_>) -> ErrorList {
 }
 
 /// Letters, marks, numbers, punctuation, symbols and the plain space; close to Unicode's word on it.
-fn is_printable(c: char) -> bool {
+pub(crate) fn is_printable(c: char) -> bool {
     match c {
         ' '..='~' => true,
         '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' => false,
