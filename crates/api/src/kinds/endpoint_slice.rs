@@ -33,6 +33,10 @@ fn prepare_create(slice: &mut Value) {
 }
 
 fn prepare_update(new: &mut Value, old: &Value) {
+    // Labels say which service a slice is of, so a change of them counts as well.
+    if new.at("metadata.labels") != old.at("metadata.labels") {
+        meta::metadata_mut(new).insert("generation".to_owned(), (meta::generation(old) + 1).into());
+    }
     if new.field("endpoints") == old.field("endpoints") {
         return;
     }
@@ -225,5 +229,30 @@ mod tests {
         ]});
         prepare_update(&mut new, &old);
         assert_eq!(new, json!({"endpoints": [{"addresses": ["1.2.3.4"], "nodeName": "n1"}, {}]}));
+    }
+
+    #[test]
+    fn a_change_of_labels_counts() {
+        let old = json!({"metadata": {"generation": 4, "labels": {"a": "b"}}});
+        let mut new = json!({"metadata": {"generation": 4, "labels": {"a": "c"}}});
+        prepare_update(&mut new, &old);
+        assert_eq!(new["metadata"]["generation"], 5);
+    }
+
+    #[test]
+    fn addresses_and_ports() {
+        let slice = |kind: &str, address: &str| json!({"addressType": kind, "endpoints": [{"addresses": [address]}], "ports": [{"name": "", "protocol": "TCP"}]});
+        let cases = [
+            (slice("IPv4", "10.1.2.3"), 0),
+            (slice("IPv6", "fd00::1"), 0),
+            (slice("IPv6", "10.1.2.3"), 1),
+            (slice("IPv4", "127.0.0.1"), 1),
+            (slice("IPv4", "x"), 1),
+            (slice("X", "10.1.2.3"), 1),
+            (json!({"addressType": "IPv4", "endpoints": [{}]}), 1),
+        ];
+        for (slice, errors) in cases {
+            assert_eq!(validate(&slice, None).len(), errors, "{slice}");
+        }
     }
 }

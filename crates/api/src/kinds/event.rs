@@ -271,4 +271,23 @@ mod tests {
         );
         assert_eq!(to_core_v1(events), core);
     }
+
+    #[test]
+    fn old_and_new_events() {
+        let old = json!({"metadata": {"namespace": "n"}, "involvedObject": {"namespace": "n"}});
+        assert!(legacy_rules(&old, "reportingComponent").is_empty());
+        let elsewhere = json!({"metadata": {"namespace": "n"}, "involvedObject": {"namespace": "m"}});
+        assert_eq!(legacy_rules(&elsewhere, "reportingComponent").len(), 1);
+        let new = json!({
+            "metadata": {"namespace": "n"}, "eventTime": "2020-01-02T03:04:05.000006Z", "type": "Normal",
+            "regarding": {"namespace": "n"}, "reportingController": "a.b/c", "reportingInstance": "i",
+            "action": "A", "reason": "R", "note": "x",
+        });
+        assert!((EVENTS_KIND.validate)(&new).is_empty());
+        let mut changed = new.clone();
+        changed["note"] = "y".into();
+        let got: Vec<String> =
+            (EVENTS_KIND.validate_update)(&changed, &new).iter().map(ToString::to_string).collect();
+        assert_eq!(got, [r#"message: Invalid value: "y": field is immutable"#]);
+    }
 }

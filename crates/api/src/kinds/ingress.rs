@@ -200,3 +200,42 @@ fn warnings(new: &Value, old: Option<&Value>) -> Vec<String> {
     }
     vec![format!("annotation {CLASS_ANNOTATION:?} is deprecated, please use 'spec.ingressClassName' instead")]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_and_backends() {
+        let backend = json!({"service": {"name": "s", "port": {"number": 80}}});
+        let path = |kind: &str, path: &str| json!({"pathType": kind, "path": path, "backend": backend});
+        let cases = [
+            (path("Prefix", "/a"), vec![]),
+            (path("ImplementationSpecific", ""), vec![]),
+            (path("Exact", "a"), vec![r#"p.path: Invalid value: "a": must be an absolute path"#]),
+            (
+                path("Prefix", "/a/../b//"),
+                vec![
+                    r#"p.path: Invalid value: "/a/../b//": must not contain '//'"#,
+                    r#"p.path: Invalid value: "/a/../b//": must not contain '/../'"#,
+                ],
+            ),
+            (
+                path("X", "/"),
+                vec![
+                    r#"p.pathType: Unsupported value: "X": supported values: "Exact", "ImplementationSpecific", "Prefix""#,
+                ],
+            ),
+            (json!({"path": "/"}), vec!["p.pathType: Required value: pathType must be specified"]),
+            (
+                json!({"path": "/", "pathType": "Exact"}),
+                vec![r#"p.backend: Invalid value: "": resource or service backend is required"#],
+            ),
+        ];
+        for (entry, want) in cases {
+            let got: Vec<String> =
+                validate_path(&entry, &Path::new("p")).iter().map(ToString::to_string).collect();
+            assert_eq!(got, want);
+        }
+    }
+}

@@ -194,3 +194,54 @@ fn warnings(policy: &Value) -> Vec<String> {
     }
     warnings
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(spec: Value) -> Vec<String> {
+        let mut policy = json!({"spec": spec});
+        default(&mut policy);
+        validate(&policy, &Allowed::default()).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn peers_and_ports() {
+        let from = |peer: Value| json!({"ingress": [{"from": [peer]}]});
+        let port = |port: Value| json!({"ingress": [{"ports": [port]}]});
+        let cases = [
+            (from(json!({"podSelector": {}, "namespaceSelector": {}})), vec![]),
+            (from(json!({})), vec!["spec.ingress[0].from[0]: Required value: must specify a peer"]),
+            (
+                from(json!({"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.0.0.0/8"]}})),
+                vec![
+                    r#"spec.ingress[0].from[0].ipBlock.except[0]: Invalid value: "10.0.0.0/8": must be a strict subset of `cidr`"#,
+                ],
+            ),
+            (port(json!({"port": 80, "endPort": 90})), vec![]),
+            (
+                port(json!({"port": 80, "endPort": 70})),
+                vec![
+                    "spec.ingress[0].ports[0].endPort: Invalid value: 80: must be greater than or equal to `port`",
+                ],
+            ),
+            (
+                port(json!({"port": "http", "endPort": 70})),
+                vec![
+                    "spec.ingress[0].ports[0].endPort: Invalid value: 70: may not be specified when `port` is non-numeric",
+                ],
+            ),
+        ];
+        for (spec, want) in cases {
+            assert_eq!(messages(spec), want);
+        }
+    }
+
+    #[test]
+    fn an_update_keeps_old_networks() {
+        let policy = json!({"spec": {"egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.1/8"}}]}]}});
+        assert_eq!(validate(&policy, &Allowed::default()).len(), 1);
+        assert!(validate(&policy, &Allowed::by(&policy)).is_empty());
+        assert_eq!(warnings(&policy).len(), 1);
+    }
+}

@@ -224,3 +224,39 @@ fn warnings(quota: &Value, old: Option<&Value>) -> Vec<String> {
     }
     warnings
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scopes_fit_resources() {
+        let cases = [
+            (json!({"hard": {"pods": "1"}, "scopes": ["BestEffort"]}), 0),
+            (json!({"hard": {"cpu": "1"}, "scopes": ["BestEffort"]}), 1),
+            (json!({"hard": {"pods": "1"}, "scopes": ["Terminating", "NotTerminating"]}), 1),
+            (json!({"hard": {"pods": "1.5"}}), 1),
+            (json!({"hard": {"x": "1"}}), 2),
+            (
+                json!({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In"}]}}),
+                1,
+            ),
+            (
+                json!({"scopeSelector": {"matchExpressions": [{"scopeName": "BestEffort", "operator": "Exists"}]}}),
+                0,
+            ),
+        ];
+        for (spec, errors) in cases {
+            assert_eq!(validate_spec(&spec).len(), errors, "{spec}");
+        }
+    }
+
+    #[test]
+    fn requests_above_limits_are_odd() {
+        let quota = json!({"spec": {"hard": {"requests.cpu": "2", "limits.cpu": "1"}}});
+        assert_eq!(
+            warnings(&quota, None),
+            ["ResourceQuota requests.cpu (2) should be less than limits.cpu (1)"]
+        );
+    }
+}
