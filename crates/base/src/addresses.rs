@@ -35,6 +35,17 @@ pub fn for_local_clients(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
+/// The address to tell other machines for a listener bound to `listen`: its own, or the first one of this machine
+/// that is not a loopback.
+#[must_use]
+pub fn for_other_machines(listen: SocketAddr) -> SocketAddr {
+    if !listen.ip().is_unspecified() {
+        return listen;
+    }
+    let reachable = local().into_iter().find(|ip| !ip.is_loopback() && (listen.is_ipv6() || ip.is_ipv4()));
+    reachable.map_or_else(|| for_local_clients(listen), |ip| SocketAddr::new(ip, listen.port()))
+}
+
 /// Every address of every interface, except link-local ones.
 fn local() -> Vec<IpAddr> {
     let v4 = fs::read_to_string("/proc/net/fib_trie").unwrap_or_default();

@@ -40,6 +40,23 @@ impl Certificates {
         format!("https://{}", addresses::for_local_clients(self.address))
     }
 
+    /// The address other machines reach the server at, as far as it can be told from here.
+    #[must_use]
+    pub fn advertised(&self) -> SocketAddr {
+        addresses::for_other_machines(self.address)
+    }
+
+    /// Has the key of service account tokens made in the background: it takes longer than the rest of the start.
+    pub fn prepare_service_account_key(&self, tasks: &TaskGroup) {
+        let pki = Arc::clone(&self.pki);
+        tasks.spawn(async move {
+            let made = tokio::task::spawn_blocking(move || pki.service_account_key().map(drop)).await;
+            if let Ok(Err(error)) = made {
+                tracing::error!(error = chain(&error), "no key for service account tokens");
+            }
+        });
+    }
+
     /// Writes the administrator's kubeconfig unless it is already as it should be.
     pub fn write_kubeconfig(&self) -> Result<(), ClusterError> {
         let path = self.config.kubeconfig();

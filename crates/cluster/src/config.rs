@@ -19,6 +19,7 @@ pub struct Config {
     pub service_ip: IpAddr,
     pub cluster_domain: String,
     pub serving: ServerConfig,
+    pub api: apiserver::Config,
     pub clock: Clock,
 }
 
@@ -34,6 +35,7 @@ impl Config {
             service_ip: Ipv4Addr::new(10, 0, 0, 1).into(),
             cluster_domain: "cluster.local".to_owned(),
             serving: ServerConfig::default(),
+            api: apiserver::Config::default(),
             clock: Clock::system(),
         }
     }

@@ -20,12 +20,24 @@ pub enum ClusterError {
     BadFile { path: PathBuf, reason: String },
     #[error("setting up TLS")]
     Tls(#[source] apiserver::serve::TlsError),
+    #[error("building the API server")]
+    ApiServer(#[source] apiserver::BuildError),
     #[error("starting the listener")]
     Listen(#[source] apiserver::serve::ServeError),
     #[error("asking the listener for its address")]
     LocalAddress(#[source] io::Error),
     #[error("writing the kubeconfig {}", .path.display())]
     Kubeconfig { path: PathBuf, source: io::Error },
+    #[error("{} exists and is not empty", .path.display())]
+    Occupied { path: PathBuf },
+    #[error("{} is not a backup: it has no {missing}", .path.display())]
+    NotABackup { path: PathBuf, missing: &'static str },
+    #[error("copying {} to {}", .from.display(), .to.display())]
+    Copy { from: PathBuf, to: PathBuf, source: io::Error },
+    #[error("writing the store's snapshot")]
+    Snapshot(#[source] store::StoreError),
+    #[error("restoring the store")]
+    Restore(#[source] store::StoreError),
     #[error("requests were still running when the grace of {0:?} was over")]
     Undrained(std::time::Duration),
 }

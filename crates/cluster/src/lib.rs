@@ -1,5 +1,6 @@
 //! Config, build, run, drain: the only crate that sees every component.
 
+mod backup;
 mod certificates;
 mod config;
 mod control_plane;
@@ -8,6 +9,6 @@ mod storage;
 
 pub use certificates::Certificates;
 pub use config::{CertificateFiles, Config, StoreConfig};
-pub use control_plane::{ControlPlane, Parts};
+pub use control_plane::ControlPlane;
 pub use error::{ClusterError, chain};
-pub use storage::open as open_store;
+pub use backup::{backup, restore};

@@ -23,3 +23,10 @@ pub async fn open(data_dir: &Path, config: &StoreConfig) -> Result<Arc<dyn Store
         }
     }
 }
+
+/// Opens the embedded store of an existing cluster, never making a new one.
+pub(crate) async fn open_existing(data_dir: &Path) -> Result<Arc<dyn Store>, ClusterError> {
+    let path = data_dir.join(DIRECTORY);
+    std::fs::read_dir(&path).map_err(|source| ClusterError::DataDirectory { path, source })?;
+    open(data_dir, &StoreConfig::Embedded).await
+}

@@ -1,1 +1,69 @@
-fn main() {}
+//! The `ferry` binary: parse, build, run, drain.
+
+mod check;
+mod cli;
+mod flags;
+mod kubeconfig;
+mod serve;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+
+use cli::{Cli, Command};
+
+#[cfg(feature = "mimalloc")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = run(cli);
+    base::logging::flush();
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("ferry: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<ExitCode> {
+    base::logging::init(cli.verbosity, cli.log_format.into()).context("starting the log")?;
+    match cli.command {
+        Command::Version => {
+            println!("{}", cli::version());
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Kubeconfig(arguments) => kubeconfig::run(&arguments),
+        Command::Check(arguments) => check::run(&arguments),
+        Command::Up(arguments) => on_runtime(serve::run(arguments, serve::Role::Up)),
+        Command::Server(arguments) => on_runtime(serve::run(arguments, serve::Role::Server)),
+        Command::Apiserver(arguments) => on_runtime(serve::run(arguments, serve::Role::ApiServer)),
+        Command::Backup(arguments) => on_runtime(async {
+            let revision = cluster::backup(&arguments.data_dir.data_dir, &arguments.target).await?;
+            println!("backup of revision {revision} in {}", arguments.target.display());
+            Ok(ExitCode::SUCCESS)
+        }),
+        Command::Restore(arguments) => on_runtime(async {
+            let revision = cluster::restore(&arguments.source, &arguments.data_dir.data_dir).await?;
+            println!("restored to {}; revisions continue after {revision}", arguments.data_dir.data_dir.display());
+            Ok(ExitCode::SUCCESS)
+        }),
+    }
+}
+
+/// One worker thread per core.
+fn on_runtime(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("ferry")
+        .build()
+        .context("starting the async runtime")?;
+    let outcome = runtime.block_on(command);
+    // A blocking task that hangs must not keep the process from ending.
+    runtime.shutdown_background();
+    outcome
+}

@@ -2,8 +2,10 @@
 
 mod client;
 mod kubectl;
+mod server;
 mod wait;
 
 pub use client::{Client, Identity, Reply, Streaming};
 pub use kubectl::Kubectl;
+pub use server::Server;
 pub use wait::eventually;

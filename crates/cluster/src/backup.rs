@@ -1,0 +1,77 @@
+//! Backups: a directory with a snapshot of the store and the cluster's certificates.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+use store::{Embedded, Revision};
+
+use crate::{ClusterError, storage};
+
+const SNAPSHOT: &str = "store.snapshot";
+const PKI: &str = "pki";
+/// A restored store continues this far above the snapshot's revision, so that clients that saw later revisions of the
+/// lost store notice that they must list again instead of taking new objects for ones they know.
+const SKIPPED_REVISIONS: u64 = 1_000_000;
+
+/// Writes a backup of the stopped cluster in `data_dir` to the new directory `target`.
+pub async fn backup(data_dir: &Path, target: &Path) -> Result<Revision, ClusterError> {
+    create_empty(target)?;
+    let store = storage::open_existing(data_dir).await?;
+    let snapshot = store.snapshot(&target.join(SNAPSHOT)).await.map_err(ClusterError::Snapshot);
+    store.close().await;
+    let revision = snapshot?;
+    copy_directory(&data_dir.join(PKI), &target.join(PKI))?;
+    Ok(revision)
+}
+
+/// Makes a cluster out of a backup in the empty or missing directory `data_dir`.
+pub async fn restore(source: &Path, data_dir: &Path) -> Result<Revision, ClusterError> {
+    for needed in [SNAPSHOT, PKI] {
+        if !source.join(needed).exists() {
+            return Err(ClusterError::NotABackup { path: source.to_owned(), missing: needed });
+        }
+    }
+    create_empty(data_dir)?;
+    let (snapshot, directory) = (source.join(SNAPSHOT), data_dir.join(storage::DIRECTORY));
+    let restored =
+        tokio::task::spawn_blocking(move || Embedded::restore(&snapshot, &directory, SKIPPED_REVISIONS)).await;
+    let revision = match restored {
+        Ok(revision) => revision.map_err(ClusterError::Restore)?,
+        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+    };
+    copy_directory(&source.join(PKI), &data_dir.join(PKI))?;
+    Ok(revision)
+}
+
+/// Creates a directory that only its owner may enter; an existing one must be empty.
+fn create_empty(path: &Path) -> Result<(), ClusterError> {
+    let failed = |source| ClusterError::DataDirectory { path: path.to_owned(), source };
+    match fs::read_dir(path) {
+        Ok(mut entries) if entries.next().is_none() => Ok(()),
+        Ok(_) => Err(ClusterError::Occupied { path: path.to_owned() }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Copies a directory of plain files, modes included, and forces them to disk.
+fn copy_directory(from: &Path, to: &Path) -> Result<(), ClusterError> {
+    let failed = |source| ClusterError::Copy { from: from.to_owned(), to: to.to_owned(), source };
+    let copy = || -> io::Result<()> {
+        fs::create_dir_all(to)?;
+        for entry in fs::read_dir(from)? {
+            let entry = entry?;
+            if entry.file_type()?.is_file() {
+                let target = to.join(entry.file_name());
+                fs::copy(entry.path(), &target)?;
+                fs::File::open(&target)?.sync_all()?;
+            }
+        }
+        fs::File::open(to)?.sync_all()
+    };
+    copy().map_err(failed)
+}

@@ -1,0 +1,220 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use base::logging::Format;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::flags::{parse_cidrs, parse_duration, parse_listen};
+
+/// Kubernetes in one binary.
+///
+/// `ferry up` starts a cluster on this machine; `ferry kubeconfig` makes kubectl use it.
+#[derive(Debug, Parser)]
+#[command(name = "ferry", version = version(), propagate_version = false, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+
+    /// How much to log: 0 what an operator must know, 1 a line per request, 2 details, 4 all of Ferry, 6 everything.
+    #[arg(short = 'v', long = "v", value_name = "N", global = true, default_value_t = 1)]
+    pub verbosity: u8,
+
+    /// How log lines look.
+    #[arg(long, value_name = "FORMAT", global = true, default_value = "text")]
+    pub log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+impl From<LogFormat> for Format {
+    fn from(format: LogFormat) -> Self {
+        match format {
+            LogFormat::Text => Self::Text,
+            LogFormat::Json => Self::Json,
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a cluster on this machine: today its control plane; there is no node yet.
+    Up(ServeArgs),
+    /// Run the control plane without a node.
+    Server(ServeArgs),
+    /// Run the API server alone.
+    Apiserver(ServeArgs),
+    /// Add the cluster to your kubeconfig, or print it.
+    Kubeconfig(KubeconfigArgs),
+    /// Write a backup of a stopped cluster: its objects and its certificates.
+    Backup(BackupArgs),
+    /// Make a cluster out of a backup, in an empty data directory.
+    Restore(RestoreArgs),
+    /// Look whether this machine is fit to run a cluster.
+    Check(CheckArgs),
+    /// Print the version.
+    Version,
+}
+
+#[derive(Args, Debug)]
+pub struct DataDir {
+    /// Where the cluster keeps its state: objects, certificates, the administrator's kubeconfig.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/ferry")]
+    pub data_dir: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub struct ServeArgs {
+    #[command(flatten)]
+    pub data_dir: DataDir,
+
+    /// Address and port of the API; port 0 takes a free one and prints it.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:6443", value_parser = parse_listen)]
+    pub listen: SocketAddr,
+
+    /// Where objects are kept.
+    #[arg(long, value_name = "STORE", default_value = "embedded", help_heading = "Store")]
+    pub store: StoreKind,
+
+    /// Address ranges of services; the first address of the first range is the API server's.
+    #[arg(long, value_name = "CIDR[,CIDR]", default_value = "10.0.0.0/16", value_parser = parse_cidrs, help_heading = "API server")]
+    pub service_cluster_ip_range: crate::flags::Cidrs,
+
+    /// Reading requests served at once; more are told to come back.
+    #[arg(long, value_name = "N", default_value_t = 400, help_heading = "API server")]
+    pub max_requests_inflight: usize,
+
+    /// Writing requests served at once; more are told to come back.
+    #[arg(long, value_name = "N", default_value_t = 200, help_heading = "API server")]
+    pub max_mutating_requests_inflight: usize,
+
+    /// How long a request may take, watches and streams aside.
+    #[arg(long, value_name = "DURATION", default_value = "1m0s", value_parser = parse_duration, help_heading = "API server")]
+    pub request_timeout: Duration,
+
+    /// Whether requests without credentials are served as `system:anonymous` instead of being refused.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1,
+          default_missing_value = "true", require_equals = true, help_heading = "API server")]
+    pub anonymous_auth: bool,
+
+    /// Authorities of client certificates, besides the cluster's own.
+    #[arg(long, value_name = "FILE", help_heading = "Certificates")]
+    pub client_ca_file: Option<PathBuf>,
+
+    /// Authorities of front proxies, besides the cluster's own.
+    #[arg(long, value_name = "FILE", help_heading = "Certificates")]
+    pub requestheader_client_ca_file: Option<PathBuf>,
+
+    /// Serving certificate to use instead of the cluster's own; reloaded when it changes.
+    #[arg(long, value_name = "FILE", requires = "tls_private_key_file", help_heading = "Certificates")]
+    pub tls_cert_file: Option<PathBuf>,
+
+    /// Key of `--tls-cert-file`.
+    #[arg(long, value_name = "FILE", requires = "tls_cert_file", help_heading = "Certificates")]
+    pub tls_private_key_file: Option<PathBuf>,
+
+    /// How long requests in flight may take to finish after a signal to stop; a second signal ends at once.
+    #[arg(long, value_name = "DURATION", default_value = "1m0s", value_parser = parse_duration)]
+    pub shutdown_grace: Duration,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum StoreKind {
+    /// In the data directory.
+    Embedded,
+}
+
+#[derive(Args, Debug)]
+pub struct KubeconfigArgs {
+    #[command(flatten)]
+    pub data_dir: DataDir,
+
+    /// Print the kubeconfig instead of merging it.
+    #[arg(long)]
+    pub print: bool,
+
+    /// The file to merge into; by default the first one of $KUBECONFIG, or ~/.kube/config.
+    #[arg(long, value_name = "FILE", conflicts_with = "print")]
+    pub into: Option<PathBuf>,
+
+    /// The name of cluster and context in that file.
+    #[arg(long, value_name = "NAME", default_value = "ferry")]
+    pub name: String,
+}
+
+#[derive(Args, Debug)]
+pub struct BackupArgs {
+    #[command(flatten)]
+    pub data_dir: DataDir,
+
+    /// The directory to write to; it must not exist, or be empty.
+    pub target: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub struct RestoreArgs {
+    #[command(flatten)]
+    pub data_dir: DataDir,
+
+    /// The directory `ferry backup` wrote.
+    pub source: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    pub data_dir: DataDir,
+
+    /// The address the API will be served at.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:6443", value_parser = parse_listen)]
+    pub listen: SocketAddr,
+}
+
+/// Ferry's version and the Kubernetes version it speaks.
+pub fn version() -> &'static str {
+    concat!(env!("CARGO_PKG_VERSION"), " (Kubernetes v1.36)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn bad_values_are_refused_with_what_is_wrong() {
+        let cases = [
+            (&["--listen", "nowhere"][..], "nowhere"),
+            (&["--store", "paper"], "paper"),
+            (&["--service-cluster-ip-range", "10.0.0.0/40"], "10.0.0.0/40"),
+            (&["--request-timeout", "soon"], "soon"),
+            (&["--tls-cert-file", "x"], "--tls-private-key-file"),
+            (&["--no-such-flag"], "--no-such-flag"),
+        ];
+        for (arguments, want) in cases {
+            let line = ["ferry", "apiserver"].into_iter().chain(arguments.iter().copied());
+            let error = Cli::try_parse_from(line).expect_err("refused").to_string();
+            assert!(error.contains(want), "{error}");
+        }
+    }
+
+    #[test]
+    fn kubernetes_ways_to_write_flags_work() {
+        let line = ["ferry", "apiserver", "--anonymous-auth=false", "--v=3", "--request-timeout=90s"];
+        let cli = Cli::try_parse_from(line).expect("parses");
+        assert_eq!(cli.verbosity, 3);
+        let Command::Apiserver(arguments) = cli.command else { panic!("another command") };
+        assert!(!arguments.anonymous_auth);
+        assert_eq!(arguments.request_timeout, Duration::from_secs(90));
+    }
+}

@@ -1,0 +1,135 @@
+//! Values of flags that are not plain numbers or paths.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+/// One or two address ranges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cidrs(pub Vec<(IpAddr, u8)>);
+
+impl Cidrs {
+    /// The first usable address of the first range.
+    pub fn first_address(&self) -> IpAddr {
+        match self.0.first() {
+            Some((IpAddr::V4(base), _)) => Ipv4Addr::from(u32::from(*base).wrapping_add(1)).into(),
+            Some((IpAddr::V6(base), _)) => Ipv6Addr::from(u128::from(*base).wrapping_add(1)).into(),
+            None => Ipv4Addr::LOCALHOST.into(),
+        }
+    }
+}
+
+/// `10.0.0.0/16` or `10.0.0.0/16,fd00::/112`.
+pub fn parse_cidrs(text: &str) -> Result<Cidrs, String> {
+    let ranges = text.split(',').map(parse_cidr).collect::<Result<Vec<_>, _>>()?;
+    match ranges.as_slice() {
+        [_] => Ok(Cidrs(ranges)),
+        [(one, _), (two, _)] if one.is_ipv4() != two.is_ipv4() => Ok(Cidrs(ranges)),
+        _ => Err("give one range, or one IPv4 and one IPv6 range".to_owned()),
+    }
+}
+
+fn parse_cidr(text: &str) -> Result<(IpAddr, u8), String> {
+    let bad = || format!("{text:?} is not a range such as 10.0.0.0/16");
+    let (address, length) = text.split_once('/').ok_or_else(bad)?;
+    let address: IpAddr = address.parse().map_err(|_| bad())?;
+    let length: u8 = length.parse().map_err(|_| bad())?;
+    let base = match address {
+        IpAddr::V4(ip) if length <= 30 => {
+            IpAddr::V4(Ipv4Addr::from(u32::from(ip) & u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0)))
+        }
+        IpAddr::V6(ip) if length <= 126 => {
+            IpAddr::V6(Ipv6Addr::from(u128::from(ip) & u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)))
+        }
+        _ => return Err(bad()),
+    };
+    Ok((base, length))
+}
+
+/// `address:port`, `:port` for all addresses, `[v6]:port`.
+pub fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    let full = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.to_owned() };
+    full.parse().map_err(|_| format!("{text:?} is not an address and port such as 0.0.0.0:6443"))
+}
+
+/// Go's way to write durations: `1m30s`, `500ms`, `2h`.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let bad = || format!("{text:?} is not a duration such as 1m30s");
+    if text.is_empty() {
+        return Err(bad());
+    }
+    let mut total = Duration::ZERO;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(bad)?;
+        let (number, after) = rest.split_at(digits);
+        let unit = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
+        let (unit, next) = after.split_at(unit);
+        let seconds = match unit {
+            "h" => 3600.0,
+            "m" => 60.0,
+            "s" => 1.0,
+            "ms" => 1e-3,
+            "us" | "µs" => 1e-6,
+            "ns" => 1e-9,
+            _ => return Err(bad()),
+        };
+        let number: f64 = number.parse().map_err(|_| bad())?;
+        let part = Duration::try_from_secs_f64(number * seconds).map_err(|_| bad())?;
+        total = total.checked_add(part).ok_or_else(bad)?;
+        rest = next;
+    }
+    Ok(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations() {
+        let millis = |n| Some(Duration::from_millis(n));
+        let cases = [
+            ("1m0s", millis(60_000)),
+            ("1m30s", millis(90_000)),
+            ("500ms", millis(500)),
+            ("1.5s", millis(1500)),
+            ("2h", millis(7_200_000)),
+            ("", None),
+            ("10", None),
+            ("s", None),
+            ("1d", None),
+            ("-1s", None),
+            ("1e400s", None),
+        ];
+        for (text, want) in cases {
+            assert_eq!(parse_duration(text).ok(), want, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn ranges() {
+        let first = |text| parse_cidrs(text).ok().map(|cidrs| cidrs.first_address().to_string());
+        let cases = [
+            ("10.0.0.0/16", Some("10.0.0.1")),
+            ("10.1.2.3/16", Some("10.1.0.1")),
+            ("fd00::/112", Some("fd00::1")),
+            ("10.0.0.0/16,fd00::/112", Some("10.0.0.1")),
+            ("0.0.0.0/0", Some("0.0.0.1")),
+            ("10.0.0.0/31", None),
+            ("10.0.0.0/16,10.1.0.0/16", None),
+            ("10.0.0.0", None),
+            ("", None),
+        ];
+        for (text, want) in cases {
+            assert_eq!(first(text).as_deref(), want, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn listen_addresses() {
+        let shown = |text| parse_listen(text).ok().map(|address| address.to_string());
+        assert_eq!(shown(":0").as_deref(), Some("0.0.0.0:0"));
+        assert_eq!(shown("[::]:6443").as_deref(), Some("[::]:6443"));
+        assert_eq!(shown("127.0.0.1"), None);
+    }
+}

@@ -1,0 +1,92 @@
+//! `ferry up`, `server` and `apiserver`: runs the control plane until a signal.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use base::tasks::TaskGroup;
+use cluster::{CertificateFiles, Config, ControlPlane, StoreConfig};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::cli::{ServeArgs, StoreKind};
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Up,
+    Server,
+    ApiServer,
+}
+
+pub async fn run(arguments: ServeArgs, role: Role) -> Result<ExitCode> {
+    let begin = Instant::now();
+    let tasks = TaskGroup::new();
+    stop_on_signal(&tasks)?;
+    base::limits::raise_open_files();
+    let config = configure(arguments);
+    if role == Role::Up {
+        println!("Starting the control plane in {}: certificates, store, API server ...", config.data_dir.display());
+    }
+    let plane = ControlPlane::build(config, tasks).await?;
+    let (url, kubeconfig) = (plane.certificates().url(), plane.kubeconfig());
+    if role == Role::Up {
+        println!("Listening on {}; waiting for the objects every cluster has ...", plane.address());
+    }
+    plane
+        .run(move || {
+            println!("Ready after {} ms: {url}", begin.elapsed().as_millis());
+            println!("Kubeconfig of the administrator: {}", kubeconfig.display());
+            if role == Role::Up {
+                println!();
+                println!("There is no node in this version yet: objects are served and kept, pods do not run.");
+                println!("Try:  kubectl --kubeconfig {} get namespaces", kubeconfig.display());
+            }
+        })
+        .await?;
+    tracing::info!("stopped");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn configure(arguments: ServeArgs) -> Config {
+    let mut config = Config::new(arguments.data_dir.data_dir);
+    config.listen = arguments.listen;
+    config.store = match arguments.store {
+        StoreKind::Embedded => StoreConfig::Embedded,
+    };
+    config.files = CertificateFiles {
+        serving: arguments.tls_cert_file.zip(arguments.tls_private_key_file),
+        client_ca: arguments.client_ca_file,
+        front_proxy_ca: arguments.requestheader_client_ca_file,
+    };
+    config.service_ip = arguments.service_cluster_ip_range.first_address();
+    config.serving.drain_grace = arguments.shutdown_grace;
+    config.api.chain.max_requests_in_flight = arguments.max_requests_inflight;
+    config.api.chain.max_mutating_in_flight = arguments.max_mutating_requests_inflight;
+    config.api.chain.request_timeout = arguments.request_timeout;
+    config.api.chain.anonymous = arguments.anonymous_auth;
+    config
+}
+
+/// The first SIGTERM or SIGINT begins the drain, the second ends the process.
+fn stop_on_signal(tasks: &TaskGroup) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("handling SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("handling SIGINT")?;
+    let tasks = tasks.clone();
+    // Outside the group: it has to outlive what it stops.
+    tokio::spawn(async move {
+        let mut next = async || {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        };
+        next().await;
+        tracing::info!("stopping: requests in flight may finish; a second signal ends at once");
+        tasks.stop();
+        next().await;
+        tracing::warn!("stopping at once");
+        base::logging::flush();
+        std::process::exit(1);
+    });
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! A Ferry API server inside the test's process, on a free port of the loopback interface.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use base::tasks::TaskGroup;
+use cluster::{Certificates, ClusterError, Config, ControlPlane};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::Client;
+
+/// How long a start may take before a test gives up.
+const START: Duration = Duration::from_secs(30);
+
+/// A running server; dropping it ends it without ceremony, [`Server::stop`] drains it.
+pub struct Server {
+    pub address: SocketAddr,
+    pub kubeconfig: PathBuf,
+    /// A client with the administrator's certificate.
+    pub admin: Client,
+    certificates: Arc<Certificates>,
+    tasks: TaskGroup,
+    running: JoinHandle<Result<(), ClusterError>>,
+    directory: Directory,
+}
+
+/// The data directory: the test's own, or one that goes with the server.
+enum Directory {
+    Temporary(tempfile::TempDir),
+    Given(PathBuf),
+}
+
+impl Directory {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Temporary(dir) => dir.path(),
+            Self::Given(path) => path,
+        }
+    }
+}
+
+impl Server {
+    /// Starts a server with defaults in a directory of its own.
+    pub async fn start() -> Result<Self> {
+        Self::start_with(|_| {}).await
+    }
+
+    /// As [`Server::start`], with changes to the configuration.
+    pub async fn start_with(change: impl FnOnce(&mut Config)) -> Result<Self> {
+        let directory = tempfile::tempdir().context("a data directory")?;
+        Self::launch(Directory::Temporary(directory), change).await
+    }
+
+    /// Starts a server in `directory`, which may hold a cluster already and outlives the server.
+    pub async fn start_in(directory: &Path) -> Result<Self> {
+        Self::launch(Directory::Given(directory.to_owned()), |_| {}).await
+    }
+
+    async fn launch(directory: Directory, change: impl FnOnce(&mut Config)) -> Result<Self> {
+        let mut config = Config::new(directory.path());
+        config.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        config.serving.drain_grace = Duration::from_secs(10);
+        change(&mut config);
+        let tasks = TaskGroup::new();
+        let plane = ControlPlane::build(config, tasks.clone()).await?;
+        let address = plane.address();
+        let certificates = Arc::clone(plane.certificates());
+        let kubeconfig = plane.kubeconfig().into();
+        let (ready, is_ready) = oneshot::channel();
+        let running = tokio::spawn(plane.run(move || {
+            // Nobody listens if the test has given up.
+            let _ = ready.send(());
+        }));
+        tokio::time::timeout(START, is_ready).await.context("the server did not start in time")??;
+        let admin = Client::new(
+            address,
+            &certificates.pki.server_authority.certificate,
+            Some(certificates.pki.leaves().admin.into()),
+        )?;
+        Ok(Self { address, kubeconfig, admin, certificates, tasks, running, directory })
+    }
+
+    #[must_use]
+    pub fn data_dir(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A client with a certificate of the cluster's client authority for any user.
+    pub fn client_as(&self, user: &str, group: Option<&str>) -> Result<Client> {
+        let pki = &self.certificates.pki;
+        let now = base::clock::Clock::system().now();
+        let identity = pki.client_authority.issue_client(user, group, now)?;
+        Client::new(self.address, &pki.server_authority.certificate, Some(identity.into()))
+    }
+
+    /// A client without credentials.
+    pub fn anonymous(&self) -> Result<Client> {
+        Client::new(self.address, &self.certificates.pki.server_authority.certificate, None)
+    }
+
+    /// An administrator that speaks HTTP/1.1.
+    pub fn admin_http1(&self) -> Result<Client> {
+        let pki = &self.certificates.pki;
+        Client::http1(self.address, &pki.server_authority.certificate, Some(pki.leaves().admin.into()))
+    }
+
+    /// Tells the server to stop, without waiting.
+    pub fn begin_stop(&self) {
+        self.tasks.stop();
+    }
+
+    /// Drains the server and returns when everything has ended.
+    pub async fn stop(self) -> Result<()> {
+        self.tasks.stop();
+        drop(self.admin);
+        self.running.await.context("the server panicked")??;
+        Ok(())
+    }
+}
