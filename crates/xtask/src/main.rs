@@ -2,7 +2,10 @@
 
 mod docs;
 mod rpc;
+mod edges;
 mod schema;
+#[cfg(test)]
+mod tables;
 
 use anyhow::{Result, bail};
 use std::path::Path;
@@ -13,6 +16,7 @@ type Task = (&'static str, &'static str, fn(&Path) -> Result<()>);
 const TASKS: &[Task] = &[
     ("docs", "regenerate the texts of the API documentation", docs::generate),
     ("rpc", "regenerate gRPC messages and clients", rpc::generate),
+    ("edges", "check which crates depend on which", edges::check),
     ("schema", "regenerate the tables of API types", schema::generate),
 ];
 

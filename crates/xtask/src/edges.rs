@@ -1,0 +1,79 @@
+//! Which of Ferry's crates may depend on which: the checked-in list against what cargo says.
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+
+/// A crate and the crates of this workspace it depends on.
+type Edges = BTreeMap<String, BTreeSet<String>>;
+
+/// Fails when a crate has a dependency that the list does not allow, or the list allows one that nobody uses.
+pub fn check(root: &Path) -> Result<()> {
+    let list = root.join("crates/xtask/edges.txt");
+    let text = std::fs::read_to_string(&list).with_context(|| format!("reading {}", list.display()))?;
+    let allowed = parse(&text)?;
+    let actual = actual(root)?;
+    let mut problems = Vec::new();
+    let crates: BTreeSet<&String> = allowed.keys().chain(actual.keys()).collect();
+    for name in crates {
+        let (Some(may), Some(does)) = (allowed.get(name), actual.get(name)) else {
+            problems.push(format!("{name} is in only one of the list and the workspace"));
+            continue;
+        };
+        problems.extend(does.difference(may).map(|edge| format!("{name} may not depend on {edge}")));
+        problems.extend(may.difference(does).map(|edge| format!("{name} does not depend on {edge} any more")));
+    }
+    ensure!(problems.is_empty(), "crates/xtask/edges.txt:\n{}", problems.join("\n"));
+    Ok(())
+}
+
+/// `crate: dependency dependency`, one per line.
+fn parse(text: &str) -> Result<Edges> {
+    let mut edges = Edges::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let Some((name, dependencies)) = line.split_once(':') else { bail!("no colon in {line:?}") };
+        edges.insert(name.to_owned(), dependencies.split_whitespace().map(str::to_owned).collect());
+    }
+    Ok(edges)
+}
+
+/// Normal dependencies only: tests may reach up, to the harness that builds on everything.
+fn actual(root: &Path) -> Result<Edges> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .current_dir(root)
+        .output()
+        .context("running cargo metadata")?;
+    ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout)?;
+    let packages = metadata["packages"].as_array().context("cargo metadata without packages")?;
+    let name = |package: &Value| package["name"].as_str().unwrap_or_default().to_owned();
+    let own: BTreeSet<String> = packages.iter().map(name).collect();
+    let dependencies = |package: &Value| -> BTreeSet<String> {
+        let all = package["dependencies"].as_array().map(Vec::as_slice).unwrap_or_default();
+        all.iter().filter(|edge| edge["kind"].is_null()).map(name).filter(|edge| own.contains(edge)).collect()
+    };
+    Ok(packages.iter().map(|package| (name(package), dependencies(package))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crates_depend_on_what_they_may() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        check(&root).expect("only allowed edges");
+    }
+
+    #[test]
+    fn lists_are_parsed() {
+        let edges = parse("# layers\nbase:\nstore: base  machinery\n").expect("parses");
+        assert_eq!(edges["store"], BTreeSet::from(["base".to_owned(), "machinery".to_owned()]));
+        assert!(edges["base"].is_empty());
+        assert!(parse("nonsense").is_err());
+    }
+}
