@@ -26,12 +26,27 @@ pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     sync_parent(path)
 }
 
-/// Writes a new file and forces it to disk.
+/// Writes a file and forces it to disk.
 pub fn create(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    write(path, content, mode)?.sync_all()
+}
+
+/// Writes a file, without forcing it to disk.
+pub fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<File> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)?;
     rustix::fs::fchmod(&file, rustix::fs::Mode::from_raw_mode(mode))?;
     file.write_all(content)?;
-    file.sync_all()
+    Ok(file)
+}
+
+/// Forces a directory and the files in it to disk: all at once, so that they share the disk's one flush.
+pub fn sync_directory(path: &Path) -> io::Result<()> {
+    let files = fs::read_dir(path)?.map(|entry| File::open(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    std::thread::scope(|scope| {
+        let syncs: Vec<_> = files.iter().map(|file| scope.spawn(|| file.sync_all())).collect();
+        syncs.into_iter().try_for_each(|sync| sync.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })?;
+    File::open(path)?.sync_all()
 }
 
 /// Makes a rename in `path`'s directory durable.

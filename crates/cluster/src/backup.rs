@@ -48,9 +48,9 @@ pub async fn restore(source: &Path, data_dir: &Path) -> Result<Revision, Cluster
 /// Creates a directory that only its owner may enter; an existing one must be empty.
 fn create_empty(path: &Path) -> Result<(), ClusterError> {
     let failed = |source| ClusterError::DataDirectory { path: path.to_owned(), source };
-    match fs::read_dir(path) {
-        Ok(mut entries) if entries.next().is_none() => Ok(()),
-        Ok(_) => Err(ClusterError::Occupied { path: path.to_owned() }),
+    match fs::read_dir(path).map(|mut entries| entries.next().is_none()) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(ClusterError::Occupied { path: path.to_owned() }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)
         }

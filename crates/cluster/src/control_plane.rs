@@ -1,6 +1,7 @@
 //! The control plane: store, certificates and API server, built, run and drained together.
 
 use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +33,8 @@ impl ControlPlane {
     /// runs in the background runs in `tasks`.
     pub async fn build(config: Config, tasks: TaskGroup) -> Result<Self, ClusterError> {
         let data_dir = |source| ClusterError::DataDirectory { path: config.data_dir.clone(), source };
-        std::fs::create_dir_all(&config.data_dir).map_err(data_dir)?;
+        // Keys and secrets are in there; nobody else has business in it.
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&config.data_dir).map_err(data_dir)?;
         let listener = serve::bind(config.listen).map_err(ClusterError::Listen)?;
         let address = listener.local_addr().map_err(ClusterError::LocalAddress)?;
         // Keys and certificates are made while the store reads its files.

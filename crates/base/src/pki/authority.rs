@@ -31,6 +31,7 @@ impl std::fmt::Debug for Authority {
 }
 
 impl Authority {
+    /// Leaves it to the caller to force the files to disk.
     pub(super) fn create(
         directory: &Path,
         file: &str,
@@ -48,9 +49,9 @@ impl Authority {
         let certificate = params.self_signed(&key).map_err(make)?;
 
         let key_path = directory.join(format!("{file}.key"));
-        file::create(&key_path, key.serialize_pem().as_bytes(), PRIVATE).map_err(write_error(&key_path))?;
+        file::write(&key_path, key.serialize_pem().as_bytes(), PRIVATE).map_err(write_error(&key_path))?;
         let path = directory.join(format!("{file}.crt"));
-        file::create(&path, certificate.pem().as_bytes(), PUBLIC).map_err(write_error(&path))?;
+        file::write(&path, certificate.pem().as_bytes(), PUBLIC).map_err(write_error(&path))?;
         Ok(Self {
             certificate: certificate.der().clone(),
             certificate_pem: certificate.pem(),

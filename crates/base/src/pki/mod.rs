@@ -21,6 +21,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::net::IpAddr;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -140,15 +141,21 @@ impl Pki {
         if temporary.exists() {
             fs::remove_dir_all(&temporary).map_err(write_error(&temporary))?;
         }
-        fs::create_dir(&temporary).map_err(write_error(&temporary))?;
+        fs::DirBuilder::new().mode(0o700).create(&temporary).map_err(write_error(&temporary))?;
 
         let server = Authority::create(&temporary, "server-ca", "ferry-server-ca", now)?;
         let client = Authority::create(&temporary, "client-ca", "ferry-client-ca", now)?;
         let front_proxy = Authority::create(&temporary, "front-proxy-ca", "ferry-front-proxy-ca", now)?;
-        server.issue_serving("kube-apiserver", names, now)?.save(&temporary.join("apiserver.pem"))?;
-        issue_admin(&client, now)?.save(&temporary.join("admin.pem"))?;
-        issue_front_proxy_client(&front_proxy, now)?.save(&temporary.join("front-proxy-client.pem"))?;
-        file::sync_parent(&temporary.join("x")).map_err(write_error(&temporary))?;
+        let leaves = [
+            ("apiserver.pem", server.issue_serving("kube-apiserver", names, now)?),
+            ("admin.pem", issue_admin(&client, now)?),
+            ("front-proxy-client.pem", issue_front_proxy_client(&front_proxy, now)?),
+        ];
+        for (file, leaf) in leaves {
+            let path = temporary.join(file);
+            file::write(&path, leaf.pem().as_bytes(), file::PRIVATE).map_err(write_error(&path))?;
+        }
+        file::sync_directory(&temporary).map_err(write_error(&temporary))?;
         fs::rename(&temporary, directory).map_err(write_error(directory))?;
         file::sync_parent(directory).map_err(write_error(directory))?;
         tracing::info!(directory = %directory.display(), "created the cluster's certificates");
