@@ -44,7 +44,9 @@ pub fn sync_directory(path: &Path) -> io::Result<()> {
     let files = fs::read_dir(path)?.map(|entry| File::open(entry?.path())).collect::<io::Result<Vec<_>>>()?;
     std::thread::scope(|scope| {
         let syncs: Vec<_> = files.iter().map(|file| scope.spawn(|| file.sync_all())).collect();
-        syncs.into_iter().try_for_each(|sync| sync.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        syncs
+            .into_iter()
+            .try_for_each(|sync| sync.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     })?;
     File::open(path)?.sync_all()
 }

@@ -36,7 +36,8 @@ pub async fn restore(source: &Path, data_dir: &Path) -> Result<Revision, Cluster
     create_empty(data_dir)?;
     let (snapshot, directory) = (source.join(SNAPSHOT), data_dir.join(storage::DIRECTORY));
     let restored =
-        tokio::task::spawn_blocking(move || Embedded::restore(&snapshot, &directory, SKIPPED_REVISIONS)).await;
+        tokio::task::spawn_blocking(move || Embedded::restore(&snapshot, &directory, SKIPPED_REVISIONS))
+            .await;
     let revision = match restored {
         Ok(revision) => revision.map_err(ClusterError::Restore)?,
         Err(panic) => std::panic::resume_unwind(panic.into_panic()),

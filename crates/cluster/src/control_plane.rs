@@ -39,7 +39,8 @@ impl ControlPlane {
         let address = listener.local_addr().map_err(ClusterError::LocalAddress)?;
         // Keys and certificates are made while the store reads its files.
         let for_certificates = config.clone();
-        let certificates = tokio::task::spawn_blocking(move || Certificates::open(&for_certificates, address));
+        let certificates =
+            tokio::task::spawn_blocking(move || Certificates::open(&for_certificates, address));
         let store = storage::open(&config.data_dir, &config.store).await;
         let certificates = match certificates.await {
             Ok(certificates) => Arc::new(certificates?),
@@ -48,7 +49,8 @@ impl ControlPlane {
         let store = store?;
         let mut api = config.api.clone();
         api.advertise = certificates.advertised().to_string();
-        let server = ApiServer::build(api, Arc::clone(&store), &config.clock).map_err(ClusterError::ApiServer)?;
+        let server =
+            ApiServer::build(api, Arc::clone(&store), &config.clock).map_err(ClusterError::ApiServer)?;
         certificates.write_kubeconfig()?;
         Ok(Self { config, server: Arc::new(server), store, certificates, listener, address, tasks })
     }

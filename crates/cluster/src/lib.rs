@@ -7,8 +7,8 @@ mod control_plane;
 mod error;
 mod storage;
 
+pub use backup::{backup, restore};
 pub use certificates::Certificates;
 pub use config::{CertificateFiles, Config, StoreConfig};
 pub use control_plane::ControlPlane;
 pub use error::{ClusterError, chain};
-pub use backup::{backup, restore};

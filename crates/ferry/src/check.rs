@@ -53,7 +53,9 @@ fn address(arguments: &CheckArgs) -> Finding {
 
 fn open_files() -> Finding {
     match base::limits::open_files() {
-        Some(limit) if limit < WANTED_FILES => Err(format!("the limit is {limit}; raise it to {WANTED_FILES} or more")),
+        Some(limit) if limit < WANTED_FILES => {
+            Err(format!("the limit is {limit}; raise it to {WANTED_FILES} or more"))
+        }
         Some(limit) => Ok(format!("up to {limit}")),
         None => Ok("no limit".to_owned()),
     }

@@ -34,12 +34,12 @@ fn parse_cidr(text: &str) -> Result<(IpAddr, u8), String> {
     let address: IpAddr = address.parse().map_err(|_| bad())?;
     let length: u8 = length.parse().map_err(|_| bad())?;
     let base = match address {
-        IpAddr::V4(ip) if length <= 30 => {
-            IpAddr::V4(Ipv4Addr::from(u32::from(ip) & u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0)))
-        }
-        IpAddr::V6(ip) if length <= 126 => {
-            IpAddr::V6(Ipv6Addr::from(u128::from(ip) & u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)))
-        }
+        IpAddr::V4(ip) if length <= 30 => IpAddr::V4(Ipv4Addr::from(
+            u32::from(ip) & u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0),
+        )),
+        IpAddr::V6(ip) if length <= 126 => IpAddr::V6(Ipv6Addr::from(
+            u128::from(ip) & u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0),
+        )),
         _ => return Err(bad()),
     };
     Ok((base, length))

@@ -14,7 +14,10 @@ pub fn run(arguments: &KubeconfigArgs) -> Result<ExitCode> {
     let own = arguments.data_dir.data_dir.join("kubeconfig");
     let text = match fs::read_to_string(&own) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            bail!("{} does not exist: start the cluster first (`ferry up`), or give its --data-dir", own.display())
+            bail!(
+                "{} does not exist: start the cluster first (`ferry up`), or give its --data-dir",
+                own.display()
+            )
         }
         read => read.with_context(|| format!("reading {}", own.display()))?,
     };
@@ -22,7 +25,8 @@ pub fn run(arguments: &KubeconfigArgs) -> Result<ExitCode> {
         print!("{text}");
         return Ok(ExitCode::SUCCESS);
     }
-    let target = arguments.into.clone().or_else(default_target).context("neither $KUBECONFIG nor $HOME is set")?;
+    let target =
+        arguments.into.clone().or_else(default_target).context("neither $KUBECONFIG nor $HOME is set")?;
     let ours = parse(&text).with_context(|| format!("parsing {}", own.display()))?;
     let theirs = match fs::read_to_string(&target) {
         Ok(text) => parse(&text).with_context(|| format!("parsing {}", target.display()))?,
@@ -63,7 +67,11 @@ fn parse(text: &str) -> Result<Map<String, Value>> {
 }
 
 /// Puts our cluster, user and context into `theirs` under `name`, in place of any of that name.
-fn merge(mut theirs: Map<String, Value>, ours: &Map<String, Value>, name: &str) -> Result<Map<String, Value>> {
+fn merge(
+    mut theirs: Map<String, Value>,
+    ours: &Map<String, Value>,
+    name: &str,
+) -> Result<Map<String, Value>> {
     let user = format!("{name}-admin");
     let take = |list: &str, key: &str| -> Result<Value> {
         ours.get(list)

@@ -49,7 +49,10 @@ fn run(cli: Cli) -> Result<ExitCode> {
         }),
         Command::Restore(arguments) => on_runtime(async {
             let revision = cluster::restore(&arguments.source, &arguments.data_dir.data_dir).await?;
-            println!("restored to {}; revisions continue after {revision}", arguments.data_dir.data_dir.display());
+            println!(
+                "restored to {}; revisions continue after {revision}",
+                arguments.data_dir.data_dir.display()
+            );
             Ok(ExitCode::SUCCESS)
         }),
     }

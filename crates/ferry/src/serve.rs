@@ -25,7 +25,10 @@ pub async fn run(arguments: ServeArgs, role: Role) -> Result<ExitCode> {
     base::limits::raise_open_files();
     let config = configure(arguments);
     if role == Role::Up {
-        println!("Starting the control plane in {}: certificates, store, API server ...", config.data_dir.display());
+        println!(
+            "Starting the control plane in {}: certificates, store, API server ...",
+            config.data_dir.display()
+        );
     }
     let plane = ControlPlane::build(config, tasks).await?;
     let (url, kubeconfig) = (plane.certificates().url(), plane.kubeconfig());
@@ -38,7 +41,9 @@ pub async fn run(arguments: ServeArgs, role: Role) -> Result<ExitCode> {
             println!("Kubeconfig of the administrator: {}", kubeconfig.display());
             if role == Role::Up {
                 println!();
-                println!("There is no node in this version yet: objects are served and kept, pods do not run.");
+                println!(
+                    "There is no node in this version yet: objects are served and kept, pods do not run."
+                );
                 println!("Try:  kubectl --kubeconfig {} get namespaces", kubeconfig.display());
             }
         })

@@ -102,6 +102,12 @@ impl Server {
         Client::new(self.address, &self.certificates.pki.server_authority.certificate, None)
     }
 
+    /// A client of this server with the certificate of another cluster's administrator.
+    pub fn client_of(&self, other: &Self) -> Result<Client> {
+        let authority = &self.certificates.pki.server_authority.certificate;
+        Client::new(self.address, authority, Some(other.certificates.pki.leaves().admin.into()))
+    }
+
     /// An administrator that speaks HTTP/1.1.
     pub fn admin_http1(&self) -> Result<Client> {
         let pki = &self.certificates.pki;

@@ -23,7 +23,8 @@ pub fn check(root: &Path) -> Result<()> {
             continue;
         };
         problems.extend(does.difference(may).map(|edge| format!("{name} may not depend on {edge}")));
-        problems.extend(may.difference(does).map(|edge| format!("{name} does not depend on {edge} any more")));
+        problems
+            .extend(may.difference(does).map(|edge| format!("{name} does not depend on {edge} any more")));
     }
     ensure!(problems.is_empty(), "crates/xtask/edges.txt:\n{}", problems.join("\n"));
     Ok(())

@@ -1,0 +1,88 @@
+//! A control plane's life: start, stop, start again, backup and restore.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use http::StatusCode;
+use serde_json::json;
+use testkit::{Server, eventually};
+
+const LIMIT: Duration = Duration::from_secs(10);
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn objects_survive_a_restart_and_a_restore() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let data = dir.path().join("data");
+    let server = Server::start_in(&data).await?;
+    let object =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kept"}, "data": {"a": "b"}});
+    let created = server.admin.post(CONFIG_MAPS, &object).await?;
+    assert_eq!(created.status, StatusCode::CREATED, "{}", created.body);
+    server.stop().await?;
+
+    let server = Server::start_in(&data).await?;
+    let kept = server.admin.get(&format!("{CONFIG_MAPS}/kept")).await?;
+    assert_eq!(kept.body, created.body);
+    server.stop().await?;
+
+    let backup = dir.path().join("backup");
+    cluster::backup(&data, &backup).await?;
+    let restored = dir.path().join("restored");
+    cluster::restore(&backup, &restored).await?;
+    let server = Server::start_in(&restored).await?;
+    let kept = server.admin.get(&format!("{CONFIG_MAPS}/kept")).await?;
+    assert_eq!(kept.body, created.body);
+    server.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_data_directory_serves_one_cluster() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let server = Server::start_in(dir.path()).await?;
+    let Err(error) = Server::start_in(dir.path()).await else { panic!("two servers in one directory") };
+    assert!(format!("{error:#}").contains("in use"), "{error:#}");
+    server.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_ends_watches_in_order() -> Result<()> {
+    let server = Server::start().await?;
+    let mut watches = Vec::new();
+    for client in [server.client_as("admin", Some("system:masters"))?, server.admin_http1()?] {
+        let mut watch = client.stream("/api/v1/namespaces?watch=true").await?;
+        let first = watch.next().await?.expect("an event");
+        assert_eq!(first["type"], "ADDED");
+        watches.push(watch);
+    }
+    server.begin_stop();
+    for mut watch in watches {
+        while tokio::time::timeout(LIMIT, watch.next()).await??.is_some() {}
+    }
+    server.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_the_cluster_s_own_get_in() -> Result<()> {
+    let server = Server::start().await?;
+    let ready = eventually(
+        "ready",
+        LIMIT,
+        async || server.anonymous().expect("a client").get("/readyz").await.map(|reply| reply.status).ok(),
+        |status| *status == Some(StatusCode::OK),
+    )
+    .await;
+    assert_eq!(ready, Some(StatusCode::OK));
+    assert_eq!(server.anonymous()?.get("/api/v1/secrets").await?.status, StatusCode::FORBIDDEN);
+    assert_eq!(
+        server.client_as("somebody", None)?.get("/api/v1/secrets").await?.status,
+        StatusCode::FORBIDDEN
+    );
+    let admin = server.client_as("boss", Some("system:masters"))?;
+    assert_eq!(admin.get("/api/v1/secrets").await?.status, StatusCode::OK);
+    let stranger = Server::start().await?;
+    let foreign = server.client_of(&stranger)?;
+    assert_eq!(foreign.get("/api/v1/secrets").await?.status, StatusCode::UNAUTHORIZED);
+    stranger.stop().await?;
+    server.stop().await
+}
