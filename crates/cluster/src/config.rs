@@ -57,6 +57,18 @@ pub enum StoreConfig {
     /// In `<data-dir>/store`.
     #[default]
     Embedded,
+    Etcd(EtcdConfig),
+}
+
+/// An etcd cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EtcdConfig {
+    /// `host:port` or URLs of the members.
+    pub endpoints: Vec<String>,
+    /// Who signs the members' certificates; without it, connections are plain.
+    pub ca_file: Option<PathBuf>,
+    /// Certificate and key to authenticate with.
+    pub identity_files: Option<(PathBuf, PathBuf)>,
 }
 
 /// Certificates the operator brings instead of Ferry's own.

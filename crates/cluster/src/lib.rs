@@ -9,6 +9,6 @@ mod storage;
 
 pub use backup::{backup, restore};
 pub use certificates::Certificates;
-pub use config::{CertificateFiles, Config, StoreConfig};
+pub use config::{CertificateFiles, Config, EtcdConfig, StoreConfig};
 pub use control_plane::ControlPlane;
 pub use error::{ClusterError, chain};

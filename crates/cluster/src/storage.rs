@@ -1,11 +1,11 @@
 //! Opens the store the configuration names.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use store::{Embedded, EmbeddedOptions, Store};
+use store::{Embedded, EmbeddedOptions, Etcd, EtcdOptions, EtcdTls, Store};
 
-use crate::{ClusterError, StoreConfig};
+use crate::{ClusterError, EtcdConfig, StoreConfig};
 
 /// The directory of the embedded store under the data directory.
 pub(crate) const DIRECTORY: &str = "store";
@@ -21,7 +21,24 @@ pub async fn open(data_dir: &Path, config: &StoreConfig) -> Result<Arc<dyn Store
                 Err(panic) => std::panic::resume_unwind(panic.into_panic()),
             }
         }
+        StoreConfig::Etcd(etcd) => {
+            let mut options = EtcdOptions::new(etcd.endpoints.iter().cloned());
+            options.tls = tls(etcd)?;
+            Ok(Arc::new(Etcd::connect(options).await.map_err(ClusterError::Store)?))
+        }
     }
+}
+
+fn tls(etcd: &EtcdConfig) -> Result<Option<EtcdTls>, ClusterError> {
+    let read = |path: &PathBuf| {
+        std::fs::read(path).map_err(|source| ClusterError::ReadFile { path: path.clone(), source })
+    };
+    let Some(ca) = &etcd.ca_file else { return Ok(None) };
+    let identity = match &etcd.identity_files {
+        Some((certificate, key)) => Some((read(certificate)?, read(key)?)),
+        None => None,
+    };
+    Ok(Some(EtcdTls { ca: read(ca)?, identity }))
 }
 
 /// Opens the embedded store of an existing cluster, never making a new one.

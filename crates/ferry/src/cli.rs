@@ -82,6 +82,35 @@ pub struct ServeArgs {
     #[arg(long, value_name = "STORE", default_value = "embedded", help_heading = "Store")]
     pub store: StoreKind,
 
+    /// Members of the etcd cluster, with `--store etcd`.
+    #[arg(
+        long,
+        value_name = "URL[,URL...]",
+        value_delimiter = ',',
+        alias = "etcd-servers",
+        required_if_eq("store", "etcd"),
+        help_heading = "Store"
+    )]
+    pub etcd_endpoints: Vec<String>,
+
+    /// Authority of the members' certificates.
+    #[arg(long, value_name = "FILE", requires = "etcd_endpoints", help_heading = "Store")]
+    pub etcd_cafile: Option<PathBuf>,
+
+    /// Client certificate for etcd.
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "etcd_keyfile",
+        requires = "etcd_cafile",
+        help_heading = "Store"
+    )]
+    pub etcd_certfile: Option<PathBuf>,
+
+    /// Key of `--etcd-certfile`.
+    #[arg(long, value_name = "FILE", requires = "etcd_certfile", help_heading = "Store")]
+    pub etcd_keyfile: Option<PathBuf>,
+
     /// Address ranges of services; the first address of the first range is the API server's.
     #[arg(long, value_name = "CIDR[,CIDR]", default_value = "10.0.0.0/16", value_parser = parse_cidrs, help_heading = "API server")]
     pub service_cluster_ip_range: crate::flags::Cidrs,
@@ -128,6 +157,8 @@ pub struct ServeArgs {
 pub enum StoreKind {
     /// In the data directory.
     Embedded,
+    /// In an etcd cluster.
+    Etcd,
 }
 
 #[derive(Args, Debug)]
@@ -196,6 +227,7 @@ mod tests {
         let cases = [
             (&["--listen", "nowhere"][..], "nowhere"),
             (&["--store", "paper"], "paper"),
+            (&["--store", "etcd"], "--etcd-endpoints"),
             (&["--service-cluster-ip-range", "10.0.0.0/40"], "10.0.0.0/40"),
             (&["--request-timeout", "soon"], "soon"),
             (&["--tls-cert-file", "x"], "--tls-private-key-file"),

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use machinery::codec::yaml;
 use serde_json::{Map, Value, json};
 
 use crate::cli::KubeconfigArgs;
@@ -34,7 +35,7 @@ pub fn run(arguments: &KubeconfigArgs) -> Result<ExitCode> {
         Err(error) => return Err(error).with_context(|| format!("reading {}", target.display())),
     };
     let merged = merge(theirs, &ours, &arguments.name)?;
-    write(&target, &serde_saphyr::to_string(&Value::Object(merged))?)?;
+    write(&target, &yaml::encode(&Value::Object(merged)))?;
     println!("Context {:?} is in {} and is the current one.", arguments.name, target.display());
     Ok(ExitCode::SUCCESS)
 }
@@ -45,12 +46,12 @@ fn default_target() -> Option<PathBuf> {
     from_list.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".kube/config")))
 }
 
-fn write(target: &Path, text: &str) -> Result<()> {
+fn write(target: &Path, text: &[u8]) -> Result<()> {
     let outcome = (|| {
         if let Some(parent) = target.parent() {
             fs::create_dir_all(parent)?;
         }
-        base::file::replace(target, text.as_bytes(), base::file::PRIVATE)
+        base::file::replace(target, text, base::file::PRIVATE)
     })();
     outcome.with_context(|| format!("writing {}", target.display()))
 }
@@ -59,7 +60,7 @@ fn parse(text: &str) -> Result<Map<String, Value>> {
     if text.trim().is_empty() {
         return Ok(Map::new());
     }
-    match serde_saphyr::from_str(text)? {
+    match yaml::decode(text.as_bytes())?.value {
         Value::Object(config) => Ok(config),
         Value::Null => Ok(Map::new()),
         _ => bail!("it is not a kubeconfig"),

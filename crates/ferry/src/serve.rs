@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use base::tasks::TaskGroup;
-use cluster::{CertificateFiles, Config, ControlPlane, StoreConfig};
+use cluster::{CertificateFiles, Config, ControlPlane, EtcdConfig, StoreConfig};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::{ServeArgs, StoreKind};
@@ -57,6 +57,11 @@ fn configure(arguments: ServeArgs) -> Config {
     config.listen = arguments.listen;
     config.store = match arguments.store {
         StoreKind::Embedded => StoreConfig::Embedded,
+        StoreKind::Etcd => StoreConfig::Etcd(EtcdConfig {
+            endpoints: arguments.etcd_endpoints,
+            ca_file: arguments.etcd_cafile,
+            identity_files: arguments.etcd_certfile.zip(arguments.etcd_keyfile),
+        }),
     };
     config.files = CertificateFiles {
         serving: arguments.tls_cert_file.zip(arguments.tls_private_key_file),
