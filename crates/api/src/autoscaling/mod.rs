@@ -3,3 +3,4 @@
 pub mod conversion;
 mod ordered;
 mod v1_metrics;
+pub mod validation;

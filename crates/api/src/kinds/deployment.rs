@@ -1,16 +1,25 @@
 //! Deployment.
 
 use crate::kind::{Scale, keep_status};
+use crate::pod_spec::checks::{non_negative, non_negative_field};
 use crate::pod_spec::defaults;
+use crate::pod_spec::layout;
 use crate::value::Fields;
+use crate::workload::rolling_update::{amount, validate_at_most_all, validate_int_or_percent};
+use crate::workload::template::{self, Wording};
 use crate::{Kind, Scope, scale, workload};
 use machinery::Value;
+use machinery::field::{ErrorList, FieldError, Path};
 
 pub static KIND: Kind = Kind {
     default,
     prepare_create,
     prepare_update,
     prepare_status_update,
+    validate: |deployment| validate_spec(deployment, None),
+    validate_update,
+    validate_status_update,
+    warnings: |new, old| workload::template_warnings(new, old, "spec.template", true),
     counts_generation: true,
     scale: Some(Scale {
         spec_replicas: "spec.replicas",
@@ -65,4 +74,96 @@ fn prepare_update(new: &mut Value, old: &Value) {
 fn prepare_status_update(new: &mut Value, old: &Value) {
     workload::keep_spec(new, old);
     workload::keep_metadata(new, old, "labels");
+}
+
+const WORDING: Wording = Wording { empty_selector: "deployment", deadline: "ReplicaSet" };
+
+fn validate_spec(deployment: &Value, old: Option<&Value>) -> ErrorList {
+    let mut errors = Vec::new();
+    let spec = deployment.field("spec");
+    let path = Path::new("spec");
+    non_negative_field(spec, "replicas", &path, &mut errors);
+    let selector = spec.field("selector");
+    let selector_path = path.child("selector");
+    template::validate_selector(selector, &WORDING, &selector_path, &mut errors);
+    if template::is_usable(selector) {
+        let template_path = path.child("template");
+        let pods = spec.field("template");
+        template::validate_match(selector, pods, &template_path, &mut errors);
+        let old = old.map(|old| old.at("spec.template"));
+        template::validate_pod_template(pods, old, &template_path, &mut errors);
+        template::validate_runs_forever(pods, &WORDING, &template_path, &mut errors);
+    } else {
+        let shown = template::show_selector(selector);
+        errors.push(FieldError::invalid_shown(&selector_path, shown, "invalid label selector"));
+    }
+    validate_strategy(spec.field("strategy"), &path.child("strategy"), &mut errors);
+    non_negative_field(spec, "minReadySeconds", &path, &mut errors);
+    non_negative_field(spec, "revisionHistoryLimit", &path, &mut errors);
+    if let Some(deadline) = spec.opt_int("progressDeadlineSeconds") {
+        let path = path.child("progressDeadlineSeconds");
+        non_negative(deadline, &path, &mut errors);
+        if deadline <= spec.int("minReadySeconds") {
+            let detail = "must be greater than minReadySeconds";
+            errors.push(FieldError::invalid(&path, &Value::from(deadline), detail));
+        }
+    }
+    errors
+}
+
+fn validate_strategy(strategy: &Value, path: &Path<'_>, errors: &mut ErrorList) {
+    let rolling = strategy.field("rollingUpdate");
+    let rolling_path = path.child("rollingUpdate");
+    match strategy.text("type") {
+        "Recreate" => {
+            if !rolling.is_null() {
+                let detail = "may not be specified when strategy `type` is 'Recreate'";
+                errors.push(FieldError::forbidden(&rolling_path, detail));
+            }
+        }
+        "RollingUpdate" => {
+            let (unavailable, surge) = (rolling.field("maxUnavailable"), rolling.field("maxSurge"));
+            let unavailable_path = rolling_path.child("maxUnavailable");
+            validate_int_or_percent(unavailable, &unavailable_path, errors);
+            validate_int_or_percent(surge, &rolling_path.child("maxSurge"), errors);
+            if amount(unavailable) == 0 && amount(surge) == 0 {
+                let detail = "may not be 0 when `maxSurge` is 0";
+                errors.push(FieldError::invalid(&unavailable_path, unavailable, detail));
+            }
+            validate_at_most_all(unavailable, &unavailable_path, errors);
+        }
+        _ => {
+            let shown = layout::internal_json("DeploymentStrategy", strategy);
+            let error = FieldError::not_supported(path, &Value::Null, &["Recreate", "RollingUpdate"]);
+            errors.push(FieldError { value: Some(shown), ..error });
+        }
+    }
+}
+
+fn validate_update(new: &Value, old: &Value) -> ErrorList {
+    let mut errors = validate_spec(new, Some(old));
+    template::validate_selector_unchanged(new, old, &mut errors);
+    errors
+}
+
+fn validate_status_update(new: &Value, old: &Value) -> ErrorList {
+    let mut errors = Vec::new();
+    let path = Path::new("status");
+    let status = new.field("status");
+    let counters = [
+        "observedGeneration",
+        "replicas",
+        "updatedReplicas",
+        "readyReplicas",
+        "availableReplicas",
+        "unavailableReplicas",
+        "terminatingReplicas",
+        "collisionCount",
+    ];
+    workload::status::validate_counters(status, &counters, &path, &mut errors);
+    let limited = ["updatedReplicas", "readyReplicas", "availableReplicas"];
+    workload::status::validate_at_most_replicas(status, &limited, &path, &mut errors);
+    workload::status::validate_available(status, "cannot be greater than readyReplicas", &path, &mut errors);
+    workload::status::validate_collisions(status, old.field("status"), &path, &mut errors);
+    errors
 }

@@ -3,10 +3,12 @@
 pub use crate::autoscaling::conversion::{from_v1, to_v1};
 
 use crate::autoscaling::conversion::drop_round_trip_annotations;
+use crate::autoscaling::validation;
 use crate::kind::keep_status;
 use crate::value::Fields;
 use crate::{Kind, Scope, workload};
 use machinery::Value;
+use machinery::field::{ErrorList, Path};
 use serde_json::json;
 
 pub static KIND: Kind = Kind {
@@ -16,6 +18,9 @@ pub static KIND: Kind = Kind {
     },
     prepare_update: keep_status,
     prepare_status_update: workload::keep_spec,
+    validate: |autoscaler| validation::validate_spec(autoscaler, None),
+    validate_update: |new, old| validation::validate_spec(new, Some(old)),
+    validate_status_update,
     ..Kind::new("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", Scope::Namespaced)
 };
 
@@ -55,4 +60,11 @@ fn default(autoscaler: &mut Value) {
             down.set("policies", json!([{"type": "Percent", "value": 100, "periodSeconds": 15}]));
         }
     }
+}
+
+fn validate_status_update(new: &Value, _old: &Value) -> ErrorList {
+    let mut errors = Vec::new();
+    let counters = ["currentReplicas", "desiredReplicas"];
+    workload::status::validate_counters(new.field("status"), &counters, &Path::new("status"), &mut errors);
+    errors
 }

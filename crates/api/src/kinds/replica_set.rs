@@ -1,16 +1,23 @@
 //! ReplicaSet.
 
 use crate::kind::{Scale, keep_status};
+use crate::pod_spec::checks::non_negative_field;
 use crate::pod_spec::defaults;
 use crate::value::Fields;
+use crate::workload::template::{self, Wording};
 use crate::{Kind, Scope, scale, workload};
 use machinery::Value;
+use machinery::field::{ErrorList, FieldError, Path};
 
 pub static KIND: Kind = Kind {
     default,
     prepare_create,
     prepare_update,
     prepare_status_update: workload::keep_spec,
+    validate: |set| validate_spec(set, None),
+    validate_update,
+    validate_status_update: |new, _| validate_status(new.field("status")),
+    warnings: |new, old| workload::template_warnings(new, old, "spec.template", true),
     counts_generation: true,
     scale: Some(Scale {
         spec_replicas: "spec.replicas",
@@ -34,4 +41,54 @@ fn prepare_create(set: &mut Value) {
 fn prepare_update(new: &mut Value, old: &Value) {
     keep_status(new, old);
     workload::drop_disabled_template_fields(new, old, "spec.template");
+}
+
+const WORDING: Wording = Wording { empty_selector: "deployment", deadline: "ReplicaSet" };
+
+fn validate_spec(set: &Value, old: Option<&Value>) -> ErrorList {
+    let mut errors = Vec::new();
+    let spec = set.field("spec");
+    let path = Path::new("spec");
+    non_negative_field(spec, "replicas", &path, &mut errors);
+    non_negative_field(spec, "minReadySeconds", &path, &mut errors);
+    let selector = spec.field("selector");
+    let selector_path = path.child("selector");
+    template::validate_selector(selector, &WORDING, &selector_path, &mut errors);
+    if template::is_usable(selector) {
+        let template_path = path.child("template");
+        let pods = spec.field("template");
+        template::validate_match(selector, pods, &template_path, &mut errors);
+        let old = old.map(|old| old.at("spec.template"));
+        template::validate_pod_template(pods, old, &template_path, &mut errors);
+        template::validate_runs_forever(pods, &WORDING, &template_path, &mut errors);
+    } else {
+        let shown = template::show_selector(selector);
+        errors.push(FieldError::invalid_shown(&selector_path, shown, "invalid label selector"));
+    }
+    errors
+}
+
+fn validate_update(new: &Value, old: &Value) -> ErrorList {
+    let mut errors = validate_spec(new, Some(old));
+    template::validate_selector_unchanged(new, old, &mut errors);
+    errors
+}
+
+/// Also the rules of a replication controller's status.
+pub(crate) fn validate_status(status: &Value) -> ErrorList {
+    let mut errors = Vec::new();
+    let path = Path::new("status");
+    let counters = [
+        "replicas",
+        "fullyLabeledReplicas",
+        "readyReplicas",
+        "availableReplicas",
+        "observedGeneration",
+        "terminatingReplicas",
+    ];
+    workload::status::validate_counters(status, &counters, &path, &mut errors);
+    let limited = ["fullyLabeledReplicas", "readyReplicas", "availableReplicas"];
+    workload::status::validate_at_most_replicas(status, &limited, &path, &mut errors);
+    workload::status::validate_available(status, "cannot be greater than readyReplicas", &path, &mut errors);
+    errors
 }

@@ -231,7 +231,8 @@ fn is_standard(name: &str) -> bool {
     STANDARD.contains(&name) || is_huge_page(name) || name.starts_with("requests.hugepages-")
 }
 
-fn validate_container_resource_name(name: &str, path: &Path<'_>, errors: &mut ErrorList) {
+/// The name of something that a container can ask for.
+pub fn validate_container_resource_name(name: &str, path: &Path<'_>, errors: &mut ErrorList) {
     if matches!(name, "cpu" | "memory" | "ephemeral-storage") {
         return;
     }

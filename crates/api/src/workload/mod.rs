@@ -1,8 +1,18 @@
-//! What the workload kinds share around their pod template: dropped fields, fresh status.
+//! What the workload kinds share around their pod template.
 
-use crate::pod_spec::disabled;
+pub mod cron;
+pub mod indexes;
+pub mod job_spec;
+pub mod job_status;
+pub mod job_update;
+pub mod rolling_update;
+pub mod status;
+pub mod template;
+
+use crate::pod_spec::{disabled, warnings};
 use crate::value::Fields;
 use machinery::Value;
+use machinery::field::Path;
 
 /// Drops fields of disabled features from the template at `path` (`spec.template`).
 pub fn drop_disabled_template_fields(object: &mut Value, old: &Value, path: &str) {
@@ -48,4 +58,23 @@ pub fn keep_metadata(new: &mut Value, old: &Value, name: &str) {
         }
         kept => new.child_mut("metadata").set(name, kept.clone()),
     }
+}
+
+/// Warnings about a new or changed template at `path` (`spec.template`), and about a new object's name.
+pub fn template_warnings(new: &Value, old: Option<&Value>, path: &str, warn_name: bool) -> Vec<String> {
+    let mut found = Vec::new();
+    match old {
+        None if warn_name => found.extend(warnings::warn_name(new, "Pod names and hostnames")),
+        Some(old)
+            if old.field("spec") == new.field("spec") && old.field("template") == new.field("template") =>
+        {
+            return found;
+        }
+        _ => {}
+    }
+    let template = new.at(path);
+    if !template.is_null() {
+        found.extend(warnings::warnings_for(template, true, &Path::new(path)));
+    }
+    found
 }
