@@ -26,10 +26,11 @@ pub fn drop_round_trip_annotations(object: &mut Value) {
     for key in ROUND_TRIP {
         annotations.remove(key);
     }
-    if before > 0 && annotations.is_empty() {
-        if let Some(metadata) = object.field_mut("metadata") {
-            metadata.unset("annotations");
-        }
+    if before > 0
+        && annotations.is_empty()
+        && let Some(metadata) = object.field_mut("metadata")
+    {
+        metadata.unset("annotations");
     }
 }
 
@@ -70,7 +71,7 @@ pub fn to_v1(object: &Value) -> Value {
     let cpu = |m: &Value| m.text("type") == "Resource" && m.field("resource").text("name") == "cpu";
     let percents = current.iter().filter(|m| cpu(m));
     if let Some(percent) =
-        percents.filter_map(|m| m.at("resource.current").opt_int("averageUtilization")).last()
+        percents.filter_map(|m| m.at("resource.current").opt_int("averageUtilization")).next_back()
     {
         v1_status.set("currentCPUUtilizationPercentage", percent);
     }
@@ -121,10 +122,10 @@ pub fn from_v1(object: &Value) -> Value {
     if let Some(Value::Array(items)) = annotation(CURRENT_METRICS) {
         status.set("currentMetrics", items.iter().map(v1_metrics::status_from).collect::<Vec<_>>());
     }
-    if let Some(Value::Array(items)) = annotation(CONDITIONS) {
-        if !items.is_empty() {
-            status.set("conditions", items.iter().map(condition_from).collect::<Vec<_>>());
-        }
+    if let Some(Value::Array(items)) = annotation(CONDITIONS)
+        && !items.is_empty()
+    {
+        status.set("conditions", items.iter().map(condition_from).collect::<Vec<_>>());
     }
 
     let mut out = json!({

@@ -32,7 +32,7 @@ pub static KIND: Kind = Kind {
 fn default(controller: &mut Value) {
     workload::default_labels_from_template(controller, "spec.template");
     let spec = controller.child_mut("spec");
-    if !spec.entries("selector").is_some_and(|selector| !selector.is_empty()) {
+    if spec.entries("selector").is_none_or(|selector| selector.is_empty()) {
         let labels = spec.at("template.metadata.labels").clone();
         if labels.is_object() {
             spec.set("selector", labels);

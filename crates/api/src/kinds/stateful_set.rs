@@ -39,10 +39,10 @@ fn default(set: &mut Value) {
         strategy.set("type", "RollingUpdate");
         strategy.child_mut("rollingUpdate");
     }
-    if strategy.text("type") == "RollingUpdate" {
-        if let Some(rolling) = strategy.field_mut("rollingUpdate") {
-            rolling.default_to("partition", 0);
-        }
+    if strategy.text("type") == "RollingUpdate"
+        && let Some(rolling) = strategy.field_mut("rollingUpdate")
+    {
+        rolling.default_to("partition", 0);
     }
     let retention = spec.child_mut("persistentVolumeClaimRetentionPolicy");
     retention.default_if_zero("whenDeleted", "Retain");
@@ -73,10 +73,10 @@ fn prepare_update(new: &mut Value, old: &Value) {
 /// The feature is off: the field stays only where it already was.
 fn drop_max_unavailable(new: &mut Value, old: &Value) {
     const ROLLING: &str = "spec.updateStrategy.rollingUpdate";
-    if !old.at(ROLLING).has("maxUnavailable") {
-        if let Some(rolling) = new.at_mut(ROLLING) {
-            rolling.unset("maxUnavailable");
-        }
+    if !old.at(ROLLING).has("maxUnavailable")
+        && let Some(rolling) = new.at_mut(ROLLING)
+    {
+        rolling.unset("maxUnavailable");
     }
 }
 

@@ -22,11 +22,11 @@ pub fn validate_annotations(
     errors: &mut ErrorList,
 ) {
     let Some(map) = annotations.as_object().filter(|map| !map.is_empty()) else { return };
-    if let Some(value) = annotations.opt_text(MIRROR_POD) {
-        if spec.text("nodeName").is_empty() {
-            let detail = "must set spec.nodeName if mirror pod annotation is set";
-            errors.push(FieldError::invalid_str(&path.key(MIRROR_POD), value, detail));
-        }
+    if let Some(value) = annotations.opt_text(MIRROR_POD)
+        && spec.text("nodeName").is_empty()
+    {
+        let detail = "must set spec.nodeName if mirror pod annotation is set";
+        errors.push(FieldError::invalid_str(&path.key(MIRROR_POD), value, detail));
     }
     validate_tolerations(annotations, options, path, errors);
     if !options.invalid_deletion_cost && !has_valid_deletion_cost(annotations) {

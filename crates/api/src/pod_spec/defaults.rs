@@ -87,10 +87,11 @@ fn drop_init_container_annotations(object: &mut Value) {
     for key in INIT_CONTAINER_ANNOTATIONS {
         annotations.remove(key);
     }
-    if annotations.is_empty() && before > 0 {
-        if let Some(metadata) = object.field_mut("metadata") {
-            metadata.unset("annotations");
-        }
+    if annotations.is_empty()
+        && before > 0
+        && let Some(metadata) = object.field_mut("metadata")
+    {
+        metadata.unset("annotations");
     }
 }
 
@@ -245,11 +246,9 @@ fn default_volume_source(name: &str, source: &mut Value) {
             source.default_if_zero("storageMode", "ThinProvisioned");
             source.default_if_zero("fsType", "xfs");
         }
-        "image" => {
-            if source.text("pullPolicy").is_empty() {
-                let policy = pull_policy(source.text("reference"));
-                source.set("pullPolicy", policy);
-            }
+        "image" if source.text("pullPolicy").is_empty() => {
+            let policy = pull_policy(source.text("reference"));
+            source.set("pullPolicy", policy);
         }
         "ephemeral" => {
             if let Some(template) = source.field_mut("volumeClaimTemplate") {

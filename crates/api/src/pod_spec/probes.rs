@@ -127,10 +127,8 @@ pub fn validate_port(port: &Value, path: &Path<'_>, errors: &mut ErrorList) {
 fn validate_stop_signal(signal: &str, os: &Value, path: &Path<'_>, errors: &mut ErrorList) {
     match os.text("name") {
         "windows" => one_of(signal, &["SIGKILL", "SIGTERM"], path, errors),
-        "linux" => {
-            if !SIGNALS.contains(&signal) {
-                errors.push(FieldError::not_supported(path, &Value::from(signal), SIGNALS));
-            }
+        "linux" if !SIGNALS.contains(&signal) => {
+            errors.push(FieldError::not_supported(path, &Value::from(signal), SIGNALS));
         }
         _ if os.is_null() => {
             errors

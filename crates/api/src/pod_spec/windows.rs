@@ -98,15 +98,14 @@ pub fn validate_host_process(spec: &Value, path: &Path<'_>, errors: &mut ErrorLi
     for_each_container(spec, path, |container, path| {
         containers += 1;
         let own = setting(container.field("securityContext"));
-        if let (Some(pod), Some(own)) = (of_pod, own) {
-            if pod != own {
-                let context = path.child("securityContext");
-                let options = context.child("windowsOptions");
-                let detail =
-                    format!("pod hostProcess value must be identical if both are specified, was {pod}");
-                let path = options.child("hostProcess");
-                errors.push(FieldError::invalid(&path, &Value::from(own), detail));
-            }
+        if let (Some(pod), Some(own)) = (of_pod, own)
+            && pod != own
+        {
+            let context = path.child("securityContext");
+            let options = context.child("windowsOptions");
+            let detail = format!("pod hostProcess value must be identical if both are specified, was {pod}");
+            let path = options.child("hostProcess");
+            errors.push(FieldError::invalid(&path, &Value::from(own), detail));
         }
         if own.or(of_pod) == Some(true) {
             host_processes += 1;

@@ -118,10 +118,10 @@ fn validate_completion_mode(spec: &Value, path: &Path<'_>, errors: &mut ErrorLis
             format!("must be less than or equal to {MAX_PARALLELISM} when completion mode is Indexed");
         refuse("parallelism", detail);
     }
-    if let (Some(failed), Some(completions)) = (max_failed, completions) {
-        if failed > completions {
-            refuse("maxFailedIndexes", "must be less than or equal to completions".to_owned());
-        }
+    if let (Some(failed), Some(completions)) = (max_failed, completions)
+        && failed > completions
+    {
+        refuse("maxFailedIndexes", "must be less than or equal to completions".to_owned());
     }
     if max_failed.is_some_and(|failed| failed > MAX_FAILED_INDEXES) {
         refuse("maxFailedIndexes", format!("must be less than or equal to {MAX_FAILED_INDEXES}"));

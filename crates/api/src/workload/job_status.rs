@@ -108,11 +108,12 @@ fn validate_conditions_and_times(job: &Job<'_>, before: &Job<'_>, path: &Path<'_
         }
     }
     // Both are written in UTC with seconds, so texts compare as times do.
-    if let (Some(start), Some(end)) = (start.as_str(), completion.as_str()) {
-        if (changed(job, before, "startTime") || completion_changed) && end < start {
-            let detail = "must be equal to or after `startTime`";
-            errors.push(FieldError::invalid(&completion_path, completion, detail));
-        }
+    if let (Some(start), Some(end)) = (start.as_str(), completion.as_str())
+        && (changed(job, before, "startTime") || completion_changed)
+        && end < start
+    {
+        let detail = "must be equal to or after `startTime`";
+        errors.push(FieldError::invalid(&completion_path, completion, detail));
     }
     let mut refuse = |detail: &str| errors.push(invalid_without_value(&conditions, detail));
     if (failed_changed || changed(job, before, "failedIndexes")) && job.failed() && !target(job) {
@@ -159,11 +160,11 @@ fn validate_indexes(job: &Job<'_>, before: &Job<'_>, path: &Path<'_>, errors: &m
             let detail = format!("error parsing completedIndexes: {problem}");
             errors.push(FieldError::invalid_str(&completed_path, completed, detail));
         }
-        if let Some(list) = failed.filter(|_| failed_changed && job.spec.has("backoffLimitPerIndex")) {
-            if let Err(problem) = indexes::count(list, completions) {
-                let detail = format!("error parsing failedIndexes: {problem}");
-                errors.push(FieldError::invalid_str(&failed_path, list, detail));
-            }
+        if let Some(list) = failed.filter(|_| failed_changed && job.spec.has("backoffLimitPerIndex"))
+            && let Err(problem) = indexes::count(list, completions)
+        {
+            let detail = format!("error parsing failedIndexes: {problem}");
+            errors.push(FieldError::invalid_str(&failed_path, list, detail));
         }
     }
     if completed_changed && !completed.is_empty() && !job.indexed() {
@@ -175,11 +176,11 @@ fn validate_indexes(job: &Job<'_>, before: &Job<'_>, path: &Path<'_>, errors: &m
         let detail = "cannot set non-null failedIndexes when backoffLimitPerIndex is null";
         errors.push(FieldError::invalid_str(&failed_path, list, detail));
     }
-    if let Some(completions) = completions.filter(|_| failed_changed || completed_changed) {
-        if let Some(index) = indexes::overlap(completed, list, completions) {
-            let detail = format!("failedIndexes and completedIndexes overlap at index: {index}");
-            errors.push(FieldError::invalid_str(&failed_path, list, detail));
-        }
+    if let Some(completions) = completions.filter(|_| failed_changed || completed_changed)
+        && let Some(index) = indexes::overlap(completed, list, completions)
+    {
+        let detail = format!("failedIndexes and completedIndexes overlap at index: {index}");
+        errors.push(FieldError::invalid_str(&failed_path, list, detail));
     }
 }
 

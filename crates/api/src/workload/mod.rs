@@ -32,7 +32,7 @@ pub fn zero_status(object: &mut Value, counters: &[&str]) {
 pub fn default_labels_from_template(object: &mut Value, template: &str) {
     let has_labels = object.field("metadata").entries("labels").is_some_and(|labels| !labels.is_empty());
     let labels = object.at(template).field("metadata").field("labels");
-    if has_labels || !labels.as_object().is_some_and(|labels| !labels.is_empty()) {
+    if has_labels || labels.as_object().is_none_or(|labels| labels.is_empty()) {
         return;
     }
     let labels = labels.clone();

@@ -40,10 +40,10 @@ fn validate_at_most(
 
 /// `collisionCount` only grows.
 pub fn validate_collisions(new: &Value, old: &Value, path: &Path<'_>, errors: &mut ErrorList) {
-    if let (Some(new), Some(old)) = (new.opt_int("collisionCount"), old.opt_int("collisionCount")) {
-        if new < old {
-            let path = path.child("collisionCount");
-            errors.push(FieldError::invalid(&path, &Value::from(new), "cannot be decremented"));
-        }
+    if let (Some(new), Some(old)) = (new.opt_int("collisionCount"), old.opt_int("collisionCount"))
+        && new < old
+    {
+        let path = path.child("collisionCount");
+        errors.push(FieldError::invalid(&path, &Value::from(new), "cannot be decremented"));
     }
 }
