@@ -2,7 +2,8 @@
 //!
 //! Runs on every decode, so each step looks before it writes and an already full object costs only reads.
 
-use super::image;
+use super::resources::{is_huge_page, is_pod_level};
+use super::{image, totals};
 use crate::value::Fields;
 use machinery::{Map, Value};
 
@@ -51,6 +52,7 @@ pub fn default_pod(pod: &mut Value) {
             }
         }
     }
+    default_pod_level_resources(spec);
     spec.default_to("enableServiceLinks", true);
     if spec.flag("hostNetwork") {
         for list in ["containers", "initContainers"] {
@@ -125,6 +127,47 @@ fn requests_from_limits(resources: &mut Value) {
     }
     if let Value::Object(requests) = resources.child_mut("requests") {
         requests.extend(missing);
+    }
+}
+
+/// What a pod as a whole asks for, where it says part of it: limits of huge pages and requests follow from its
+/// containers, and requests else from its own limits.
+fn default_pod_level_resources(spec: &mut Value) {
+    let resources = spec.field("resources");
+    let filled = |list: &str| resources.entries(list).is_some_and(|amounts| !amounts.is_empty());
+    if !filled("limits") && !filled("requests") {
+        return;
+    }
+    let (limits, requests) = (resources.field("limits"), resources.field("requests"));
+    let pages: Vec<(String, String)> = totals::container_totals(spec, "limits")
+        .into_iter()
+        .filter(|(name, _)| is_huge_page(name) && !requests.has(name) && !limits.has(name))
+        .map(|(name, amount)| (name, amount.to_string()))
+        .collect();
+    let asked: Vec<(String, String)> = totals::container_totals(spec, "requests")
+        .into_iter()
+        .filter(|(name, _)| matches!(name.as_str(), "cpu" | "memory") && !requests.has(name))
+        .map(|(name, amount)| (name, amount.to_string()))
+        .collect();
+    let resources = spec.child_mut("resources");
+    for (name, amount) in pages {
+        resources.child_mut("limits").set(&name, amount);
+    }
+    let limits: Vec<(String, Value)> = resources
+        .entries("limits")
+        .into_iter()
+        .flatten()
+        .filter(|(name, _)| is_pod_level(name))
+        .map(|(name, amount)| (name.clone(), amount.clone()))
+        .collect();
+    if limits.is_empty() && !resources.has("limits") {
+        return;
+    }
+    for (name, amount) in asked {
+        resources.child_mut("requests").default_to(&name, amount);
+    }
+    for (name, amount) in limits {
+        resources.child_mut("requests").default_to(&name, amount);
     }
 }
 
@@ -310,6 +353,17 @@ mod tests {
         assert_eq!(container["readinessProbe"]["grpc"]["service"], "");
         assert_eq!(container["lifecycle"]["preStop"]["httpGet"]["scheme"], "HTTP");
         assert_eq!(pod["spec"]["serviceAccountName"], "sa");
+    }
+
+    #[test]
+    fn resources_of_a_whole_pod() {
+        let pod = full(json!({"spec": {
+            "resources": {"limits": {"cpu": "4", "memory": "1Gi"}},
+            "containers": [{"name": "c", "image": "a:1", "resources": {"requests": {"cpu": "1"}}}],
+        }}));
+        assert_eq!(pod["spec"]["resources"]["requests"], json!({"cpu": "1", "memory": "1Gi"}));
+        let pod = full(json!({"spec": {"resources": {"requests": {"cpu": "1"}}, "containers": []}}));
+        assert_eq!(pod["spec"]["resources"], json!({"requests": {"cpu": "1"}}));
     }
 
     #[test]

@@ -86,7 +86,7 @@ fn validate_handler(handler: &Value, grace: Option<i64>, path: &Path<'_>, errors
                 let port = action.int("port");
                 invalid_number(names::port_number(port), port, &path.child("port"), errors);
             }
-            _ => {
+            "sleep" => {
                 let seconds = action.int("seconds");
                 if let Some(grace) = grace.filter(|grace| seconds < 0 || seconds > *grace) {
                     let detail =
@@ -94,6 +94,7 @@ fn validate_handler(handler: &Value, grace: Option<i64>, path: &Path<'_>, errors
                     errors.push(FieldError::invalid(&path, &Value::from(seconds), detail));
                 }
             }
+            _ => {}
         }
     }
     if !found {
