@@ -1,2 +1,64 @@
-//! Benchmarks, side by side with another API server when one is given.
-fn main() {}
+//! Benchmarks of Ferry, side by side with another API server when one is given.
+//!
+//! `cargo run --release -p bench -- api` starts Ferry on a free loopback port and measures it. With
+//! `--other KUBECONFIG --other-pids api=PID,etcd=PID` the same load goes to that server in the same run,
+//! and every line gets a ratio. CPU seconds are the figures to trust on a busy machine.
+
+mod api;
+mod client;
+mod kubeconfig;
+mod load;
+mod process;
+mod report;
+mod watch;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+
+#[derive(Parser)]
+#[command(about = "Benchmarks of Ferry", version)]
+struct Arguments {
+    #[command(subcommand)]
+    benchmark: Benchmark,
+}
+
+#[derive(Subcommand)]
+enum Benchmark {
+    /// The API server: start-up, memory, CPU per request, throughput, lists, watches.
+    Api(ApiArguments),
+}
+
+/// What the API benchmark can be told.
+#[derive(clap::Args, Clone, Debug)]
+struct ApiArguments {
+    /// The ferry binary to measure [default: beside this program].
+    #[arg(long)]
+    ferry: Option<PathBuf>,
+    /// Also measure the API server of this kubeconfig. It must be on this machine's loopback.
+    #[arg(long)]
+    other: Option<PathBuf>,
+    /// The other server's processes, for CPU and memory: NAME=PID,…
+    #[arg(long, requires = "other", value_delimiter = ',')]
+    other_pids: Vec<String>,
+    /// Requests per measurement (at one connection a quarter of it).
+    #[arg(long, default_value_t = 6000)]
+    requests: usize,
+    /// Pods to list.
+    #[arg(long, default_value_t = 10_000)]
+    pods: usize,
+    /// Open watches.
+    #[arg(long, default_value_t = 1000)]
+    watchers: usize,
+    /// How long the watches are fed, in seconds.
+    #[arg(long, default_value_t = 10)]
+    watch_seconds: u64,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    match arguments.benchmark {
+        Benchmark::Api(arguments) => runtime.block_on(api::run(&arguments)),
+    }
+}

@@ -1,0 +1,233 @@
+//! The API benchmark: the same load on Ferry and, if given, on another server.
+
+use crate::ApiArguments;
+use crate::client::Target;
+use crate::kubeconfig::Access;
+use crate::load::{self, Request};
+use crate::process::{Ferry, Processes};
+use crate::report::{self, Line};
+use crate::watch;
+use anyhow::{Result, ensure};
+use bytes::Bytes;
+use http::Method;
+use std::time::{Duration, Instant};
+
+const JSON: &[(&str, &str)] = &[("content-type", "application/json")];
+const MERGE: &[(&str, &str)] = &[("content-type", "application/merge-patch+json")];
+const PROTOBUF: &[(&str, &str)] = &[("accept", "application/vnd.kubernetes.protobuf")];
+/// Names in one namespace of this run's own.
+const NAMESPACE: &str = "bench";
+
+/// A quantity of one server.
+struct Figure {
+    name: String,
+    unit: &'static str,
+    value: f64,
+    more_is_better: bool,
+}
+
+pub async fn run(arguments: &ApiArguments) -> Result<()> {
+    let binary = Ferry::binary(arguments.ferry.as_deref())?;
+    let mut figures = start_up(&binary).await?;
+    {
+        let ferry = Ferry::start(&binary).await?;
+        wait_ready(&ferry).await?;
+        let target = Target::new(&ferry.access()?)?;
+        eprintln!("measuring Ferry …");
+        figures.extend(measure(&target, &ferry.processes(), arguments).await?);
+    }
+    let other = match &arguments.other {
+        Some(kubeconfig) => {
+            eprintln!("measuring the other server …");
+            let target = Target::new(&Access::read(kubeconfig)?)?;
+            measure(&target, &Processes::parse(&arguments.other_pids)?, arguments).await?
+        }
+        None => Vec::new(),
+    };
+    let lines: Vec<Line> = figures
+        .into_iter()
+        .map(|figure| Line {
+            other: other.iter().find(|o| o.name == figure.name).map(|o| o.value),
+            name: figure.name,
+            unit: figure.unit,
+            ferry: figure.value,
+            more_is_better: figure.more_is_better,
+        })
+        .collect();
+    report::print(&lines);
+    Ok(())
+}
+
+async fn wait_ready(ferry: &Ferry) -> Result<Duration> {
+    let target = Target::new(&ferry.access()?)?;
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        if let Ok(mut connection) = target.connect().await {
+            if let Ok((status, _)) = connection.request(Method::GET, "/readyz", &[], Bytes::new()).await {
+                if status.is_success() {
+                    return Ok(ferry.started.elapsed());
+                }
+            }
+        }
+        ensure!(Instant::now() < deadline, "ferry was not ready within 30 s");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+async fn start_up(binary: &std::path::Path) -> Result<Vec<Figure>> {
+    let mut times = Vec::new();
+    let mut idle = 0.0;
+    for _ in 0..5 {
+        let ferry = Ferry::start(binary).await?;
+        times.push(wait_ready(&ferry).await?.as_secs_f64() * 1000.0);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        idle = megabytes(ferry.processes().memory());
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(vec![
+        figure("start-up to ready, empty data dir (median of 5)", "ms", times[times.len() / 2]),
+        figure("idle memory after start-up", "MB", idle),
+    ])
+}
+
+fn figure(name: impl Into<String>, unit: &'static str, value: f64) -> Figure {
+    Figure { name: name.into(), unit, value, more_is_better: false }
+}
+
+fn megabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
+}
+
+async fn measure(target: &Target, processes: &Processes, arguments: &ApiArguments) -> Result<Vec<Figure>> {
+    let mut setup = target.connect().await?;
+    let namespace =
+        format!(r#"{{"apiVersion":"v1","kind":"Namespace","metadata":{{"name":"{NAMESPACE}"}}}}"#);
+    setup.request(Method::POST, "/api/v1/namespaces", JSON, namespace.into()).await?;
+    let mut figures = Vec::new();
+    for connections in [1, 16, 64] {
+        let count = if connections == 1 { arguments.requests / 4 } else { arguments.requests };
+        for verb in ["create", "get", "update", "patch", "delete"] {
+            let outcome =
+                load::run(target, processes, connections, count, move |n| config_map(verb, connections, n))
+                    .await?;
+            let name = |what: &str| format!("{verb}, {connections} connections: {what}");
+            figures.push(figure(name("CPU per request"), "ms", outcome.cpu_ms()));
+            figures.push(Figure {
+                more_is_better: true,
+                ..figure(name("throughput"), "1/s", outcome.per_second())
+            });
+            figures.push(figure(name("p50"), "ms", outcome.p50.as_secs_f64() * 1000.0));
+            figures.push(figure(name("p99"), "ms", outcome.p99.as_secs_f64() * 1000.0));
+        }
+    }
+    figures.push(figure("memory after these requests", "MB", megabytes(processes.memory())));
+    figures.extend(lists(target, processes, arguments.pods).await?);
+    let (watchers, seconds) = (arguments.watchers, arguments.watch_seconds);
+    let outcome = watch::run(target, processes, NAMESPACE, watchers, 20, seconds).await?;
+    let name = |what: &str| format!("{watchers} watchers × 20 updates/s: {what}");
+    figures.push(figure(name("CPU per event"), "µs", outcome.cpu_us()));
+    figures.push(figure(name("delivery p50"), "ms", outcome.p50.as_secs_f64() * 1000.0));
+    figures.push(figure(name("delivery p99"), "ms", outcome.p99.as_secs_f64() * 1000.0));
+    figures.push(figure(name("events lost"), "", outcome.lost as f64));
+    Ok(figures)
+}
+
+/// The n-th request of a verb on 1 KiB config maps. Each round has names of its own.
+fn config_map(verb: &str, round: usize, n: usize) -> Request {
+    let base = format!("/api/v1/namespaces/{NAMESPACE}/configmaps");
+    let path = format!("{base}/c{round}-{n}");
+    let object = |value: &str| {
+        let filler = "x".repeat(1000);
+        Bytes::from(format!(
+            r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"c{round}-{n}","labels":{{"app":"bench"}}}},"data":{{"k":"{value}","f":"{filler}"}}}}"#
+        ))
+    };
+    match verb {
+        "create" => Request { method: Method::POST, path: base, headers: JSON, body: object("1") },
+        "get" => Request { method: Method::GET, path, headers: &[], body: Bytes::new() },
+        "update" => Request { method: Method::PUT, path, headers: JSON, body: object("2") },
+        "patch" => Request {
+            method: Method::PATCH,
+            path,
+            headers: MERGE,
+            body: Bytes::from_static(br#"{"data":{"k":"3"}}"#),
+        },
+        _ => Request { method: Method::DELETE, path, headers: &[], body: Bytes::new() },
+    }
+}
+
+async fn lists(target: &Target, processes: &Processes, pods: usize) -> Result<Vec<Figure>> {
+    let base = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+    let account = r#"{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"default"}}"#;
+    let mut setup = target.connect().await?;
+    let accounts = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts");
+    setup.request(Method::POST, &accounts, JSON, account.into()).await?;
+    let collection = base.clone();
+    let created = load::run(target, processes, 32, pods, move |n| Request {
+        method: Method::POST,
+        path: collection.clone(),
+        headers: JSON,
+        body: Bytes::from(pod(n)),
+    })
+    .await?;
+    let mut figures =
+        vec![figure("create of a pod, 32 connections: CPU per request", "ms", created.cpu_ms())];
+    let selective = format!("{base}?labelSelector=group%3Dg0");
+    for (name, path, headers) in [
+        ("full, JSON", base.clone(), &[][..]),
+        ("1 % by label, JSON", selective, &[][..]),
+        ("full, protobuf", base.clone(), PROTOBUF),
+    ] {
+        let once = path.clone();
+        let request = move |path: &str| Request {
+            method: Method::GET,
+            path: path.to_owned(),
+            headers,
+            body: Bytes::new(),
+        };
+        // The first list of a kind pays for what later ones find ready.
+        load::run(target, processes, 1, 1, move |_| request(&once)).await?;
+        let outcome = load::run(target, processes, 1, 20, move |_| request(&path)).await?;
+        figures.push(figure(format!("list of {pods} pods, {name}: CPU per list"), "ms", outcome.cpu_ms()));
+        let p50 = outcome.p50.as_secs_f64() * 1000.0;
+        figures.push(figure(format!("list of {pods} pods, {name}: p50"), "ms", p50));
+    }
+    figures.push(paged(target, processes, &base, pods).await?);
+    figures.push(figure(
+        format!("memory with {pods} pods, after the lists"),
+        "MB",
+        megabytes(processes.memory()),
+    ));
+    Ok(figures)
+}
+
+/// The whole list in pages of 500.
+async fn paged(target: &Target, processes: &Processes, base: &str, pods: usize) -> Result<Figure> {
+    const LISTS: u32 = 10;
+    let mut connection = target.connect().await?;
+    let cpu = processes.cpu();
+    for _ in 0..LISTS {
+        let mut path = format!("{base}?limit=500");
+        loop {
+            let page = connection.json(Method::GET, &path, Bytes::new()).await?;
+            match page["metadata"]["continue"].as_str() {
+                Some(token) if !token.is_empty() => path = format!("{base}?limit=500&continue={token}"),
+                _ => break,
+            }
+        }
+    }
+    let cpu = processes.cpu().saturating_sub(cpu) / LISTS;
+    Ok(figure(
+        format!("list of {pods} pods, pages of 500, JSON: CPU per list"),
+        "ms",
+        cpu.as_secs_f64() * 1000.0,
+    ))
+}
+
+/// A small pod that no scheduler takes.
+fn pod(n: usize) -> String {
+    let group = n % 100;
+    format!(
+        r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"p{n}","labels":{{"app":"bench","group":"g{group}"}}}},"spec":{{"schedulerName":"nobody","containers":[{{"name":"main","image":"registry.example/app:1.0","command":["/bin/app","--serve"],"env":[{{"name":"A","value":"1"}},{{"name":"B","value":"2"}}],"ports":[{{"containerPort":8080}}],"resources":{{"requests":{{"cpu":"100m","memory":"64Mi"}},"limits":{{"memory":"128Mi"}}}}}}]}}}}"#
+    )
+}

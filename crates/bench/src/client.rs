@@ -1,0 +1,105 @@
+//! One HTTP/1.1 connection over TLS: what a load generator needs and no more.
+
+use crate::kubeconfig::Access;
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
+use rustls::crypto::aws_lc_rs;
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::ServerName;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// Opens connections to one server as one user.
+#[derive(Clone)]
+pub struct Target {
+    address: SocketAddr,
+    connector: TlsConnector,
+}
+
+impl Target {
+    pub fn new(access: &Access) -> Result<Self> {
+        let mut roots = RootCertStore::empty();
+        for authority in &access.authority {
+            roots.add(authority.clone())?;
+        }
+        let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(access.identity.chain.clone(), access.identity.key())?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Self { address: access.address, connector: TlsConnector::from(Arc::new(config)) })
+    }
+
+    pub async fn connect(&self) -> Result<Connection> {
+        let stream = TcpStream::connect(self.address).await.context("connecting")?;
+        stream.set_nodelay(true)?;
+        let name = ServerName::IpAddress(self.address.ip().into());
+        let stream = self.connector.connect(name, stream).await.context("TLS handshake")?;
+        let (sender, connection) = handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(async move {
+            let _ = connection.await;
+        });
+        Ok(Connection { sender })
+    }
+}
+
+pub struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+}
+
+impl Connection {
+    async fn send(
+        &mut self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Bytes,
+    ) -> Result<http::Response<Incoming>> {
+        let mut request = Request::builder().method(method).uri(path).header("host", "localhost");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.sender.ready().await?;
+        Ok(self.sender.send_request(request.body(Full::new(body))?).await?)
+    }
+
+    /// One request; its answer is read and its length returned.
+    pub async fn request(
+        &mut self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Bytes,
+    ) -> Result<(StatusCode, usize)> {
+        let mut response = self.send(method, path, headers, body).await?;
+        let mut length = 0;
+        while let Some(frame) = response.body_mut().frame().await {
+            if let Ok(data) = frame?.into_data() {
+                length += data.len();
+            }
+        }
+        Ok((response.status(), length))
+    }
+
+    /// One request; its answer as JSON.
+    pub async fn json(&mut self, method: Method, path: &str, body: Bytes) -> Result<serde_json::Value> {
+        let headers = [("content-type", "application/json")];
+        let response = self.send(method, path, &headers, body).await?;
+        let bytes = response.into_body().collect().await?.to_bytes();
+        Ok(serde_json::from_slice(&bytes)?)
+    }
+
+    /// A response that goes on.
+    pub async fn stream(mut self, path: &str) -> Result<(SendRequest<Full<Bytes>>, Incoming)> {
+        let response = self.send(Method::GET, path, &[], Bytes::new()).await?;
+        anyhow::ensure!(response.status() == StatusCode::OK, "the watch was refused: {}", response.status());
+        Ok((self.sender, response.into_body()))
+    }
+}

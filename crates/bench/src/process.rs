@@ -1,0 +1,117 @@
+//! Processes: starting Ferry, and what the kernel says about CPU and memory.
+
+use crate::kubeconfig::Access;
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Processes whose figures are added up.
+#[derive(Clone, Debug, Default)]
+pub struct Processes {
+    pids: Vec<u32>,
+}
+
+impl Processes {
+    pub fn of(pids: Vec<u32>) -> Self {
+        Self { pids }
+    }
+
+    /// `NAME=PID` each.
+    pub fn parse(list: &[String]) -> Result<Self> {
+        let pid = |entry: &String| {
+            let text = entry.split('=').next_back().unwrap_or(entry);
+            text.parse().with_context(|| format!("{entry} is not NAME=PID"))
+        };
+        Ok(Self { pids: list.iter().map(pid).collect::<Result<_>>()? })
+    }
+
+    /// User and system CPU so far.
+    pub fn cpu(&self) -> Duration {
+        let ticks: u64 = self.pids.iter().filter_map(|pid| ticks(*pid)).sum();
+        // USER_HZ is 100 on every Linux there is.
+        Duration::from_millis(ticks * 10)
+    }
+
+    /// Resident memory, in bytes.
+    pub fn memory(&self) -> u64 {
+        self.pids.iter().filter_map(|pid| memory(*pid)).sum()
+    }
+}
+
+fn ticks(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
+    Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
+}
+
+fn memory(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+/// A Ferry started for the benchmark; it ends with it.
+pub struct Ferry {
+    child: Child,
+    pub data_dir: tempfile::TempDir,
+    /// From the start of the process until its kubeconfig was there.
+    pub started: Instant,
+}
+
+impl Ferry {
+    pub fn binary(given: Option<&Path>) -> Result<PathBuf> {
+        let path = match given {
+            Some(path) => path.to_owned(),
+            None => std::env::current_exe()?.with_file_name("ferry"),
+        };
+        if !path.exists() {
+            bail!(
+                "no ferry at {}: run `cargo build --release` first, or name it with --ferry",
+                path.display()
+            );
+        }
+        Ok(path)
+    }
+
+    pub async fn start(binary: &Path) -> Result<Self> {
+        let data_dir = tempfile::tempdir()?;
+        let started = Instant::now();
+        let child = Command::new(binary)
+            .args(["apiserver", "--listen", "127.0.0.1:0", "--data-dir"])
+            .arg(data_dir.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| format!("starting {}", binary.display()))?;
+        let ferry = Self { child, data_dir, started };
+        let deadline = started + Duration::from_secs(30);
+        while !ferry.kubeconfig().exists() {
+            if Instant::now() > deadline {
+                bail!("ferry did not write its kubeconfig within 30 s");
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Ok(ferry)
+    }
+
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.data_dir.path().join("kubeconfig")
+    }
+
+    pub fn access(&self) -> Result<Access> {
+        Access::read(&self.kubeconfig())
+    }
+
+    pub fn processes(&self) -> Processes {
+        Processes::of(vec![self.child.id()])
+    }
+}
+
+impl Drop for Ferry {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

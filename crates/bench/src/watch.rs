@@ -1,0 +1,123 @@
+//! Fan-out: many watches, one writer, every event counted at every watcher.
+
+use crate::client::Target;
+use crate::process::Processes;
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use http::Method;
+use http_body_util::BodyExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    pub events: usize,
+    pub lost: usize,
+    pub cpu: Duration,
+    pub p50: Duration,
+    pub p99: Duration,
+}
+
+impl Outcome {
+    /// CPU of the server per delivered event, in microseconds.
+    pub fn cpu_us(&self) -> f64 {
+        self.cpu.as_secs_f64() * 1e6 / self.events.max(1) as f64
+    }
+}
+
+/// `updates` writes a second for `seconds` seconds, seen by `watchers` watches.
+pub async fn run(
+    target: &Target,
+    processes: &Processes,
+    namespace: &str,
+    watchers: usize,
+    updates: u64,
+    seconds: u64,
+) -> Result<Outcome> {
+    let base = format!("/api/v1/namespaces/{namespace}/configmaps");
+    let mut writer = target.connect().await?;
+    let body = |n: u64| {
+        let filler = "x".repeat(1000);
+        Bytes::from(format!(
+            r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"watched"}},"data":{{"n":"{n}","f":"{filler}"}}}}"#
+        ))
+    };
+    let headers = [("content-type", "application/json")];
+    writer.request(Method::POST, &base, &headers, body(0)).await?;
+    let list = writer.json(Method::GET, &base, Bytes::new()).await?;
+    let version = list["metadata"]["resourceVersion"].as_str().context("a list without version")?.to_owned();
+
+    let total = updates * seconds;
+    let sent: Arc<Vec<std::sync::OnceLock<Instant>>> =
+        Arc::new((0..=total).map(|_| std::sync::OnceLock::new()).collect());
+    let seen = Arc::new(AtomicUsize::new(0));
+    let mut tasks = Vec::new();
+    for _ in 0..watchers {
+        let (keep, mut stream) = target
+            .connect()
+            .await?
+            .stream(&format!(
+                "{base}?watch=1&resourceVersion={version}&fieldSelector=metadata.name%3Dwatched"
+            ))
+            .await?;
+        let (sent, seen) = (sent.clone(), seen.clone());
+        tasks.push(tokio::spawn(async move {
+            let _keep = keep;
+            let mut latencies = Vec::with_capacity(total as usize);
+            let mut pending: Vec<u8> = Vec::new();
+            while latencies.len() < total as usize {
+                let Some(Ok(frame)) = stream.frame().await else { break };
+                let Ok(data) = frame.into_data() else { continue };
+                let now = Instant::now();
+                pending.extend_from_slice(&data);
+                while let Some(end) = memchr::memchr(b'\n', &pending) {
+                    if let Some(n) = number(&pending[..end]) {
+                        if let Some(at) = sent.get(n).and_then(|slot| slot.get()) {
+                            latencies.push(now.duration_since(*at));
+                            seen.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                    pending.drain(..=end);
+                }
+            }
+            latencies
+        }));
+    }
+    let cpu = processes.cpu();
+    let path = format!("{base}/watched");
+    let mut tick = tokio::time::interval(Duration::from_secs(1) / updates as u32);
+    for n in 1..=total {
+        tick.tick().await;
+        let _ = sent[n as usize].set(Instant::now());
+        writer.request(Method::PUT, &path, &headers, body(n)).await?;
+    }
+    let expected = watchers * total as usize;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while seen.load(Ordering::Relaxed) < expected && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let cpu = processes.cpu().saturating_sub(cpu);
+    let mut latencies = Vec::new();
+    for task in tasks {
+        if seen.load(Ordering::Relaxed) < expected {
+            task.abort();
+        }
+        if let Ok(some) = task.await {
+            latencies.extend(some);
+        }
+    }
+    latencies.sort_unstable();
+    let at =
+        |share: f64| latencies.get((latencies.len() as f64 * share) as usize).copied().unwrap_or_default();
+    let events = seen.load(Ordering::Relaxed);
+    Ok(Outcome { events, lost: expected - events, cpu, p50: at(0.5), p99: at(0.99) })
+}
+
+/// The number a write put into the object.
+fn number(frame: &[u8]) -> Option<usize> {
+    let at = memchr::memmem::find(frame, b"\"n\":\"")? + 5;
+    let digits = &frame[at..];
+    let end = memchr::memchr(b'"', digits)?;
+    std::str::from_utf8(&digits[..end]).ok()?.parse().ok()
+}
