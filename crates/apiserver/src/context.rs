@@ -43,17 +43,8 @@ impl Context {
 
     /// The name that managedFields records: the one given, or the client's own.
     pub fn manager(&self, given: &str) -> String {
-        if !given.is_empty() {
-            return given.to_owned();
-        }
         let agent = self.headers.get(USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or("");
-        let name = agent.split('/').next().unwrap_or("");
-        let name: String = name.chars().filter(|c| !c.is_control()).collect();
-        let mut end = name.len().min(128);
-        while !name.is_char_boundary(end) {
-            end -= 1;
-        }
-        name[..end].to_owned()
+        machinery::apply::manager_name(given, agent)
     }
 
     /// Watches and streams last as long as their client wants.

@@ -21,7 +21,6 @@ pub struct Request {
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     pub requests: usize,
-    pub bytes: usize,
     pub elapsed: Duration,
     pub cpu: Duration,
     pub p50: Duration,
@@ -61,35 +60,30 @@ pub async fn run(
             let (make, next) = (make.clone(), next.clone());
             tokio::spawn(async move {
                 let mut latencies = Vec::with_capacity(count / connections + 1);
-                let mut bytes = 0;
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
                     if number >= count {
-                        return anyhow::Ok((latencies, bytes));
+                        return anyhow::Ok(latencies);
                     }
                     let request = make(number);
                     let sent = Instant::now();
-                    let (status, length) = connection
+                    let (status, _) = connection
                         .request(request.method, &request.path, request.headers, request.body)
                         .await?;
                     ensure!(status.is_success(), "{}: {status}", request.path);
                     latencies.push(sent.elapsed());
-                    bytes += length;
                 }
             })
         })
         .collect();
     let mut latencies = Vec::with_capacity(count);
-    let mut bytes = 0;
     for worker in workers {
-        let (some, length) = worker.await??;
-        latencies.extend(some);
-        bytes += length;
+        latencies.extend(worker.await??);
     }
     let elapsed = start.elapsed();
     let cpu = processes.cpu().saturating_sub(cpu);
     latencies.sort_unstable();
     let at =
         |share: f64| latencies.get((latencies.len() as f64 * share) as usize).copied().unwrap_or_default();
-    Ok(Outcome { requests: count, bytes, elapsed, cpu, p50: at(0.5), p99: at(0.99) })
+    Ok(Outcome { requests: count, elapsed, cpu, p50: at(0.5), p99: at(0.99) })
 }

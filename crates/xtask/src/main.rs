@@ -1,8 +1,8 @@
 //! Generators and checks of this repository.
 
 mod docs;
-mod rpc;
 mod edges;
+mod rpc;
 mod schema;
 #[cfg(test)]
 mod tables;

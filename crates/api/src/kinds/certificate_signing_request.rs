@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 pub static KIND: Kind = Kind {
     validate_name: |_, _| Vec::new(),
     stamp_user: Some(stamp_user),
-    prepare_create,
+    prepare_create: drop_status,
     prepare_update,
     prepare_status_update,
     validate: |request| validate(request, &Value::Null),
@@ -74,28 +74,6 @@ enum Door {
     Main,
     Status,
     Approval,
-}
-
-/// Who asks is not for the client to say: see [`set_requester`].
-fn prepare_create(request: &mut Value) {
-    let spec = request.child_mut("spec");
-    for field in ["username", "uid", "groups", "extra"] {
-        spec.unset(field);
-    }
-    drop_status(request);
-}
-
-/// Writes down who asks, after [`Kind::prepare_create`]. `extra` is a map of lists.
-pub fn set_requester(request: &mut Value, username: &str, uid: &str, groups: &[String], extra: Value) {
-    let spec = request.child_mut("spec");
-    spec.set("username", username);
-    if !uid.is_empty() {
-        spec.set("uid", uid);
-    }
-    spec.set("groups", groups.to_vec());
-    if extra.as_object().is_some_and(|extra| !extra.is_empty()) {
-        spec.set("extra", extra);
-    }
 }
 
 /// The main door changes metadata only.

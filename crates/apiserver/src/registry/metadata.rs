@@ -105,8 +105,12 @@ pub fn dedup_owner_references(object: &mut Value, context: &WriteContext<'_>) {
 pub fn validate_new(object: &Value, served: &Served) -> ErrorList {
     let path = Path::new("metadata");
     let namespaced = served.kind.scope == Scope::Namespaced;
-    let mut errors =
-        names::validate_object_meta(&object["metadata"], namespaced, served.kind.validate_name, &path);
+    let check = if served.kind.any_finalizer {
+        names::validate_generic_object_meta
+    } else {
+        names::validate_object_meta
+    };
+    let mut errors = check(&object["metadata"], namespaced, served.kind.validate_name, &path);
     errors.extend((served.kind.validate)(object));
     errors
 }

@@ -14,6 +14,9 @@ use machinery::{Value, meta, names};
 use std::sync::Arc;
 use store::{Expect, Op, Outcome, Txn};
 
+type MetaCheck = fn(&Value, bool, fn(&str, bool) -> Vec<String>, &Path<'_>) -> ErrorList;
+type MetaUpdateCheck = fn(&Value, &Value, &Path<'_>) -> ErrorList;
+
 /// How often a patch starts over when somebody else was faster.
 const ATTEMPTS: usize = 5;
 
@@ -129,9 +132,16 @@ impl Registry {
         keep_system_fields(&mut new, &old);
         let path = Path::new("metadata");
         let namespaced = kind.scope == Scope::Namespaced;
-        let mut errors =
-            names::validate_object_meta(&new["metadata"], namespaced, names::path_segment_name, &path);
-        errors.extend(names::validate_object_meta_update(&new["metadata"], &old["metadata"], &path));
+        let (check, check_update) = if kind.any_finalizer {
+            (
+                names::validate_generic_object_meta as MetaCheck,
+                names::validate_generic_object_meta_update as MetaUpdateCheck,
+            )
+        } else {
+            (names::validate_object_meta as MetaCheck, names::validate_object_meta_update as MetaUpdateCheck)
+        };
+        let mut errors = check(&new["metadata"], namespaced, names::path_segment_name, &path);
+        errors.extend(check_update(&new["metadata"], &old["metadata"], &path));
         errors.extend((door.validate)(&new, &old));
         refuse(served, name, &errors)?;
         for warning in (kind.warnings)(&new, Some(&old)) {

@@ -31,12 +31,12 @@ impl Rest {
             (_, "status") => Door::status(kind),
             ("namespaces", "finalize") => Door {
                 prepare: api::kinds::namespace::prepare_finalize,
-                validate: kind.validate_update,
+                validate: api::kinds::namespace::validate_finalize,
                 counts_generation: false,
             },
             ("certificatesigningrequests", "approval") => Door {
-                prepare: kind.prepare_status_update,
-                validate: kind.validate_status_update,
+                prepare: api::kinds::certificate_signing_request::prepare_approval_update,
+                validate: api::kinds::certificate_signing_request::validate_approval_update,
                 counts_generation: false,
             },
             _ => return Err(unserved(subresource)),
