@@ -87,7 +87,7 @@ async fn a_scripted_session() -> Result<()> {
     diff(&kubectl).await?;
     watch(&kubectl).await?;
     expect(&kubectl, "delete configmap greeting --wait=true", "deleted").await?;
-    expect(&kubectl, "delete deployment web --cascade=orphan", "deleted").await?;
+    expect(&kubectl, "delete deployment web", "deleted").await?;
     ensure!(kubectl.run(words("get configmap greeting")).await.is_err(), "still there");
     expect(&kubectl, "get --raw /readyz", "ok").await?;
     server.stop().await

@@ -2,9 +2,13 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tokio::process::Command;
+
+/// No command of a test takes longer, on the slowest machine.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A kubectl bound to one kubeconfig, with caches of its own.
 #[derive(Debug)]
@@ -59,7 +63,8 @@ impl Kubectl {
         let mut stdin = child.stdin.take().context("a pipe to kubectl")?;
         stdin.write_all(input.as_bytes()).await?;
         drop(stdin);
-        let output = child.wait_with_output().await?;
+        let ended = tokio::time::timeout(LIMIT, child.wait_with_output()).await;
+        let output = ended.with_context(|| format!("{shown}: still running after {LIMIT:?}"))??;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let (out, err) = (text(&output.stdout), text(&output.stderr));
         ensure!(output.status.success(), "{shown}: {}\n{out}{err}", output.status);
