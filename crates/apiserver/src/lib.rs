@@ -1,6 +1,7 @@
 //! The API server: request chain, registry, watch cache, discovery, OpenAPI.
 
 pub mod admission;
+mod authorize;
 mod bootstrap;
 mod cache;
 mod chain;

@@ -2,7 +2,6 @@
 
 use crate::admission::Admission;
 use crate::bootstrap;
-use crate::chain::authorize::Masters;
 use crate::chain::{Chain, ChainConfig, RequestMetrics};
 use crate::discovery::{CHECKS, Discovery, built_in};
 use crate::openapi::OpenApi;
@@ -69,7 +68,6 @@ impl ApiServer {
             readiness,
             metrics,
             request_metrics,
-            Box::new(Masters),
             config.chain,
         );
         Ok(Self { chain: Arc::new(chain), stopping, started, shutdown })

@@ -128,6 +128,8 @@ impl Cache {
                 return Err(error);
             }
         }
+        // Followers of an earlier fill start over.
+        self.shared.tick.send_modify(|end| *end += 1);
         Ok(())
     }
 

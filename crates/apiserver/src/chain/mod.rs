@@ -4,8 +4,8 @@
 
 mod access_log;
 pub mod authenticate;
-pub mod authorize;
 mod health;
+mod impersonate;
 mod in_flight;
 mod metrics;
 mod nonresource;
@@ -13,6 +13,7 @@ mod openapi;
 
 pub use metrics::RequestMetrics;
 
+use crate::authorize::Attributes;
 use crate::context::Context;
 use crate::discovery::Discovery;
 use crate::negotiate::{Offers, accept};
@@ -20,7 +21,6 @@ use crate::openapi::OpenApi;
 use crate::reply::{self, Reply};
 use crate::rest::Rest;
 use crate::serve::{Connection, RequestBody, ResponseBody, Service};
-use authorize::{Attributes, Authorizer};
 use base::metrics::Metrics;
 use base::readiness::Readiness;
 use futures_util::FutureExt;
@@ -61,7 +61,6 @@ pub struct Chain {
     pub readiness: Readiness,
     pub metrics: Metrics,
     pub request_metrics: RequestMetrics,
-    pub authorizer: Box<dyn Authorizer>,
     config: ChainConfig,
     in_flight: InFlight,
 }
@@ -93,7 +92,6 @@ impl Chain {
         readiness: Readiness,
         metrics: Metrics,
         request_metrics: RequestMetrics,
-        authorizer: Box<dyn Authorizer>,
         config: ChainConfig,
     ) -> Self {
         let in_flight = InFlight::new(config.max_requests_in_flight, config.max_mutating_in_flight);
@@ -104,14 +102,13 @@ impl Chain {
             readiness,
             metrics,
             request_metrics,
-            authorizer,
             config,
             in_flight,
         }
     }
 
     async fn guarded(&self, context: &mut Context, body: RequestBody, connection: &Connection) -> Reply {
-        match self.enter(context, connection) {
+        match self.enter(context, connection).await {
             Ok(_permit) if context.is_long_running() => self.route(context, body).await,
             Ok(_permit) => {
                 match tokio::time::timeout(self.config.request_timeout, self.route(context, body)).await {
@@ -127,14 +124,18 @@ impl Chain {
     }
 
     /// The doors: who is it, may they, is there room.
-    fn enter(&self, context: &mut Context, connection: &Connection) -> Result<in_flight::Permit, Status> {
+    async fn enter(
+        &self,
+        context: &mut Context,
+        connection: &Connection,
+    ) -> Result<in_flight::Permit, Status> {
+        let authorization = &self.rest.registry.authorization;
         context.user = authenticate::authenticate(connection, self.config.anonymous)?;
-        authenticate::impersonate(context, &*self.authorizer)?;
-        let permit = self.in_flight.enter(context)?;
-        let attributes = Attributes::of(context);
-        if let Some(reason) = self.authorizer.refuses(&context.user, &attributes) {
-            return Err(attributes.forbidden(&context.user, &reason));
+        if let Some(user) = impersonate::impersonate(context, authorization).await? {
+            context.user = Arc::new(user);
         }
+        let permit = self.in_flight.enter(context)?;
+        authorization.check(&context.user, &Attributes::of(context)).await?;
         Ok(permit)
     }
 

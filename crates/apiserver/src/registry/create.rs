@@ -5,6 +5,7 @@ use super::metadata::{
 };
 use super::{Registry, Served, WriteContext, Written, metadata, store_error};
 use crate::admission::{Attributes, Operation};
+use crate::authorize::escalation;
 use crate::cache::Entry;
 use machinery::status::{Details, Result, Status};
 use machinery::{Value, meta};
@@ -47,7 +48,7 @@ impl Registry {
                 served.track(Some(&before), object, context);
             }
         }
-        Ok(())
+        escalation::check(&self.authorization, served, context, "", object, None).await
     }
 
     /// The part of a create that an apply or an update of a missing object shares.

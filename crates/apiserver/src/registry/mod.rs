@@ -14,6 +14,7 @@ pub mod update;
 pub mod watch;
 
 use crate::admission::Admission;
+use crate::authorize::{Authorization, Rbac};
 use crate::cache::{Cache, Entry, Layout, canonical::Prefix};
 use crate::user::UserInfo;
 use api::kind::{Kind, Scope};
@@ -60,6 +61,7 @@ pub struct Registry {
     served: HashMap<&'static str, HashMap<(&'static str, &'static str), Arc<Served>>>,
     pub store: Arc<dyn Store>,
     pub admission: Admission,
+    pub authorization: Arc<Authorization>,
     leases: leases::Leases,
 }
 
@@ -245,7 +247,16 @@ impl Registry {
             };
             served.entry(kind.group).or_default().insert((kind.version, kind.resource), Arc::new(row));
         }
-        Self { served, store, admission, leases: leases::Leases::default() }
+        let rbac = {
+            use api::kinds::{cluster_role, cluster_role_binding, role, role_binding};
+            let kinds = [&cluster_role::KIND, &cluster_role_binding::KIND, &role::KIND, &role_binding::KIND];
+            kinds.map(|kind| {
+                let storage = storages.entry((kind.group, kind.resource));
+                storage.or_insert_with(|| Arc::new(Storage::new(kind, store.clone()))).clone()
+            })
+        };
+        let authorization = Arc::new(Authorization::new(Arc::new(Rbac::new(rbac))));
+        Self { served, store, admission, authorization, leases: leases::Leases::default() }
     }
 
     pub fn served(&self, group: &str, version: &str, resource: &str) -> Option<&Arc<Served>> {

@@ -3,6 +3,7 @@
 use super::update::{Change, Door};
 use super::{Registry, Served, WriteContext, Written};
 use crate::admission::{Attributes, Operation};
+use crate::authorize::escalation;
 use crate::options::{FieldValidation, WriteOptions};
 use machinery::codec;
 use machinery::field::{FieldError, Path};
@@ -136,6 +137,7 @@ impl Registry {
                 super::metadata::ensure_namespace(&mut new, served, context.namespace)?;
                 let attributes = Attributes::new(served, context, Operation::Create).named(name);
                 self.admission.mutate(self, &attributes, Some(&mut new), None).await?;
+                escalation::check(&self.authorization, served, context, name, &new, None).await?;
                 Ok((self.insert(served, new, context).await?, true))
             }
             outcome => outcome.map(|written| (written, false)),

@@ -5,6 +5,7 @@ use super::metadata::{
 };
 use super::{MODIFIED, Registry, Served, WriteContext, Written, store_error};
 use crate::admission::{Attributes, Operation};
+use crate::authorize::escalation;
 use crate::cache::Entry;
 use api::kind::{Kind, Scope};
 use machinery::apply;
@@ -120,6 +121,7 @@ impl Registry {
                 served.track(Some(&before), &mut new, context);
             }
         }
+        escalation::check(&self.authorization, served, context, name, &new, Some(&old)).await?;
         check_revision(served, name, &new, entry.revision)?;
 
         meta::metadata_mut(&mut new).insert("resourceVersion".to_owned(), entry.revision.to_string().into());

@@ -1,0 +1,209 @@
+//! May they do it. One file per authorizer; the first that has an opinion decides, and nobody having one means no.
+
+pub mod escalation;
+mod feed;
+mod policy;
+mod rbac;
+pub mod rules;
+
+pub use rbac::Rbac;
+
+use crate::context::Context;
+use crate::user::UserInfo;
+use futures_util::future::BoxFuture;
+use machinery::status::{Result, Status, qualified};
+use rules::Rule;
+use std::sync::Arc;
+
+/// The group whose members may do everything; the way out when the policy itself is broken.
+pub const MASTERS: &str = "system:masters";
+
+/// Paths that everybody may read, whatever the policy says: probes must not depend on it.
+const PUBLIC: [&str; 5] = ["/healthz", "/livez", "/readyz", "/version", "/version/"];
+
+/// What somebody wants to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attributes<'a> {
+    pub verb: &'a str,
+    pub is_resource: bool,
+    pub group: &'a str,
+    pub version: &'a str,
+    pub resource: &'a str,
+    pub subresource: &'a str,
+    pub namespace: &'a str,
+    pub name: &'a str,
+    /// Of requests that are not about a resource.
+    pub path: &'a str,
+}
+
+impl<'a> Attributes<'a> {
+    pub fn of(context: &'a Context) -> Self {
+        let info = &context.info;
+        Self {
+            verb: info.verb,
+            is_resource: info.is_resource,
+            group: &info.group,
+            version: &info.version,
+            resource: &info.resource,
+            subresource: &info.subresource,
+            namespace: &info.namespace,
+            name: &info.name,
+            path: &context.path,
+        }
+    }
+
+    /// 403 in Kubernetes' words.
+    pub fn forbidden(&self, user: &UserInfo, reason: &str) -> Status {
+        let who = &user.name;
+        if !self.is_resource {
+            let mut why = format!("forbidden: User {who:?} cannot {} path {:?}", self.verb, self.path);
+            if !reason.is_empty() {
+                why.push_str(&format!(": {reason}"));
+            }
+            let mut status = Status::forbidden("", "", "", "");
+            status.message = why;
+            return status;
+        }
+        let resource = if self.subresource.is_empty() {
+            self.resource.to_owned()
+        } else {
+            format!("{}/{}", self.resource, self.subresource)
+        };
+        let mut why =
+            format!("User {who:?} cannot {} resource {resource:?} in API group {:?}", self.verb, self.group);
+        if self.namespace.is_empty() {
+            why.push_str(" at the cluster scope");
+        } else {
+            why.push_str(&format!(" in the namespace {:?}", self.namespace));
+        }
+        if !reason.is_empty() {
+            why.push_str(&format!(": {reason}"));
+        }
+        let mut status = Status::forbidden(self.group, self.resource, self.name, &why);
+        let what = qualified(self.group, self.resource);
+        status.message = if self.name.is_empty() {
+            format!("{what} is forbidden: {why}")
+        } else {
+            format!("{what} {:?} is forbidden: {why}", self.name)
+        };
+        status
+    }
+}
+
+/// What an authorizer says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    Allowed(Arc<str>),
+    /// Others may know better; the reason counts if nobody does.
+    NoOpinion(String),
+}
+
+/// The rules that apply to somebody, and what stood in the way of finding all of them.
+#[derive(Debug, Default)]
+pub struct Found {
+    pub rules: Vec<Rule>,
+    pub errors: Vec<String>,
+}
+
+/// Decides who may do what. An error means that it cannot tell: the request fails.
+pub trait Authorizer: Send + Sync {
+    fn authorize<'a>(
+        &'a self,
+        user: &'a UserInfo,
+        attributes: &'a Attributes<'a>,
+    ) -> BoxFuture<'a, Result<Decision>>;
+
+    /// What the user may do in a namespace, as far as rules can say it.
+    fn rules<'a>(&'a self, user: &'a UserInfo, namespace: &'a str) -> BoxFuture<'a, Result<Found>>;
+}
+
+/// The chain of authorizers. Members of `system:masters` never reach it.
+pub struct Authorization {
+    chain: Vec<Arc<dyn Authorizer>>,
+    pub rbac: Arc<Rbac>,
+}
+
+impl Authorization {
+    pub fn new(rbac: Arc<Rbac>) -> Self {
+        Self { chain: vec![rbac.clone()], rbac }
+    }
+
+    /// The decision; never [`Decision::NoOpinion`] without everybody having been asked.
+    pub async fn decide(&self, user: &UserInfo, attributes: &Attributes<'_>) -> Result<Decision> {
+        let public = !attributes.is_resource && attributes.verb == "get" && PUBLIC.contains(&attributes.path);
+        if public || user.is_in(MASTERS) {
+            return Ok(Decision::Allowed(Arc::default()));
+        }
+        let mut reasons: Vec<String> = Vec::new();
+        for authorizer in &self.chain {
+            match authorizer.authorize(user, attributes).await? {
+                Decision::NoOpinion(reason) if reason.is_empty() => {}
+                Decision::NoOpinion(reason) => reasons.push(reason),
+                allowed @ Decision::Allowed(_) => return Ok(allowed),
+            }
+        }
+        Ok(Decision::NoOpinion(reasons.join("\n")))
+    }
+
+    /// 403 unless the user may.
+    pub async fn check(&self, user: &UserInfo, attributes: &Attributes<'_>) -> Result<()> {
+        if user.is_in(MASTERS) {
+            return Ok(());
+        }
+        match self.decide(user, attributes).await? {
+            Decision::Allowed(_) => Ok(()),
+            Decision::NoOpinion(reason) => Err(attributes.forbidden(user, &reason)),
+        }
+    }
+
+    pub async fn allows(&self, user: &UserInfo, attributes: &Attributes<'_>) -> Result<bool> {
+        Ok(matches!(self.decide(user, attributes).await?, Decision::Allowed(_)))
+    }
+
+    /// What the user may do in a namespace, by every authorizer.
+    pub async fn rules(&self, user: &UserInfo, namespace: &str) -> Result<Found> {
+        let mut found = Found::default();
+        for authorizer in &self.chain {
+            let more = authorizer.rules(user, namespace).await?;
+            found.rules.extend(more.rules);
+            found.errors.extend(more.errors);
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_are_worded_as_in_kubernetes() {
+        let alice = UserInfo { name: "alice".to_owned(), ..UserInfo::default() };
+        let pods = Attributes { verb: "list", is_resource: true, resource: "pods", ..Attributes::default() };
+        for (attributes, reason, want) in [
+            (
+                pods,
+                "",
+                r#"pods is forbidden: User "alice" cannot list resource "pods" in API group "" at the cluster scope"#,
+            ),
+            (
+                Attributes { verb: "get", namespace: "n", name: "x", subresource: "log", ..pods },
+                "",
+                r#"pods "x" is forbidden: User "alice" cannot get resource "pods/log" in API group "" in the namespace "n""#,
+            ),
+            (
+                Attributes { group: "apps", resource: "deployments", namespace: "n", ..pods },
+                "RBAC: gone",
+                r#"deployments.apps is forbidden: User "alice" cannot list resource "deployments" in API group "apps" in the namespace "n": RBAC: gone"#,
+            ),
+            (
+                Attributes { verb: "get", path: "/metrics", ..Attributes::default() },
+                "",
+                r#"forbidden: User "alice" cannot get path "/metrics""#,
+            ),
+        ] {
+            let status = attributes.forbidden(&alice, reason);
+            assert_eq!((status.code, status.message.as_str()), (403, want));
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! RBAC rules: what one allows, what a set of them covers, and how Kubernetes writes them in messages.
+
+use super::Attributes;
+use serde::{Deserialize, Deserializer};
+use std::collections::BTreeMap;
+
+/// One rule of a role.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Rule {
+    #[serde(deserialize_with = "nullable")]
+    pub verbs: Vec<String>,
+    #[serde(deserialize_with = "nullable")]
+    pub api_groups: Vec<String>,
+    #[serde(deserialize_with = "nullable")]
+    pub resources: Vec<String>,
+    #[serde(deserialize_with = "nullable")]
+    pub resource_names: Vec<String>,
+    #[serde(rename = "nonResourceURLs", deserialize_with = "nullable")]
+    pub non_resource_urls: Vec<String>,
+}
+
+/// `null` is an empty list.
+pub(super) fn nullable<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    Option::<Vec<T>>::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
+fn has(list: &[String], wanted: &str) -> bool {
+    list.iter().any(|one| one == wanted)
+}
+
+fn has_or_star(list: &[String], wanted: &str) -> bool {
+    list.iter().any(|one| one == "*" || one == wanted)
+}
+
+/// Everything, for everybody who may do everything.
+pub fn full_authority() -> [Rule; 2] {
+    let star = || vec!["*".to_owned()];
+    [
+        Rule { verbs: star(), api_groups: star(), resources: star(), ..Rule::default() },
+        Rule { verbs: star(), non_resource_urls: star(), ..Rule::default() },
+    ]
+}
+
+impl Rule {
+    pub fn allows(&self, wanted: &Attributes<'_>) -> bool {
+        if !has_or_star(&self.verbs, wanted.verb) {
+            return false;
+        }
+        if !wanted.is_resource {
+            return self.non_resource_urls.iter().any(|url| url_covers(url, wanted.path));
+        }
+        has_or_star(&self.api_groups, wanted.group)
+            && self.resources.iter().any(|resource| resource_allows(resource, wanted))
+            && (self.resource_names.is_empty() || has(&self.resource_names, wanted.name))
+    }
+
+    /// Whether everything a rule of single values allows is allowed by this one, too.
+    fn covers(&self, part: &Rule) -> bool {
+        let one = |list: &[String], wanted: &[String]| wanted.iter().all(|w| has_or_star(list, w));
+        let resource = |wanted: &String| {
+            has_or_star(&self.resources, wanted)
+                || wanted
+                    .split_once('/')
+                    .is_some_and(|(_, subresource)| has(&self.resources, &format!("*/{subresource}")))
+        };
+        let named = self.resource_names.is_empty()
+            || !part.resource_names.is_empty()
+                && part.resource_names.iter().all(|name| has(&self.resource_names, name));
+        one(&self.verbs, &part.verbs)
+            && one(&self.api_groups, &part.api_groups)
+            && part.resources.iter().all(resource)
+            && named
+            && part
+                .non_resource_urls
+                .iter()
+                .all(|url| self.non_resource_urls.iter().any(|own| url_covers(own, url)))
+    }
+
+    /// Rules with at most one of everything that allow the same together.
+    fn parts(&self) -> Vec<Rule> {
+        let single = |value: &String| vec![value.clone()];
+        let mut parts = Vec::new();
+        for group in &self.api_groups {
+            for resource in &self.resources {
+                for verb in &self.verbs {
+                    let part = Rule {
+                        verbs: single(verb),
+                        api_groups: single(group),
+                        resources: single(resource),
+                        ..Rule::default()
+                    };
+                    if self.resource_names.is_empty() {
+                        parts.push(part);
+                    } else {
+                        let named = |name: &String| Rule { resource_names: single(name), ..part.clone() };
+                        parts.extend(self.resource_names.iter().map(named));
+                    }
+                }
+            }
+        }
+        for url in &self.non_resource_urls {
+            for verb in &self.verbs {
+                parts.push(Rule { verbs: single(verb), non_resource_urls: single(url), ..Rule::default() });
+            }
+        }
+        parts
+    }
+
+    /// `{APIGroups:[""], Resources:["pods"], Verbs:["get" "list"]}`.
+    fn compact(&self) -> String {
+        let fields = [
+            ("APIGroups", &self.api_groups),
+            ("Resources", &self.resources),
+            ("NonResourceURLs", &self.non_resource_urls),
+            ("ResourceNames", &self.resource_names),
+            ("Verbs", &self.verbs),
+        ];
+        let shown: Vec<String> = fields
+            .into_iter()
+            .filter(|(_, values)| !values.is_empty())
+            .map(|(name, values)| format!("{name}:{}", quoted(values)))
+            .collect();
+        format!("{{{}}}", shown.join(", "))
+    }
+}
+
+fn resource_allows(resource: &str, wanted: &Attributes<'_>) -> bool {
+    if resource == "*" {
+        return true;
+    }
+    match resource.split_once('/') {
+        None => wanted.subresource.is_empty() && resource == wanted.resource,
+        Some((parent, subresource)) => {
+            !wanted.subresource.is_empty()
+                && subresource == wanted.subresource
+                && (parent == "*" || parent == wanted.resource)
+        }
+    }
+}
+
+/// A pattern that ends with a star covers every path that begins as it does.
+fn url_covers(pattern: &str, path: &str) -> bool {
+    pattern == path || pattern.ends_with('*') && path.starts_with(pattern.trim_end_matches('*'))
+}
+
+/// `["a" "b"]`, the way Kubernetes prints lists of strings.
+pub fn quoted(values: &[String]) -> String {
+    let values: Vec<String> = values.iter().map(|value| format!("{value:?}")).collect();
+    format!("[{}]", values.join(" "))
+}
+
+/// What of `wanted` the rules of `own` do not allow: sorted lines in Kubernetes' notation, none if it is covered.
+pub fn missing(own: &[Rule], wanted: &[Rule]) -> Vec<String> {
+    let uncovered =
+        wanted.iter().flat_map(Rule::parts).filter(|part| !own.iter().any(|rule| rule.covers(part)));
+    // Parts that differ in their verb only are shown as one.
+    let mut merged: BTreeMap<(Vec<String>, Vec<String>, Vec<String>), Rule> = BTreeMap::new();
+    let mut lines = Vec::new();
+    for part in uncovered {
+        if !part.non_resource_urls.is_empty() {
+            lines.push(part.compact());
+            continue;
+        }
+        let key = (part.api_groups.clone(), part.resources.clone(), part.resource_names.clone());
+        match merged.get_mut(&key) {
+            Some(rule) => rule.verbs.extend(part.verbs),
+            None => drop(merged.insert(key, part)),
+        }
+    }
+    lines.extend(merged.values().map(Rule::compact));
+    lines.sort_unstable();
+    lines.dedup();
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(json: &str) -> Rule {
+        serde_json::from_str(json).unwrap()
+    }
+
+    fn wants<'a>(verb: &'a str, group: &'a str, resource: &'a str, name: &'a str) -> Attributes<'a> {
+        let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+        Attributes { verb, is_resource: true, group, resource, subresource, name, ..Attributes::default() }
+    }
+
+    #[test]
+    fn what_a_rule_allows() {
+        let pods = r#"{"verbs":["get"],"apiGroups":[""],"resources":["pods"]}"#;
+        let log = r#"{"verbs":["get"],"apiGroups":[""],"resources":["pods/log"]}"#;
+        let scale = r#"{"verbs":["*"],"apiGroups":["*"],"resources":["*/scale"]}"#;
+        let named = r#"{"verbs":["get"],"apiGroups":[""],"resources":["pods"],"resourceNames":["a"]}"#;
+        let all = r#"{"verbs":["*"],"apiGroups":["*"],"resources":["*"]}"#;
+        for (json, attributes, want) in [
+            (pods, wants("get", "", "pods", "x"), true),
+            (pods, wants("list", "", "pods", ""), false),
+            (pods, wants("get", "apps", "pods", "x"), false),
+            (pods, wants("get", "", "pods/log", "x"), false),
+            (log, wants("get", "", "pods/log", "x"), true),
+            (log, wants("get", "", "pods", "x"), false),
+            (scale, wants("update", "apps", "deployments/scale", "x"), true),
+            (scale, wants("update", "apps", "deployments", "x"), false),
+            (named, wants("get", "", "pods", "a"), true),
+            (named, wants("get", "", "pods", "b"), false),
+            (all, wants("impersonate", "x", "y/z", ""), true),
+            (all, Attributes { verb: "get", path: "/x", ..Attributes::default() }, false),
+        ] {
+            assert_eq!(rule(json).allows(&attributes), want, "{json} {attributes:?}");
+        }
+    }
+
+    #[test]
+    fn paths() {
+        for (urls, path, want) in [
+            (r#"["/healthz"]"#, "/healthz", true),
+            (r#"["/healthz"]"#, "/healthz/etcd", false),
+            (r#"["/healthz/*"]"#, "/healthz/etcd", true),
+            (r#"["/healthz/*"]"#, "/healthz", false),
+            (r#"["*"]"#, "/anything", true),
+            (r#"null"#, "/anything", false),
+        ] {
+            let rule = rule(&format!(r#"{{"verbs":["get"],"nonResourceURLs":{urls}}}"#));
+            let attributes = Attributes { verb: "get", path, ..Attributes::default() };
+            assert_eq!(rule.allows(&attributes), want, "{urls} {path}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing() {
+        let own = [
+            rule(r#"{"verbs":["get"],"apiGroups":[""],"resources":["configmaps"]}"#),
+            rule(r#"{"verbs":["*"],"apiGroups":["apps"],"resources":["*/scale"]}"#),
+            rule(r#"{"verbs":["get"],"apiGroups":[""],"resources":["secrets"],"resourceNames":["a"]}"#),
+            rule(r#"{"verbs":["get"],"nonResourceURLs":["/logs/*"]}"#),
+        ];
+        for (json, want) in [
+            (r#"{"verbs":["get"],"apiGroups":[""],"resources":["configmaps"],"resourceNames":["x"]}"#, ""),
+            (
+                r#"{"verbs":["get","list","watch"],"apiGroups":[""],"resources":["configmaps"]}"#,
+                r#"{APIGroups:[""], Resources:["configmaps"], Verbs:["list" "watch"]}"#,
+            ),
+            (r#"{"verbs":["patch"],"apiGroups":["apps"],"resources":["deployments/scale"]}"#, ""),
+            (
+                r#"{"verbs":["get"],"apiGroups":[""],"resources":["secrets"]}"#,
+                r#"{APIGroups:[""], Resources:["secrets"], Verbs:["get"]}"#,
+            ),
+            (
+                r#"{"verbs":["get"],"apiGroups":[""],"resources":["secrets"],"resourceNames":["a","b"]}"#,
+                r#"{APIGroups:[""], Resources:["secrets"], ResourceNames:["b"], Verbs:["get"]}"#,
+            ),
+            (r#"{"verbs":["get"],"nonResourceURLs":["/logs/x"]}"#, ""),
+            (r#"{"verbs":["get"],"nonResourceURLs":["/x"]}"#, r#"{NonResourceURLs:["/x"], Verbs:["get"]}"#),
+        ] {
+            assert_eq!(missing(&own, &[rule(json)]).join("\n"), want, "{json}");
+        }
+        assert!(missing(&full_authority(), &full_authority()).is_empty());
+    }
+}
