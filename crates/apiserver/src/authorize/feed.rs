@@ -40,12 +40,11 @@ impl Feed {
     pub fn take(&mut self) -> News {
         self.ticks.borrow_and_update();
         let cache = &self.storage.cache;
-        if let Some(cursor) = &mut self.cursor {
-            if let Progress::Events(events) = cache.advance(cursor) {
-                return News::Changes(
-                    events.iter().map(|event| (event.entry.clone(), event.deleted)).collect(),
-                );
-            }
+        if let Some(cursor) = &mut self.cursor
+            && let Progress::Events(events) = cache.advance(cursor)
+        {
+            let changes = events.iter().map(|event| (event.entry.clone(), event.deleted));
+            return News::Changes(changes.collect());
         }
         let (view, cursor) = cache.list_and_watch(&cache.root, |_| true);
         self.cursor = Some(cursor);

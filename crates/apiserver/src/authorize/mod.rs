@@ -6,7 +6,7 @@ mod policy;
 mod rbac;
 pub mod rules;
 
-pub use rbac::Rbac;
+pub use rbac::{Rbac, aggregate};
 
 use crate::context::Context;
 use crate::user::UserInfo;
@@ -103,6 +103,8 @@ pub enum Decision {
 pub struct Found {
     pub rules: Vec<Rule>,
     pub errors: Vec<String>,
+    /// There are permissions that no rule tells.
+    pub incomplete: bool,
 }
 
 /// Decides who may do what. An error means that it cannot tell: the request fails.
@@ -167,6 +169,7 @@ impl Authorization {
             let more = authorizer.rules(user, namespace).await?;
             found.rules.extend(more.rules);
             found.errors.extend(more.errors);
+            found.incomplete |= more.incomplete;
         }
         Ok(found)
     }

@@ -159,14 +159,14 @@ pub fn missing(own: &[Rule], wanted: &[Rule]) -> Vec<String> {
     let uncovered =
         wanted.iter().flat_map(Rule::parts).filter(|part| !own.iter().any(|rule| rule.covers(part)));
     // Parts that differ in their verb only are shown as one.
-    let mut merged: BTreeMap<(Vec<String>, Vec<String>, Vec<String>), Rule> = BTreeMap::new();
+    let mut merged: BTreeMap<[Vec<String>; 3], Rule> = BTreeMap::new();
     let mut lines = Vec::new();
     for part in uncovered {
         if !part.non_resource_urls.is_empty() {
             lines.push(part.compact());
             continue;
         }
-        let key = (part.api_groups.clone(), part.resources.clone(), part.resource_names.clone());
+        let key = [part.api_groups.clone(), part.resources.clone(), part.resource_names.clone()];
         match merged.get_mut(&key) {
             Some(rule) => rule.verbs.extend(part.verbs),
             None => drop(merged.insert(key, part)),

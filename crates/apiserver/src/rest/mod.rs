@@ -4,6 +4,7 @@
 
 mod delete;
 mod read;
+mod reviews;
 mod subresource;
 mod watch;
 mod write;
@@ -53,6 +54,9 @@ pub fn method_not_allowed() -> Status {
 impl Rest {
     /// Answers a request about a resource. The accepted encoding is returned for errors, too.
     pub async fn handle(&self, context: &Context, body: RequestBody) -> (Result<Reply>, Option<Accepted>) {
+        if let Some(review) = reviews::Review::find(context) {
+            return self.review(review, context, body).await;
+        }
         let route = match self.route(context) {
             Ok(route) => route,
             Err(status) => return (Err(status), None),

@@ -1,0 +1,213 @@
+//! SubjectAccessReview, its local and its own-person form: may they do that?
+
+use crate::authorize::{Attributes, Decision};
+use crate::context::Context;
+use crate::rest::Rest;
+use crate::user::UserInfo;
+use machinery::field::{ErrorList, FieldError, Path};
+use machinery::selector::{field::FieldSelector, label::LabelSelector};
+use machinery::status::{Result, Status};
+use machinery::{Value, meta, names};
+use serde_json::json;
+
+/// May anybody do something?
+pub async fn anybody(rest: &Rest, review: Value) -> Result<Value> {
+    let spec = &review["spec"];
+    let mut errors = validate_attributes(spec, true);
+    errors.extend(validate_metadata(&review, &[], "must be empty"));
+    refuse(&errors)?;
+    let user = subject(spec);
+    answer(rest, &user, review).await
+}
+
+/// May anybody do something in this namespace?
+pub async fn local(rest: &Rest, context: &Context, review: Value) -> Result<Value> {
+    let spec = &review["spec"];
+    let mut errors = validate_attributes(spec, true);
+    errors.extend(validate_metadata(&review, &["namespace"], "must be empty except for namespace"));
+    let wanted = spec["resourceAttributes"]["namespace"].as_str().unwrap_or("");
+    if !spec["resourceAttributes"].is_null() && wanted != context.info.namespace {
+        let path = Path::new("spec.resourceAttributes.namespace");
+        errors.push(FieldError::invalid_str(&path, wanted, "must match metadata.namespace"));
+    }
+    let other = &spec["nonResourceAttributes"];
+    if !other.is_null() {
+        let path = Path::new("spec.nonResourceAttributes");
+        errors.push(FieldError::invalid(&path, other, "disallowed on this kind of request"));
+    }
+    refuse(&errors)?;
+    let user = subject(spec);
+    answer(rest, &user, review).await
+}
+
+/// May I do something?
+pub async fn own(rest: &Rest, context: &Context, review: Value) -> Result<Value> {
+    let mut errors = validate_attributes(&review["spec"], false);
+    errors.extend(validate_metadata(&review, &[], "must be empty"));
+    refuse(&errors)?;
+    answer(rest, &context.user, review).await
+}
+
+async fn answer(rest: &Rest, user: &UserInfo, mut review: Value) -> Result<Value> {
+    let spec = &review["spec"];
+    let attributes = attributes(spec);
+    let mut status = json!({"allowed": false});
+    let mut problems = Vec::new();
+    match rest.registry.authorization.decide(user, &attributes).await {
+        Ok(decision) => {
+            let (allowed, reason) = match &decision {
+                Decision::Allowed(reason) => (true, &**reason),
+                Decision::NoOpinion(reason) => (false, reason.as_str()),
+            };
+            status["allowed"] = allowed.into();
+            if !reason.is_empty() {
+                status["reason"] = reason.into();
+            }
+        }
+        Err(error) => problems.push(error.message),
+    }
+    problems.extend(unreadable_selectors(&spec["resourceAttributes"]));
+    if !problems.is_empty() {
+        status["evaluationError"] = problems.join("; ").into();
+    }
+    review["status"] = status;
+    Ok(review)
+}
+
+fn subject(spec: &Value) -> UserInfo {
+    let text = |field: &str| spec[field].as_str().unwrap_or("").to_owned();
+    let list = |value: &Value| {
+        let values = value.as_array().into_iter().flatten();
+        values.filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let extra = spec["extra"].as_object().into_iter().flatten();
+    UserInfo {
+        name: text("user"),
+        uid: text("uid"),
+        groups: list(&spec["groups"]),
+        extra: extra.map(|(key, values)| (key.clone(), list(values))).collect(),
+    }
+}
+
+fn attributes(spec: &Value) -> Attributes<'_> {
+    let resource = &spec["resourceAttributes"];
+    if resource.is_null() {
+        let other = &spec["nonResourceAttributes"];
+        let text = |field: &str| other[field].as_str().unwrap_or("");
+        return Attributes { verb: text("verb"), path: text("path"), ..Attributes::default() };
+    }
+    let text = |field: &str| resource[field].as_str().unwrap_or("");
+    Attributes {
+        verb: text("verb"),
+        is_resource: true,
+        group: text("group"),
+        version: if text("version").is_empty() { "*" } else { text("version") },
+        resource: text("resource"),
+        subresource: text("subresource"),
+        namespace: text("namespace"),
+        name: text("name"),
+        path: "",
+    }
+}
+
+/// Refusals name no kind: Kubernetes leaves it out here.
+fn refuse(errors: &ErrorList) -> Result<()> {
+    if errors.is_empty() { Ok(()) } else { Err(Status::invalid("authorization.k8s.io", "", "", errors)) }
+}
+
+fn validate_attributes(spec: &Value, with_subject: bool) -> ErrorList {
+    let path = Path::new("spec");
+    let (resource, other) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
+    let mut errors = ErrorList::new();
+    if !resource.is_null() && !other.is_null() {
+        let path = path.child("nonResourceAttributes");
+        let why = "cannot be specified in combination with resourceAttributes";
+        errors.push(FieldError::invalid(&path, other, why));
+    }
+    if resource.is_null() && other.is_null() {
+        let path = path.child("resourceAttributes");
+        let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+        errors.push(FieldError::invalid(&path, other, why));
+    }
+    let user = spec["user"].as_str().unwrap_or("");
+    let groups = spec["groups"].as_array().is_some_and(|groups| !groups.is_empty());
+    if with_subject && user.is_empty() && !groups {
+        let why = "at least one of user or group must be specified";
+        errors.push(FieldError::invalid_str(&path.child("user"), user, why));
+    }
+    let path = Path::new("spec.resourceAttributes");
+    for field in ["fieldSelector", "labelSelector"] {
+        if !resource[field].is_null() {
+            let path = path.child(field);
+            errors.extend(validate_selector(&resource[field], field == "labelSelector", &path));
+        }
+    }
+    errors
+}
+
+fn validate_selector(selector: &Value, labels: bool, path: &Path<'_>) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let raw = selector["rawSelector"].as_str().unwrap_or("");
+    let requirements = selector["requirements"].as_array().map_or(&[][..], Vec::as_slice);
+    if !raw.is_empty() && !requirements.is_empty() {
+        let why = "may not specified at the same time as requirements";
+        errors.push(FieldError::invalid_str(&path.child("rawSelector"), raw, why));
+    }
+    if raw.is_empty() && requirements.is_empty() {
+        let why = format!("when {path} is specified, requirements or rawSelector is required");
+        errors.push(FieldError::required(&path.child("requirements"), why));
+    }
+    let list = path.child("requirements");
+    for (index, requirement) in requirements.iter().enumerate() {
+        let path = list.index(index);
+        let key = requirement["key"].as_str().unwrap_or("");
+        if !labels && key.is_empty() {
+            errors.push(FieldError::required(&path.child("key"), "must be specified"));
+        }
+        let values = requirement["values"].as_array().map_or(&[][..], Vec::as_slice);
+        match requirement["operator"].as_str().unwrap_or("") {
+            "In" | "NotIn" if values.is_empty() => {
+                let why = "must be specified when `operator` is 'In' or 'NotIn'";
+                errors.push(FieldError::required(&path.child("values"), why));
+            }
+            "Exists" | "DoesNotExist" if !values.is_empty() => {
+                let why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+                errors.push(FieldError::forbidden(&path.child("values"), why));
+            }
+            _ => {}
+        }
+        if labels {
+            errors.extend(names::validate_label_name(key, &path.child("key")));
+            let path = path.child("values");
+            for (index, value) in values.iter().enumerate() {
+                let value = value.as_str().unwrap_or("");
+                for why in names::label_value(value) {
+                    errors.push(FieldError::invalid_str(&path.index(index), value, why));
+                }
+            }
+        }
+    }
+    errors
+}
+
+/// Metadata may hold nothing but the fields of `allowed`, and what the server put there.
+fn validate_metadata(review: &Value, allowed: &[&str], why: &str) -> Option<FieldError> {
+    let metadata = meta::metadata(review)?;
+    let odd = |field: &String| field != "managedFields" && !allowed.contains(&field.as_str());
+    metadata.keys().any(odd).then(|| FieldError::invalid(&Path::new("metadata"), &review["metadata"], why))
+}
+
+/// What is said of selectors that cannot be understood: they are left out of the question.
+fn unreadable_selectors(resource: &Value) -> Vec<String> {
+    let raw = |field: &str| resource[field]["rawSelector"].as_str().unwrap_or("");
+    let fields = raw("fieldSelector");
+    let labels = raw("labelSelector");
+    let mut problems = Vec::new();
+    if FieldSelector::parse(fields).is_err() {
+        problems.push("spec.resourceAttributes.fieldSelector ignored due to parse error".to_owned());
+    }
+    if LabelSelector::parse(labels).is_err() {
+        problems.push("spec.resourceAttributes.labelSelector ignored due to parse error".to_owned());
+    }
+    problems
+}

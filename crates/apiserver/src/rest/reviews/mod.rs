@@ -1,0 +1,147 @@
+//! Reviews: resources that answer a question and store nothing. One file per kind of question, one row here.
+
+mod access;
+mod rules;
+mod subject;
+
+use super::{Rest, method_not_allowed};
+use crate::context::Context;
+use crate::decode::{self, Expected};
+use crate::negotiate::{Accepted, Offers, accept, content_type};
+use crate::options::{WriteKind, WriteOptions};
+use crate::registry::metadata;
+use crate::reply::{self, Reply};
+use crate::serve::RequestBody;
+use api::kind::Scope;
+use api::resources::Resource;
+use futures_util::future::BoxFuture;
+use http::Method;
+use machinery::status::{Result, Status};
+use machinery::{Value, apply, meta};
+
+/// Answers a review: takes the decoded request, returns it with the answer.
+type Answer = for<'a> fn(&'a Rest, &'a Context, Value) -> BoxFuture<'a, Result<Value>>;
+
+/// Group, plural, and what answers it.
+const REVIEWS: [(&str, &str, Answer); 5] = [
+    ("authentication.k8s.io", "selfsubjectreviews", |_, context, _| Box::pin(subject::own(context))),
+    ("authorization.k8s.io", "localsubjectaccessreviews", |rest, context, review| {
+        Box::pin(access::local(rest, context, review))
+    }),
+    ("authorization.k8s.io", "selfsubjectaccessreviews", |rest, context, review| {
+        Box::pin(access::own(rest, context, review))
+    }),
+    ("authorization.k8s.io", "selfsubjectrulesreviews", |rest, context, review| {
+        Box::pin(rules::own(rest, context, review))
+    }),
+    ("authorization.k8s.io", "subjectaccessreviews", |rest, _, review| {
+        Box::pin(access::anybody(rest, review))
+    }),
+];
+
+/// A question that can be asked.
+#[derive(Clone, Copy)]
+pub struct Review {
+    resource: &'static Resource,
+    answer: Answer,
+}
+
+impl Review {
+    pub fn find(context: &Context) -> Option<Self> {
+        let info = &context.info;
+        let (_, _, answer) =
+            REVIEWS.iter().find(|(group, resource, _)| *group == info.group && *resource == info.resource)?;
+        let resource = api::resources::RESOURCES.iter().find(|row| {
+            (row.group, row.version, row.resource) == (&*info.group, &*info.version, &*info.resource)
+        })?;
+        Some(Self { resource, answer: *answer })
+    }
+
+    fn check_route(self, context: &Context) -> Result<()> {
+        let info = &context.info;
+        let namespaced = self.resource.scope == Scope::Namespaced;
+        if !info.name.is_empty() || info.in_namespace != namespaced {
+            return Err(Status::no_such_path());
+        }
+        if context.method == Method::POST { Ok(()) } else { Err(method_not_allowed()) }
+    }
+
+    fn expected(self) -> Result<Expected<'static>> {
+        let Resource { group, version, kind, .. } = *self.resource;
+        let schema = api::schema::schema().kind(group, version, kind);
+        let schema = schema.ok_or_else(|| Status::internal(format!("no schema for {kind}")))?;
+        Ok(Expected { group, version, kind, schema, default: |_| {} })
+    }
+}
+
+impl Rest {
+    /// Answers a review.
+    pub(super) async fn review(
+        &self,
+        review: Review,
+        context: &Context,
+        body: RequestBody,
+    ) -> (Result<Reply>, Option<Accepted>) {
+        if let Err(status) = review.check_route(context) {
+            return (Err(status), None);
+        }
+        let offers = Offers { cbor: self.limits.cbor, forms: true, streams: false };
+        match accept(&context.headers, context.query.get("pretty"), offers) {
+            Err(status) => (Err(status), None),
+            Ok(accepted) => {
+                let accepted = Accepted { form: None, ..accepted };
+                (self.answer(review, context, &accepted, body).await, Some(accepted))
+            }
+        }
+    }
+
+    async fn answer(
+        &self,
+        review: Review,
+        context: &Context,
+        accepted: &Accepted,
+        body: RequestBody,
+    ) -> Result<Reply> {
+        let encoding = content_type(&context.headers, self.limits.cbor)?;
+        let bytes = self.read_body(body).await?;
+        let options = WriteOptions::read(&context.query, WriteKind::Create)?;
+        let expected = review.expected()?;
+        let mut object =
+            decode::object(&bytes, encoding, expected, options.field_validation, &context.warnings)?;
+        if review.resource.scope == Scope::Namespaced {
+            ensure_namespace(&mut object, &context.info.namespace)?;
+        }
+        track(&mut object, expected, "", &context.manager(&options.field_manager));
+        let answer = (review.answer)(self, context, object).await?;
+        reply::value(201, &answer, accepted, context)
+    }
+}
+
+/// Puts the request's namespace into the object, or refuses one that differs.
+pub(super) fn ensure_namespace(object: &mut Value, namespace: &str) -> Result<()> {
+    match meta::namespace(object) {
+        "" => drop(meta::metadata_mut(object).insert("namespace".to_owned(), namespace.into())),
+        given if given == namespace => {}
+        _ => {
+            return Err(Status::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// managedFields of an object that is not stored.
+pub(super) fn track(object: &mut Value, expected: Expected<'_>, subresource: &str, manager: &str) {
+    let context = apply::Context {
+        schema: Some(expected.schema),
+        api_version: &machinery::gvk::api_version(expected.group, expected.version),
+        kind: expected.kind,
+        subresource,
+        reset: &apply::Reset::Nothing,
+        manager,
+        now: &metadata::now(),
+        converter: None,
+    };
+    apply::update(None, object, &context);
+}
