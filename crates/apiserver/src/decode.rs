@@ -78,10 +78,10 @@ fn parse(body: &[u8], encoding: Encoding, expected: &Expected<'_>) -> Result<(Va
     let (mut value, mut problems) = match encoding {
         Encoding::Json => {
             let typed = codec::json::decode_typed(body, expected.schema);
-            if let Ok(decoded) = typed {
-                if is_expected(&decoded.value, expected) {
-                    return Ok((decoded.value, decoded.strict));
-                }
+            if let Ok(decoded) = typed
+                && is_expected(&decoded.value, expected)
+            {
+                return Ok((decoded.value, decoded.strict));
             }
             // Something is wrong: a body of another kind is reported before a field of the wrong type.
             let plain = codec::json::decode(body)

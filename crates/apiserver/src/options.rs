@@ -174,14 +174,14 @@ impl DeleteOptions {
             }
         };
         let path = Path::new("propagationPolicy");
-        if let Some(policy) = &propagation {
-            if options.orphan_dependents.is_some() {
-                errors.push(FieldError::invalid_str(
-                    &path,
-                    policy,
-                    "orphanDependents and deletionPropagation cannot be both set",
-                ));
-            }
+        if let Some(policy) = &propagation
+            && options.orphan_dependents.is_some()
+        {
+            errors.push(FieldError::invalid_str(
+                &path,
+                policy,
+                "orphanDependents and deletionPropagation cannot be both set",
+            ));
         }
         options.propagation = match propagation.as_deref() {
             None => None,

@@ -63,12 +63,12 @@ impl RequestInfo {
                 verb => verb,
             };
             // A selector that names one object is as good as the name, for authorization.
-            if matches!(info.verb, "list" | "watch" | "deletecollection") && info.subresource.is_empty() {
-                if let Some(name) = query.text("fieldSelector").strip_prefix("metadata.name=") {
-                    if !name.contains([',', '=', '!']) {
-                        info.name = name.trim_start_matches('=').to_owned();
-                    }
-                }
+            if matches!(info.verb, "list" | "watch" | "deletecollection")
+                && info.subresource.is_empty()
+                && let Some(name) = query.text("fieldSelector").strip_prefix("metadata.name=")
+                && !name.contains([',', '=', '!'])
+            {
+                info.name = name.trim_start_matches('=').to_owned();
             }
         }
         info
@@ -79,14 +79,14 @@ impl RequestInfo {
             self.watch_prefix = true;
             rest = &rest[1..];
         }
-        if let ["namespaces", namespace, resource, below @ ..] = rest {
-            if !NAMESPACE_SUBRESOURCES.contains(resource) {
-                self.in_namespace = true;
-                self.namespace = decode(namespace);
-                self.resource = (*resource).to_owned();
-                self.read_name(below);
-                return;
-            }
+        if let ["namespaces", namespace, resource, below @ ..] = rest
+            && !NAMESPACE_SUBRESOURCES.contains(resource)
+        {
+            self.in_namespace = true;
+            self.namespace = decode(namespace);
+            self.resource = (*resource).to_owned();
+            self.read_name(below);
+            return;
         }
         if let [resource, below @ ..] = rest {
             self.resource = (*resource).to_owned();

@@ -44,10 +44,8 @@ impl Selection {
 
     /// A selector that names one object or namespace narrows the keys to look at.
     pub fn narrow(&self, scope: String, all_namespaces: bool) -> String {
-        if all_namespaces {
-            if let Some(namespace) = self.fields.requires("metadata.namespace") {
-                return format!("{scope}{namespace}/");
-            }
+        if all_namespaces && let Some(namespace) = self.fields.requires("metadata.namespace") {
+            return format!("{scope}{namespace}/");
         }
         scope
     }

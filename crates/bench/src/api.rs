@@ -62,12 +62,11 @@ async fn wait_ready(ferry: &Ferry) -> Result<Duration> {
     let target = Target::new(&ferry.access()?)?;
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
-        if let Ok(mut connection) = target.connect().await {
-            if let Ok((status, _)) = connection.request(Method::GET, "/readyz", &[], Bytes::new()).await {
-                if status.is_success() {
-                    return Ok(ferry.started.elapsed());
-                }
-            }
+        if let Ok(mut connection) = target.connect().await
+            && let Ok((status, _)) = connection.request(Method::GET, "/readyz", &[], Bytes::new()).await
+            && status.is_success()
+        {
+            return Ok(ferry.started.elapsed());
         }
         ensure!(Instant::now() < deadline, "ferry was not ready within 30 s");
         tokio::time::sleep(Duration::from_millis(2)).await;

@@ -72,11 +72,11 @@ pub async fn run(
                 let now = Instant::now();
                 pending.extend_from_slice(&data);
                 while let Some(end) = memchr::memchr(b'\n', &pending) {
-                    if let Some(n) = number(&pending[..end]) {
-                        if let Some(at) = sent.get(n).and_then(|slot| slot.get()) {
-                            latencies.push(now.duration_since(*at));
-                            seen.fetch_add(1, Ordering::Relaxed);
-                        }
+                    if let Some(n) = number(&pending[..end])
+                        && let Some(at) = sent.get(n).and_then(|slot| slot.get())
+                    {
+                        latencies.push(now.duration_since(*at));
+                        seen.fetch_add(1, Ordering::Relaxed);
                     }
                     pending.drain(..=end);
                 }

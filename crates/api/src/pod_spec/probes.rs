@@ -75,10 +75,8 @@ fn validate_handler(handler: &Value, grace: Option<i64>, path: &Path<'_>, errors
         }
         found = true;
         match name {
-            "exec" => {
-                if action.items("command").is_empty() {
-                    errors.push(FieldError::required(&path.child("command"), ""));
-                }
+            "exec" if action.items("command").is_empty() => {
+                errors.push(FieldError::required(&path.child("command"), ""));
             }
             "httpGet" => validate_http_get(action, &path, errors),
             "tcpSocket" => validate_port(action.field("port"), &path.child("port"), errors),

@@ -84,7 +84,6 @@ impl Service for Chain {
 }
 
 impl Chain {
-    #[expect(clippy::too_many_arguments, reason = "the parts of the chain, put together once")]
     pub fn new(
         rest: Rest,
         discovery: Discovery,

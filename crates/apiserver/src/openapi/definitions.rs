@@ -34,8 +34,10 @@ const REQUIRED_OTHERWISE: &[(&str, &[&str])] = &[
 const ATOMIC_BYTES: (&str, &str) =
     ("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIServiceSpec", "caBundle");
 
-/// Types of which one field says which of the others is set: discriminator, then field and its value.
-const UNIONS: &[(&str, &str, &[(&str, &str)])] = &[
+/// A type of which one field says which of the others is set: its name, the discriminator, fields and their values.
+type Union = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
+
+const UNIONS: &[Union] = &[
     ("io.k8s.api.core.v1.AppArmorProfile", "type", &[("localhostProfile", "LocalhostProfile")]),
     ("io.k8s.api.core.v1.PodSchedulingGroup", "", &[("podGroupName", "PodGroupName")]),
     ("io.k8s.api.core.v1.SeccompProfile", "type", &[("localhostProfile", "LocalhostProfile")]),

@@ -42,11 +42,11 @@ impl Registry {
         let name = meta::name(object).to_owned();
         let attributes = Attributes::new(served, context, Operation::Create).named(&name);
         self.admission.mutate(self, &attributes, Some(object), None).await?;
-        if let Some(before) = before {
-            if before != *object {
-                // What admission changed belongs to the same writer.
-                served.track(Some(&before), object, context);
-            }
+        if let Some(before) = before
+            && before != *object
+        {
+            // What admission changed belongs to the same writer.
+            served.track(Some(&before), object, context);
         }
         escalation::check(&self.authorization, served, context, "", object, None).await
     }

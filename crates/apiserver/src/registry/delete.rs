@@ -67,10 +67,11 @@ impl Registry {
         let attributes = Attributes::new(served, context, Operation::Delete).named(name);
         self.admission.validate(self, &attributes, None, Some(&served.present(old.clone()))).await?;
 
-        if let Some(warning) = kind.orphan_warning {
-            if options.propagation.is_none() && options.orphan_dependents.is_none() {
-                context.warnings.add(warning);
-            }
+        if let Some(warning) = kind.orphan_warning
+            && options.propagation.is_none()
+            && options.orphan_dependents.is_none()
+        {
+            context.warnings.add(warning);
         }
         let mut new = old.clone();
         let grace = grace(&mut new, (kind.graceful)(&old, options.grace_period_seconds), options);
@@ -162,21 +163,21 @@ fn check_preconditions(served: &Served, name: &str, options: &DeleteOptions, old
     // Here, and only here, the message names the kind instead of the resource.
     let kind = served.storage.kind;
     let conflict = |why: String| Err(Status::conflict(kind.group, kind.kind, name, why));
-    if let Some(uid) = &options.uid {
-        if uid != meta::uid(old) {
-            return conflict(format!(
-                "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been deleted and then recreated",
-                meta::uid(old)
-            ));
-        }
+    if let Some(uid) = &options.uid
+        && uid != meta::uid(old)
+    {
+        return conflict(format!(
+            "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been deleted and then recreated",
+            meta::uid(old)
+        ));
     }
-    if let Some(version) = &options.resource_version {
-        if version != meta::resource_version(old) {
-            return conflict(format!(
-                "the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record ({}). The object might have been modified",
-                meta::resource_version(old)
-            ));
-        }
+    if let Some(version) = &options.resource_version
+        && version != meta::resource_version(old)
+    {
+        return conflict(format!(
+            "the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record ({}). The object might have been modified",
+            meta::resource_version(old)
+        ));
     }
     Ok(())
 }

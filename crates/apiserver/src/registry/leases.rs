@@ -15,10 +15,11 @@ impl Leases {
     /// A lease that lasts at least `seconds`.
     pub async fn lease(&self, store: &dyn Store, seconds: u64) -> Result<LeaseId, StoreError> {
         let mut current = self.current.lock().await;
-        if let Some((ttl, lease, since)) = *current {
-            if ttl == seconds && since.elapsed() < SHARE {
-                return Ok(lease);
-            }
+        if let Some((ttl, lease, since)) = *current
+            && ttl == seconds
+            && since.elapsed() < SHARE
+        {
+            return Ok(lease);
         }
         let lease = store.grant_lease(Duration::from_secs(seconds) + SHARE).await?;
         *current = Some((seconds, lease, Instant::now()));

@@ -52,6 +52,7 @@ pub struct View {
 
 impl Registry {
     /// Applies a patch; the flag says that the object was created by it.
+    #[expect(clippy::too_many_arguments, reason = "what a patch request consists of")]
     pub async fn patch(
         &self,
         served: &Served,
