@@ -9,22 +9,11 @@ const NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", 
 
 /// Creates what is missing; what is there stays as it is.
 pub async fn run(registry: &Registry) -> Result<()> {
-    let user = UserInfo {
-        name: "system:apiserver".to_owned(),
-        groups: vec!["system:masters".to_owned(), "system:authenticated".to_owned()],
-        ..UserInfo::default()
-    };
+    let user = UserInfo::server();
     let warnings = Warnings::default();
     let namespaces = registry.builtin("", "v1", "namespaces")?;
     for name in NAMESPACES {
-        let context = WriteContext {
-            user: &user,
-            manager: "ferry".to_owned(),
-            dry_run: false,
-            subresource: "",
-            namespace: "",
-            warnings: &warnings,
-        };
+        let context = WriteContext::server(&user, &warnings, "");
         let mut object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
         (namespaces.kind.default)(&mut object);
         match registry.create(namespaces, object, &context).await {

@@ -24,5 +24,6 @@ mod server;
 mod user;
 
 pub use chain::ChainConfig;
+pub use registry::allocate::ServiceConfig;
 pub use rest::Limits;
 pub use server::{ApiServer, BuildError, Config};

@@ -6,6 +6,7 @@ use crate::chain::{Chain, ChainConfig, RequestMetrics};
 use crate::discovery::{CHECKS, Discovery, built_in};
 use crate::openapi::OpenApi;
 use crate::registry::Registry;
+use crate::registry::allocate::{ServiceConfig, Services};
 use crate::rest::{Limits, Rest};
 use base::clock::Clock;
 use base::metrics::{Metrics, MetricsError};
@@ -22,6 +23,7 @@ pub struct Config {
     pub limits: Limits,
     /// `host:port` by which clients reach this server; discovery tells it.
     pub advertise: String,
+    pub services: ServiceConfig,
 }
 
 impl Default for Config {
@@ -31,6 +33,7 @@ impl Default for Config {
             // As large as Kubernetes allows.
             limits: Limits { max_body_bytes: 3 * 1024 * 1024, cbor: false },
             advertise: String::new(),
+            services: ServiceConfig::default(),
         }
     }
 }
@@ -57,7 +60,7 @@ impl ApiServer {
         let request_metrics = RequestMetrics::new(&metrics)?;
         let readiness = Readiness::new();
         let (started, shutdown) = register_checks(&readiness, &store);
-        let registry = Arc::new(Registry::new(store, Admission::default()));
+        let registry = Arc::new(Registry::new(store, Admission::default(), Services::new(config.services)));
         let (stopping, stop) = watch::channel(false);
         let rest = Rest { registry, limits: config.limits, stopping: stop };
         let discovery = Discovery::new(built_in(api::resources::RESOURCES), config.advertise);

@@ -31,6 +31,15 @@ impl UserInfo {
         user
     }
 
+    /// This server itself.
+    pub fn server() -> Self {
+        Self {
+            name: "system:apiserver".to_owned(),
+            groups: vec!["system:masters".to_owned(), "system:authenticated".to_owned()],
+            ..Self::default()
+        }
+    }
+
     pub fn is_in(&self, group: &str) -> bool {
         self.groups.iter().any(|g| g == group)
     }

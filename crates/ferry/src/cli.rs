@@ -7,7 +7,7 @@ use std::time::Duration;
 use base::logging::Format;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::flags::{parse_cidrs, parse_duration, parse_listen};
+use crate::flags::{parse_cidrs, parse_duration, parse_listen, parse_ports};
 
 /// Kubernetes in one binary.
 ///
@@ -114,6 +114,10 @@ pub struct ServeArgs {
     /// Address ranges of services; the first address of the first range is the API server's.
     #[arg(long, value_name = "CIDR[,CIDR]", default_value = "10.0.0.0/16", value_parser = parse_cidrs, help_heading = "API server")]
     pub service_cluster_ip_range: crate::flags::Cidrs,
+
+    /// Ports that services of type NodePort get.
+    #[arg(long, value_name = "PORT-PORT", default_value = "30000-32767", value_parser = parse_ports, help_heading = "API server")]
+    pub service_node_port_range: (u16, u16),
 
     /// Reading requests served at once; more are told to come back.
     #[arg(long, value_name = "N", default_value_t = 400, help_heading = "API server")]

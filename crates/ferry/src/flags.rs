@@ -8,6 +8,11 @@ use std::time::Duration;
 pub struct Cidrs(pub Vec<(IpAddr, u8)>);
 
 impl Cidrs {
+    /// As they are written.
+    pub fn texts(&self) -> Vec<String> {
+        self.0.iter().map(|(base, length)| format!("{base}/{length}")).collect()
+    }
+
     /// The first usable address of the first range.
     pub fn first_address(&self) -> IpAddr {
         match self.0.first() {
@@ -43,6 +48,14 @@ fn parse_cidr(text: &str) -> Result<(IpAddr, u8), String> {
         _ => return Err(bad()),
     };
     Ok((base, length))
+}
+
+/// `30000-32767`.
+pub fn parse_ports(text: &str) -> Result<(u16, u16), String> {
+    let bad = || format!("{text:?} is not a range of ports such as 30000-32767");
+    let (first, last) = text.split_once('-').ok_or_else(bad)?;
+    let range: (u16, u16) = (first.parse().map_err(|_| bad())?, last.parse().map_err(|_| bad())?);
+    if range.0 == 0 || range.0 > range.1 { Err(bad()) } else { Ok(range) }
 }
 
 /// `address:port`, `:port` for all addresses, `[v6]:port`.

@@ -23,7 +23,7 @@ pub async fn run(arguments: ServeArgs, role: Role) -> Result<ExitCode> {
     let tasks = TaskGroup::new();
     stop_on_signal(&tasks)?;
     base::limits::raise_open_files();
-    let config = configure(arguments);
+    let config = configure(arguments)?;
     if role == Role::Up {
         println!(
             "Starting the control plane in {}: certificates, store, API server ...",
@@ -52,7 +52,7 @@ pub async fn run(arguments: ServeArgs, role: Role) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn configure(arguments: ServeArgs) -> Config {
+fn configure(arguments: ServeArgs) -> Result<Config> {
     let mut config = Config::new(arguments.data_dir.data_dir);
     config.listen = arguments.listen;
     config.store = match arguments.store {
@@ -69,12 +69,16 @@ fn configure(arguments: ServeArgs) -> Config {
         front_proxy_ca: arguments.requestheader_client_ca_file,
     };
     config.service_ip = arguments.service_cluster_ip_range.first_address();
+    let ranges = arguments.service_cluster_ip_range.texts();
+    config.api.services.set_cidrs(ranges.iter().map(String::as_str)).context("--service-cluster-ip-range")?;
+    (config.api.services.node_ports.first, config.api.services.node_ports.last) =
+        arguments.service_node_port_range;
     config.serving.drain_grace = arguments.shutdown_grace;
     config.api.chain.max_requests_in_flight = arguments.max_requests_inflight;
     config.api.chain.max_mutating_in_flight = arguments.max_mutating_requests_inflight;
     config.api.chain.request_timeout = arguments.request_timeout;
     config.api.chain.anonymous = arguments.anonymous_auth;
-    config
+    Ok(config)
 }
 
 /// The first SIGTERM or SIGINT begins the drain, the second ends the process.

@@ -231,15 +231,20 @@ impl Cause {
 
 /// One error as it is; several as `[a, b]`, each once.
 fn aggregate(errors: &[FieldError]) -> String {
-    let mut texts: Vec<String> = Vec::with_capacity(errors.len());
-    for error in errors {
-        let text = error.to_string();
-        if !texts.contains(&text) {
-            texts.push(text);
+    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    aggregate_texts(&texts)
+}
+
+/// The same for texts that belong to no field.
+pub fn aggregate_texts(texts: &[String]) -> String {
+    let mut once: Vec<&str> = Vec::with_capacity(texts.len());
+    for text in texts {
+        if !once.contains(&text.as_str()) {
+            once.push(text);
         }
     }
-    match texts.as_slice() {
-        [one] => one.clone(),
+    match once.as_slice() {
+        [one] => (*one).to_owned(),
         many => format!("[{}]", many.join(", ")),
     }
 }

@@ -1,11 +1,29 @@
 //! Admission: what may still change or stop a write after authorization. One file per plugin, one row here.
 
+mod default_class;
+mod default_ingress_class;
+mod default_storage_class;
+mod default_toleration_seconds;
+mod limit_ranger;
 mod namespace_lifecycle;
+mod persistent_volume_claim_resize;
+mod pod_security;
+mod pod_topology_labels;
+mod priority;
+mod reading;
+mod resource_quota;
+mod runtime_class;
+mod secret_references;
+mod service_account;
+mod storage_object_in_use_protection;
+mod taint_nodes_by_condition;
 
 use crate::registry::{Registry, Served, WriteContext};
 use futures_util::future::BoxFuture;
 use machinery::Value;
-use machinery::status::Result;
+use machinery::meta;
+use machinery::status::{Result, Status};
+use std::fmt;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
@@ -20,7 +38,7 @@ pub struct Attributes<'a> {
     pub served: &'a Served,
     pub context: &'a WriteContext<'a>,
     pub operation: Operation,
-    /// Empty for a create whose name is still to be generated.
+    /// As messages name the object: while its name is still to be generated, what it will begin with.
     pub name: &'a str,
 }
 
@@ -34,6 +52,33 @@ impl<'a> Attributes<'a> {
         self.name = name;
         self
     }
+
+    /// Whether the write goes to this resource itself.
+    pub fn is(&self, group: &str, resource: &str) -> bool {
+        self.is_subresource(group, resource, "")
+    }
+
+    pub fn is_subresource(&self, group: &str, resource: &str, subresource: &str) -> bool {
+        let kind = self.served.kind;
+        kind.resource == resource && kind.group == group && self.context.subresource == subresource
+    }
+
+    pub fn subresource(&self) -> &'a str {
+        self.context.subresource
+    }
+
+    /// The refusal of a plugin.
+    pub fn forbidden(&self, why: impl fmt::Display) -> Status {
+        Status::forbidden(self.served.kind.group, self.served.kind.resource, self.name, why)
+    }
+}
+
+/// What messages call an object that may not have its name yet.
+pub fn shown_name(object: &Value) -> &str {
+    [meta::name(object), meta::text(object, "generateName")]
+        .into_iter()
+        .find(|name| !name.is_empty())
+        .unwrap_or("Unknown")
 }
 
 /// One admission plugin. Both steps may read the cluster through the registry.
@@ -42,11 +87,6 @@ pub trait Plugin: Send + Sync {
 
     /// Whether the plugin has anything to say about this write; the cheap test comes first.
     fn handles(&self, attributes: &Attributes<'_>) -> bool;
-
-    /// Whether `mutate` may change the object.
-    fn mutates(&self) -> bool {
-        false
-    }
 
     fn mutate<'a>(
         &'a self,
@@ -70,28 +110,36 @@ pub trait Plugin: Send + Sync {
 }
 
 /// The built-in chain, in order.
-static PLUGINS: &[&dyn Plugin] = &[&namespace_lifecycle::NamespaceLifecycle];
+static PLUGINS: &[&dyn Plugin] = &[
+    &namespace_lifecycle::NamespaceLifecycle,
+    &limit_ranger::LimitRanger,
+    &service_account::ServiceAccount,
+    &taint_nodes_by_condition::TaintNodesByCondition,
+    &pod_security::PodSecurity,
+    &priority::Priority,
+    &default_toleration_seconds::DefaultTolerationSeconds,
+    &default_storage_class::DefaultStorageClass,
+    &storage_object_in_use_protection::StorageObjectInUseProtection,
+    &persistent_volume_claim_resize::PersistentVolumeClaimResize,
+    &runtime_class::RuntimeClass,
+    &default_ingress_class::DefaultIngressClass,
+    &pod_topology_labels::PodTopologyLabels,
+    &resource_quota::ResourceQuota,
+];
 
 /// The plugins that are switched on.
 pub struct Admission {
     plugins: Vec<&'static dyn Plugin>,
-    mutates: bool,
+    quota_turns: resource_quota::Turns,
 }
 
 impl Default for Admission {
     fn default() -> Self {
-        let plugins = PLUGINS.to_vec();
-        let mutates = plugins.iter().any(|plugin| plugin.mutates());
-        Self { plugins, mutates }
+        Self { plugins: PLUGINS.to_vec(), quota_turns: resource_quota::Turns::default() }
     }
 }
 
 impl Admission {
-    /// Whether any plugin may change objects: if not, nobody needs to compare before and after.
-    pub fn mutates(&self) -> bool {
-        self.mutates
-    }
-
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.plugins.iter().map(|plugin| plugin.name())
     }

@@ -4,7 +4,7 @@ use super::metadata::{
     ensure_namespace, fill_system_fields, generate_name, refuse, validate_new, wipe_system_fields,
 };
 use super::{Registry, Served, WriteContext, Written, metadata, store_error};
-use crate::admission::{Attributes, Operation};
+use crate::admission::{Attributes, Operation, shown_name};
 use crate::authorize::escalation;
 use crate::cache::Entry;
 use machinery::status::{Details, Result, Status};
@@ -27,28 +27,24 @@ impl Registry {
         ensure_namespace(&mut object, served, context.namespace)?;
         metadata::dedup_owner_references(&mut object, context);
         served.track(None, &mut object, context);
-        self.admit_create(served, &mut object, context).await?;
+        self.admit_create(served, "", &mut object, context).await?;
         metadata::dedup_owner_references(&mut object, context);
         self.insert(served, object, context).await
     }
 
-    async fn admit_create(
+    /// `subject` is the name in the request's path, if it has one.
+    pub(super) async fn admit_create(
         &self,
         served: &Served,
+        subject: &str,
         object: &mut Value,
         context: &WriteContext<'_>,
     ) -> Result<()> {
-        let before = self.admission.mutates().then(|| object.clone());
-        let name = meta::name(object).to_owned();
+        // Nobody owns what admission adds: managedFields are not computed again.
+        let name = shown_name(object).to_owned();
         let attributes = Attributes::new(served, context, Operation::Create).named(&name);
         self.admission.mutate(self, &attributes, Some(object), None).await?;
-        if let Some(before) = before
-            && before != *object
-        {
-            // What admission changed belongs to the same writer.
-            served.track(Some(&before), object, context);
-        }
-        escalation::check(&self.authorization, served, context, "", object, None).await
+        escalation::check(&self.authorization, served, context, subject, object, None).await
     }
 
     /// The part of a create that an apply or an update of a missing object shares.
@@ -81,6 +77,18 @@ impl Registry {
     }
 
     async fn insert_once(
+        &self,
+        served: &Served,
+        mut object: Value,
+        context: &WriteContext<'_>,
+    ) -> Result<Written> {
+        let reservation = self.reserve(served, &mut object, None, context).await?;
+        let outcome = self.insert_reserved(served, object, context).await;
+        self.settle(reservation, outcome.is_ok()).await;
+        outcome
+    }
+
+    async fn insert_reserved(
         &self,
         served: &Served,
         mut object: Value,

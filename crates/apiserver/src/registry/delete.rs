@@ -117,6 +117,7 @@ impl Registry {
         let txn = Txn { key: entry.key.clone(), expect: Expect::Revision(entry.revision), op: Op::Delete };
         match served.storage.store.txn(txn).await.map_err(|e| store_error(&e))? {
             Outcome::Committed { revision, .. } => {
+                self.release(served, &old).await;
                 let mut last = old;
                 meta::metadata_mut(&mut last)
                     .insert("resourceVersion".to_owned(), revision.to_string().into());

@@ -3,6 +3,7 @@
 //! A [`Storage`] is where a kind lives (one per stored kind); a [`Served`] is one version of it on the wire.
 //! One file per verb.
 
+pub mod allocate;
 pub mod create;
 pub mod delete;
 pub mod leases;
@@ -62,6 +63,7 @@ pub struct Registry {
     pub store: Arc<dyn Store>,
     pub admission: Admission,
     pub authorization: Arc<Authorization>,
+    pub services: allocate::Services,
     leases: leases::Leases,
 }
 
@@ -74,6 +76,20 @@ pub struct WriteContext<'a> {
     pub subresource: &'a str,
     pub namespace: &'a str,
     pub warnings: &'a Warnings,
+}
+
+impl<'a> WriteContext<'a> {
+    /// A write of the server itself.
+    pub fn server(user: &'a UserInfo, warnings: &'a Warnings, namespace: &'a str) -> Self {
+        Self {
+            user,
+            manager: "kube-apiserver".to_owned(),
+            dry_run: false,
+            subresource: "",
+            namespace,
+            warnings,
+        }
+    }
 }
 
 /// `Warning` headers collected while a request is handled; each text once.
@@ -216,7 +232,7 @@ pub fn store_error(error: &StoreError) -> Status {
 }
 
 impl Registry {
-    pub fn new(store: Arc<dyn Store>, admission: Admission) -> Self {
+    pub fn new(store: Arc<dyn Store>, admission: Admission, services: allocate::Services) -> Self {
         let mut storages: HashMap<(&str, &str), Arc<Storage>> = HashMap::new();
         let mut served: HashMap<_, HashMap<_, _>> = HashMap::new();
         let schema = api::schema::schema();
@@ -256,7 +272,7 @@ impl Registry {
             })
         };
         let authorization = Arc::new(Authorization::new(Arc::new(Rbac::new(rbac))));
-        Self { served, store, admission, authorization, leases: leases::Leases::default() }
+        Self { served, store, admission, authorization, services, leases: leases::Leases::default() }
     }
 
     pub fn served(&self, group: &str, version: &str, resource: &str) -> Option<&Arc<Served>> {

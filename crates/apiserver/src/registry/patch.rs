@@ -2,8 +2,6 @@
 
 use super::update::{Change, Door};
 use super::{Registry, Served, WriteContext, Written};
-use crate::admission::{Attributes, Operation};
-use crate::authorize::escalation;
 use crate::options::{FieldValidation, WriteOptions};
 use machinery::codec;
 use machinery::field::{FieldError, Path};
@@ -136,9 +134,7 @@ impl Registry {
                 }
                 strict(&mut new)?;
                 super::metadata::ensure_namespace(&mut new, served, context.namespace)?;
-                let attributes = Attributes::new(served, context, Operation::Create).named(name);
-                self.admission.mutate(self, &attributes, Some(&mut new), None).await?;
-                escalation::check(&self.authorization, served, context, name, &new, None).await?;
+                self.admit_create(served, name, &mut new, context).await?;
                 Ok((self.insert(served, new, context).await?, true))
             }
             outcome => outcome.map(|written| (written, false)),

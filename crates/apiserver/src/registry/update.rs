@@ -102,7 +102,6 @@ impl Registry {
         entry: &Arc<Entry>,
         make: &mut impl FnMut(&Value) -> Result<Change>,
     ) -> Result<Attempt> {
-        let kind = served.kind;
         let old = served.present(entry.value());
         let (mut new, applied) = match make(&old)? {
             Change::Replace(new) => (new, false),
@@ -114,16 +113,27 @@ impl Registry {
             served.track(Some(&old), &mut new, context);
         }
         let attributes = Attributes::new(served, context, Operation::Update).named(name);
-        if self.admission.mutates() {
-            let before = new.clone();
-            self.admission.mutate(self, &attributes, Some(&mut new), Some(&old)).await?;
-            if before != new {
-                served.track(Some(&before), &mut new, context);
-            }
-        }
+        self.admission.mutate(self, &attributes, Some(&mut new), Some(&old)).await?;
         escalation::check(&self.authorization, served, context, name, &new, Some(&old)).await?;
         check_revision(served, name, &new, entry.revision)?;
+        let reservation = self.reserve(served, &mut new, Some(&old), context).await?;
+        let outcome = self.update_reserved(served, name, door, context, entry, Draft { new, old }).await;
+        self.settle(reservation, matches!(outcome, Ok(Attempt::Done(_)))).await;
+        outcome
+    }
 
+    /// The part of an update that needs the new object to be complete.
+    async fn update_reserved(
+        &self,
+        served: &Served,
+        name: &str,
+        door: Door,
+        context: &WriteContext<'_>,
+        entry: &Arc<Entry>,
+        Draft { mut new, old }: Draft,
+    ) -> Result<Attempt> {
+        let kind = served.kind;
+        let attributes = Attributes::new(served, context, Operation::Update).named(name);
         meta::metadata_mut(&mut new).insert("resourceVersion".to_owned(), entry.revision.to_string().into());
         ensure_namespace(&mut new, served, context.namespace)?;
         keep_generation(&mut new, &old);
@@ -210,10 +220,19 @@ impl Registry {
             }
         }
         tracing::debug!(resource = served.kind.resource, name, "gone with its last finalizer");
+        if !context.dry_run {
+            self.release(served, &shown).await;
+        }
         meta::metadata_mut(&mut shown)
             .insert("resourceVersion".to_owned(), entry.revision.to_string().into());
         Ok(Attempt::Done(Written::Value(shown)))
     }
+}
+
+/// What an object was, and what it is to become.
+struct Draft {
+    new: Value,
+    old: Value,
 }
 
 enum Attempt {

@@ -1,0 +1,81 @@
+//! DefaultTolerationSeconds: pods stay five minutes on a node that is not ready or unreachable, unless they say
+//! otherwise.
+
+use super::{Attributes, Operation, Plugin};
+use crate::registry::Registry;
+use api::value::Fields;
+use futures_util::future::BoxFuture;
+use machinery::Value;
+use machinery::status::Result;
+use serde_json::json;
+
+const TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+const SECONDS: i64 = 300;
+
+pub struct DefaultTolerationSeconds;
+
+impl Plugin for DefaultTolerationSeconds {
+    fn name(&self) -> &'static str {
+        "DefaultTolerationSeconds"
+    }
+
+    fn handles(&self, attributes: &Attributes<'_>) -> bool {
+        attributes.operation != Operation::Delete && attributes.is("", "pods")
+    }
+
+    fn mutate<'a>(
+        &'a self,
+        _registry: &'a Registry,
+        _attributes: &'a Attributes<'a>,
+        object: Option<&'a mut Value>,
+        _old: Option<&'a Value>,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            if let Some(pod) = object {
+                tolerate(pod);
+            }
+            Ok(())
+        })
+    }
+}
+
+fn tolerate(pod: &mut Value) {
+    let tolerations = pod.field("spec").items("tolerations");
+    let missing: Vec<Value> = TAINTS
+        .into_iter()
+        .filter(|taint| {
+            !tolerations.iter().any(|toleration| {
+                let (key, effect) = (toleration.text("key"), toleration.text("effect"));
+                (key.is_empty() || key == *taint) && (effect.is_empty() || effect == "NoExecute")
+            })
+        })
+        .map(|taint| {
+            json!({"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": SECONDS})
+        })
+        .collect();
+    if !missing.is_empty() {
+        let mut all = tolerations.to_vec();
+        all.extend(missing);
+        pod.child_mut("spec").set("tolerations", all);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_not_tolerated_is_added() {
+        for (tolerations, added) in [
+            (json!([]), 2),
+            (json!([{"operator": "Exists"}]), 0),
+            (json!([{"operator": "Exists", "effect": "NoSchedule"}]), 2),
+            (json!([{"key": TAINTS[0], "effect": "NoExecute", "tolerationSeconds": 1}]), 1),
+        ] {
+            let before = tolerations.as_array().map_or(0, Vec::len);
+            let mut pod = json!({"spec": {"tolerations": tolerations}});
+            tolerate(&mut pod);
+            assert_eq!(pod["spec"]["tolerations"].as_array().map(Vec::len), Some(before + added), "{pod}");
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! PodSecurity: namespaces say by label which pod security standard their pods have to meet, and whether
+//! a violation is refused or only warned of.
+
+mod baseline;
+mod checks;
+mod finding;
+mod policy;
+mod restricted;
+
+use super::{Attributes, Operation, Plugin};
+use crate::registry::Registry;
+use api::value::Fields;
+use futures_util::future::BoxFuture;
+use machinery::status::{Result, Status};
+use machinery::{Value, meta};
+use policy::{Level, LevelVersion, Policy};
+use std::collections::BTreeMap;
+
+/// At most this many pods are looked at when a namespace gets a stricter policy.
+const MAX_PODS: usize = 3000;
+
+/// Where resources keep the pod they make, if they make any.
+const TEMPLATES: [(&str, &str, &str); 8] = [
+    ("", "replicationcontrollers", "spec.template"),
+    ("", "podtemplates", "template"),
+    ("apps", "replicasets", "spec.template"),
+    ("apps", "deployments", "spec.template"),
+    ("apps", "statefulsets", "spec.template"),
+    ("apps", "daemonsets", "spec.template"),
+    ("batch", "jobs", "spec.template"),
+    ("batch", "cronjobs", "spec.jobTemplate.spec.template"),
+];
+
+pub struct PodSecurity;
+
+impl Plugin for PodSecurity {
+    fn name(&self) -> &'static str {
+        "PodSecurity"
+    }
+
+    fn handles(&self, attributes: &Attributes<'_>) -> bool {
+        if attributes.operation == Operation::Delete {
+            return false;
+        }
+        ["", "ephemeralcontainers", "resize"].iter().any(|door| attributes.is_subresource("", "pods", door))
+            || attributes.is("", "namespaces")
+            || template_path(attributes).is_some()
+    }
+
+    fn validate<'a>(
+        &'a self,
+        registry: &'a Registry,
+        attributes: &'a Attributes<'a>,
+        object: Option<&'a Value>,
+        old: Option<&'a Value>,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let Some(object) = object else { return Ok(()) };
+            if attributes.is("", "namespaces") {
+                return check_namespace(registry, attributes, object, old).await;
+            }
+            let namespaces = ("", "v1", "namespaces");
+            let namespace = attributes.context.namespace;
+            let Some(namespace) = registry.find_if(namespaces, "", namespace, policy::PREFIX).await? else {
+                return Ok(());
+            };
+            let (policy, _) = Policy::of(&namespace);
+            match template_path(attributes) {
+                Some(path) => {
+                    let template = object.at(path);
+                    if template.is_object() {
+                        warn(template, &policy, attributes);
+                    }
+                    Ok(())
+                }
+                None if old.is_some_and(|old| !is_significant(object, old)) => Ok(()),
+                None => {
+                    let findings = checks::evaluate(policy.enforce, object);
+                    if !findings.is_empty() {
+                        let why = format!(
+                            "violates PodSecurity \"{}\": {}",
+                            policy.enforce,
+                            finding::details(&findings)
+                        );
+                        return Err(attributes.forbidden(why));
+                    }
+                    warn(object, &policy, attributes);
+                    Ok(())
+                }
+            }
+        })
+    }
+}
+
+fn template_path(attributes: &Attributes<'_>) -> Option<&'static str> {
+    TEMPLATES.iter().find(|row| attributes.is(row.0, row.1)).map(|row| row.2)
+}
+
+fn warn(pod: &Value, policy: &Policy, attributes: &Attributes<'_>) {
+    let findings = checks::evaluate(policy.warn, pod);
+    if !findings.is_empty() {
+        attributes.context.warnings.add(format!(
+            "would violate PodSecurity \"{}\": {}",
+            policy.warn,
+            finding::details(&findings)
+        ));
+    }
+}
+
+/// Only other images and other containers can change what the standards look at.
+fn is_significant(new: &Value, old: &Value) -> bool {
+    let (new, old) = (new.field("spec"), old.field("spec"));
+    let differs = |a: &Value, b: &Value| a.text("image") != b.text("image");
+    for list in ["containers", "initContainers"] {
+        let (new, old) = (new.items(list), old.items(list));
+        if new.len() != old.len() || new.iter().zip(old).any(|(a, b)| differs(a, b)) {
+            return true;
+        }
+    }
+    new.items("ephemeralContainers").iter().any(|container| {
+        let same_name = |other: &&Value| other.text("name") == container.text("name");
+        old.items("ephemeralContainers").iter().find(same_name).is_none_or(|other| differs(container, other))
+    })
+}
+
+/// The labels have to be right, and a stricter policy tells which pods would not pass it.
+async fn check_namespace(
+    registry: &Registry,
+    attributes: &Attributes<'_>,
+    new: &Value,
+    old: Option<&Value>,
+) -> Result<()> {
+    let (policy, errors) = Policy::of(new);
+    let (old_policy, old_errors) = old.map(Policy::of).unwrap_or_default();
+    if !errors.is_empty() && errors != old_errors {
+        return Err(Status::invalid("", "Namespace", meta::name(new), &errors));
+    }
+    let (wanted, present) = (policy.enforce, old_policy.enforce);
+    let relaxed = wanted.version == present.version && wanted.level <= present.level;
+    if old.is_none() || wanted.level == Level::Privileged || relaxed {
+        return Ok(());
+    }
+    let pods = registry.find_all(("", "v1", "pods"), meta::name(new), "").await?;
+    for warning in warnings_about(meta::name(new), pods, wanted) {
+        attributes.context.warnings.add(warning);
+    }
+    Ok(())
+}
+
+/// Which of a namespace's pods would be refused now; equal ones are counted.
+fn warnings_about(namespace: &str, pods: Vec<Value>, wanted: LevelVersion) -> Vec<String> {
+    let total = pods.len();
+    let mut counts: BTreeMap<String, (String, usize)> = BTreeMap::new();
+    for pod in one_per_controller_first(pods).iter().take(MAX_PODS) {
+        let findings = checks::evaluate(wanted, pod);
+        if findings.is_empty() {
+            continue;
+        }
+        let name = meta::name(pod);
+        let (first, count) =
+            counts.entry(finding::reasons(&findings)).or_insert_with(|| (name.to_owned(), 0));
+        *count += 1;
+        if name < first.as_str() {
+            name.clone_into(first);
+        }
+    }
+    let mut warnings = Vec::new();
+    if total > MAX_PODS {
+        warnings.push(format!(
+            "new PodSecurity enforce level only checked against the first {MAX_PODS} of {total} existing pods"
+        ));
+    }
+    if !counts.is_empty() {
+        warnings.push(format!(
+            "existing pods in namespace {namespace:?} violate the new PodSecurity enforce level \"{wanted}\""
+        ));
+    }
+    let mut about: Vec<String> = counts
+        .into_iter()
+        .map(|(reasons, (first, count))| match count {
+            1 => format!("{first}: {reasons}"),
+            2 => format!("{first} (and 1 other pod): {reasons}"),
+            more => format!("{first} (and {} other pods): {reasons}", more - 1),
+        })
+        .collect();
+    about.sort();
+    warnings.extend(about);
+    warnings
+}
+
+/// Pods of one controller are alike: one of each comes first, the rest after them.
+fn one_per_controller_first(pods: Vec<Value>) -> Vec<Value> {
+    let mut seen = std::collections::HashSet::new();
+    let (mut first, rest): (Vec<Value>, Vec<Value>) = pods.into_iter().partition(|pod| {
+        let controller = meta::owner_references(pod).iter().find(|owner| owner.flag("controller"));
+        controller.is_none_or(|owner| seen.insert(owner.text("uid").to_owned()))
+    });
+    first.extend(rest);
+    first
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn pods_that_would_be_refused_are_counted() {
+        let pod = |name: &str, host: bool| json!({"metadata": {"name": name}, "spec": {"hostPID": host, "containers": [{"name": "c"}]}});
+        let pods = vec![pod("c", true), pod("b", true), pod("a", false)];
+        let wanted = LevelVersion::parse("baseline:latest").expect("a level and version");
+        assert_eq!(
+            warnings_about("n", pods, wanted),
+            [
+                r#"existing pods in namespace "n" violate the new PodSecurity enforce level "baseline:latest""#,
+                "b (and 1 other pod): host namespaces",
+            ]
+        );
+    }
+
+    #[test]
+    fn only_images_and_containers_matter() {
+        let pod = |image: &str| json!({"spec": {"containers": [{"name": "c", "image": image}]}});
+        assert!(!is_significant(&pod("a"), &pod("a")));
+        assert!(is_significant(&pod("a"), &pod("b")));
+        let mut more = pod("a");
+        more["spec"]["ephemeralContainers"] = json!([{"name": "e", "image": "x"}]);
+        assert!(is_significant(&more, &pod("a")));
+    }
+}

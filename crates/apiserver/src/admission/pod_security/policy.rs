@@ -1,0 +1,187 @@
+//! What a namespace's labels ask for.
+
+use machinery::field::{ErrorList, FieldError, Path};
+use machinery::{Value, meta};
+use std::fmt;
+
+pub const PREFIX: &str = "pod-security.kubernetes.io/";
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    #[default]
+    Privileged,
+    Baseline,
+    Restricted,
+}
+
+/// A minor version of the standards, or the latest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Version {
+    #[default]
+    Latest,
+    Minor(u32),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LevelVersion {
+    pub level: Level,
+    pub version: Version,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    pub enforce: LevelVersion,
+    pub audit: LevelVersion,
+    pub warn: LevelVersion,
+}
+
+impl Level {
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        match text {
+            "privileged" => Ok(Self::Privileged),
+            "baseline" => Ok(Self::Baseline),
+            "restricted" => Ok(Self::Restricted),
+            _ => Err("must be one of privileged, baseline, restricted"),
+        }
+    }
+}
+
+impl Version {
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        if text == "latest" {
+            return Ok(Self::Latest);
+        }
+        let digits = text.strip_prefix("v1.").filter(|d| d.bytes().all(|b| b.is_ascii_digit()));
+        digits
+            .filter(|digits| *digits == "0" || !digits.starts_with('0'))
+            .and_then(|digits| digits.parse().ok())
+            .map(Self::Minor)
+            .ok_or(r#"must be "latest" or "v1.x""#)
+    }
+
+    /// Whether something that came with this minor version is part of these standards.
+    pub fn includes(self, minor: u32) -> bool {
+        match self {
+            Self::Latest => true,
+            Self::Minor(own) => own >= minor,
+        }
+    }
+}
+
+impl LevelVersion {
+    #[cfg(test)]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (level, version) = text.split_once(':')?;
+        Some(Self { level: Level::parse(level).ok()?, version: Version::parse(version).ok()? })
+    }
+}
+
+impl fmt::Display for LevelVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.level {
+            Level::Privileged => "privileged:",
+            Level::Baseline => "baseline:",
+            Level::Restricted => "restricted:",
+        })?;
+        match self.version {
+            Version::Latest => f.write_str("latest"),
+            Version::Minor(minor) => write!(f, "v1.{minor}"),
+        }
+    }
+}
+
+impl Policy {
+    /// The policy of a namespace, and what is wrong with its labels. An unreadable level enforces the strictest
+    /// one, and audits and warns of nothing.
+    pub fn of(namespace: &Value) -> (Self, ErrorList) {
+        let mut errors = Vec::new();
+        let (enforce, level) = mode(namespace, "enforce", Level::Restricted, &mut errors);
+        let (audit, _) = mode(namespace, "audit", Level::Privileged, &mut errors);
+        let (mut warn, warns) = mode(namespace, "warn", Level::Privileged, &mut errors);
+        // Who enforces a level and says nothing of warnings is warned, too.
+        if warns == Label::Missing && level == Label::Valid && enforce.level > warn.level {
+            warn.level = enforce.level;
+            if label(namespace, "warn-version").is_none() {
+                warn.version = enforce.version;
+            }
+        }
+        (Self { enforce, audit, warn }, errors)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Label {
+    Missing,
+    Valid,
+    Invalid,
+}
+
+fn label<'a>(namespace: &'a Value, name: &str) -> Option<&'a str> {
+    meta::labels(namespace)?.get(&format!("{PREFIX}{name}")).and_then(Value::as_str)
+}
+
+/// One mode's level and version, and how its level was given.
+fn mode(namespace: &Value, name: &str, fallback: Level, errors: &mut ErrorList) -> (LevelVersion, Label) {
+    let metadata = Path::new("metadata");
+    let labels = metadata.child("labels");
+    let mut refuse = |name: &str, value: &str, why: &str| {
+        errors.push(FieldError::invalid_str(&labels.key(&format!("{PREFIX}{name}")), value, why));
+    };
+    let mut found = LevelVersion::default();
+    let mut given = Label::Missing;
+    if let Some(text) = label(namespace, name) {
+        given = Label::Valid;
+        found.level = Level::parse(text).unwrap_or_else(|why| {
+            refuse(name, text, why);
+            given = Label::Invalid;
+            fallback
+        });
+    }
+    let version = format!("{name}-version");
+    if let Some(text) = label(namespace, &version) {
+        found.version = Version::parse(text).unwrap_or_else(|why| {
+            refuse(&version, text, why);
+            Version::Latest
+        });
+    }
+    (found, given)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn labels_make_a_policy() {
+        for (labels, enforce, warn, errors) in [
+            (json!({}), "privileged:latest", "privileged:latest", 0),
+            (
+                json!({"enforce": "baseline", "enforce-version": "v1.20"}),
+                "baseline:v1.20",
+                "baseline:v1.20",
+                0,
+            ),
+            (json!({"enforce": "restricted", "warn": "baseline"}), "restricted:latest", "baseline:latest", 0),
+            (
+                json!({"enforce": "x", "warn": "y", "audit-version": "v1.01"}),
+                "restricted:latest",
+                "privileged:latest",
+                3,
+            ),
+        ] {
+            let labels: serde_json::Map<_, _> = labels
+                .as_object()
+                .into_iter()
+                .flatten()
+                .map(|(key, value)| (format!("{PREFIX}{key}"), value.clone()))
+                .collect();
+            let (policy, found) = Policy::of(&json!({"metadata": {"labels": labels}}));
+            assert_eq!(
+                (policy.enforce.to_string(), policy.warn.to_string()),
+                (enforce.to_owned(), warn.to_owned())
+            );
+            assert_eq!(found.len(), errors, "{found:?}");
+        }
+    }
+}

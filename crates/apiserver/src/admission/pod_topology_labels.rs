@@ -1,0 +1,51 @@
+//! PodTopologyLabels: a pod that is bound carries its node's region and zone as labels.
+
+use super::{Attributes, Operation, Plugin};
+use crate::registry::Registry;
+use api::value::Fields;
+use futures_util::future::BoxFuture;
+use machinery::status::Result;
+use machinery::{Value, meta};
+
+const COPIED: [&str; 2] = ["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];
+
+pub struct PodTopologyLabels;
+
+impl Plugin for PodTopologyLabels {
+    fn name(&self) -> &'static str {
+        "PodTopologyLabels"
+    }
+
+    fn handles(&self, attributes: &Attributes<'_>) -> bool {
+        attributes.operation == Operation::Create
+            && (attributes.is("", "pods") || attributes.is_subresource("", "pods", "binding"))
+    }
+
+    fn mutate<'a>(
+        &'a self,
+        registry: &'a Registry,
+        attributes: &'a Attributes<'a>,
+        object: Option<&'a mut Value>,
+        _old: Option<&'a Value>,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let Some(object) = object else { return Ok(()) };
+            let node = if attributes.subresource().is_empty() {
+                object.field("spec").text("nodeName")
+            } else {
+                let target = object.field("target");
+                if target.text("kind") == "Node" { target.text("name") } else { "" }
+            };
+            if node.is_empty() {
+                return Ok(());
+            }
+            let Some(node) = registry.find(("", "v1", "nodes"), "", node).await? else { return Ok(()) };
+            for key in COPIED {
+                if let Some(value) = meta::labels(&node).and_then(|labels| labels.get(key)) {
+                    object.child_mut("metadata").child_mut("labels").set(key, value.clone());
+                }
+            }
+            Ok(())
+        })
+    }
+}

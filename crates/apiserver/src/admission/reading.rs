@@ -1,0 +1,56 @@
+//! What plugins read of the cluster: objects straight from the watch caches.
+
+use crate::registry::{Registry, store_error};
+use machinery::Value;
+use machinery::status::Result;
+
+impl Registry {
+    /// An object, or `None` if there is none of that name.
+    pub(crate) async fn find(
+        &self,
+        resource: (&str, &str, &str),
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Value>> {
+        self.find_if(resource, namespace, name, "").await
+    }
+
+    /// An object if it is there and its stored JSON contains `mention`.
+    pub(crate) async fn find_if(
+        &self,
+        (group, version, resource): (&str, &str, &str),
+        namespace: &str,
+        name: &str,
+        mention: &str,
+    ) -> Result<Option<Value>> {
+        let served = self.builtin(group, version, resource)?;
+        let cache = &served.storage.cache;
+        let key = served.key(namespace, name);
+        cache.ready().await.map_err(|e| store_error(&e))?;
+        let mut entry = cache.get(&key);
+        if entry.is_none() {
+            // The cache of a remote store may lag behind: ask before saying no.
+            cache.fresh().await.map_err(|e| store_error(&e))?;
+            entry = cache.get(&key);
+        }
+        let mentions = |bytes: &[u8]| memchr::memmem::find(bytes, mention.as_bytes()).is_some();
+        Ok(entry.filter(|entry| mentions(&entry.bytes)).map(|entry| entry.value()))
+    }
+
+    /// The objects of a namespace (or of the cluster) whose stored JSON contains `mention`. Most objects can be
+    /// passed over without decoding them.
+    pub(crate) async fn find_all(
+        &self,
+        (group, version, resource): (&str, &str, &str),
+        namespace: &str,
+        mention: &str,
+    ) -> Result<Vec<Value>> {
+        let served = self.builtin(group, version, resource)?;
+        let cache = &served.storage.cache;
+        let now = cache.fresh().await.map_err(|e| store_error(&e))?;
+        let view = cache.list(&served.scope_key(namespace), None, 0, now, |entry| {
+            memchr::memmem::find(&entry.bytes, mention.as_bytes()).is_some()
+        });
+        Ok(view.entries.iter().map(|entry| entry.value()).collect())
+    }
+}

@@ -1,0 +1,101 @@
+//! Scopes: which of a namespace's objects a quota is about.
+
+use api::pod::qos;
+use api::value::{Fields, texts};
+use machinery::Value;
+
+/// Whether every scope of the quota holds for the object.
+pub fn matches(quota: &Value, (group, resource): (&str, &str), object: &Value) -> bool {
+    let spec = quota.field("spec");
+    let holds = |scope: &str, operator: &str, values: &[Value]| match (group, resource) {
+        ("", "pods") => pod_is(object, scope, operator, values),
+        ("", "persistentvolumeclaims") => claim_is(object, scope, operator, values),
+        _ => false,
+    };
+    texts(spec.items("scopes")).all(|scope| holds(scope, "Exists", &[]))
+        && spec.field("scopeSelector").items("matchExpressions").iter().all(|expression| {
+            holds(expression.text("scopeName"), expression.text("operator"), expression.items("values"))
+        })
+}
+
+/// A pod that ends by itself after some time.
+pub fn is_terminating(pod: &Value) -> bool {
+    pod.field("spec").opt_int("activeDeadlineSeconds").is_some_and(|seconds| seconds >= 0)
+}
+
+fn pod_is(pod: &Value, scope: &str, operator: &str, values: &[Value]) -> bool {
+    let spec = pod.field("spec");
+    match scope {
+        "Terminating" => is_terminating(pod),
+        "NotTerminating" => !is_terminating(pod),
+        "BestEffort" => qos::compute(spec) == "BestEffort",
+        "NotBestEffort" => qos::compute(spec) != "BestEffort",
+        "PriorityClass" => selects(&[spec.text("priorityClassName")], operator, values),
+        "CrossNamespacePodAffinity" => reaches_other_namespaces(spec),
+        _ => false,
+    }
+}
+
+fn claim_is(claim: &Value, scope: &str, operator: &str, values: &[Value]) -> bool {
+    let status = claim.field("status");
+    let classes = [
+        claim.field("spec").text("volumeAttributesClassName"),
+        status.text("currentVolumeAttributesClassName"),
+        status.field("modifyVolumeStatus").text("targetVolumeAttributesClassName"),
+    ];
+    scope == "VolumeAttributesClass" && selects(&classes, operator, values)
+}
+
+/// Whether one of the names (empty ones do not count) is what the expression asks for.
+fn selects(names: &[&str], operator: &str, values: &[Value]) -> bool {
+    let mut names = names.iter().filter(|name| !name.is_empty()).peekable();
+    let listed = |name: &&&str| texts(values).any(|value| value == **name);
+    match operator {
+        "Exists" => names.peek().is_some(),
+        "DoesNotExist" => names.peek().is_none(),
+        "In" => names.any(|name| listed(&name)),
+        "NotIn" => names.peek().is_none() || names.any(|name| !listed(&name)),
+        _ => false,
+    }
+}
+
+fn reaches_other_namespaces(spec: &Value) -> bool {
+    let reaches = |term: &Value| !term.items("namespaces").is_empty() || term.has("namespaceSelector");
+    ["podAffinity", "podAntiAffinity"].into_iter().any(|kind| {
+        let affinity = spec.field("affinity").field(kind);
+        affinity.items("requiredDuringSchedulingIgnoredDuringExecution").iter().any(reaches)
+            || affinity
+                .items("preferredDuringSchedulingIgnoredDuringExecution")
+                .iter()
+                .any(|term| reaches(term.field("podAffinityTerm")))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn scopes_select_pods() {
+        let pod =
+            json!({"spec": {"priorityClassName": "high", "activeDeadlineSeconds": 5, "containers": []}});
+        let selector = |operator: &str, values: Value| {
+            json!({"spec": {"scopeSelector": {"matchExpressions": [
+                {"scopeName": "PriorityClass", "operator": operator, "values": values},
+            ]}}})
+        };
+        for (quota, want) in [
+            (json!({"spec": {}}), true),
+            (json!({"spec": {"scopes": ["Terminating", "BestEffort"]}}), true),
+            (json!({"spec": {"scopes": ["NotTerminating"]}}), false),
+            (selector("In", json!(["high"])), true),
+            (selector("NotIn", json!(["high"])), false),
+            (selector("Exists", json!([])), true),
+            (selector("DoesNotExist", json!([])), false),
+        ] {
+            assert_eq!(matches(&quota, ("", "pods"), &pod), want, "{quota}");
+        }
+        assert!(!matches(&json!({"spec": {"scopes": ["BestEffort"]}}), ("", "services"), &json!({})));
+    }
+}
