@@ -1,6 +1,7 @@
 //! The API server: request chain, registry, watch cache, discovery, OpenAPI.
 
 pub mod admission;
+mod authenticate;
 mod authorize;
 mod bootstrap;
 mod cache;
@@ -23,6 +24,7 @@ pub mod serve;
 mod server;
 mod user;
 
+pub use authenticate::{AuthenticationConfig, JwtError, ServiceAccountConfig, TokenFileError};
 pub use chain::ChainConfig;
 pub use registry::allocate::ServiceConfig;
 pub use rest::Limits;

@@ -1,6 +1,7 @@
 //! The API server as one piece: what it is made of, how it starts, how it stops.
 
 use crate::admission::Admission;
+use crate::authenticate::{Authentication, AuthenticationConfig, JwtError, TokenFileError};
 use crate::bootstrap;
 use crate::chain::{Chain, ChainConfig, RequestMetrics};
 use crate::discovery::{CHECKS, Discovery, built_in};
@@ -10,6 +11,7 @@ use crate::registry::allocate::{ServiceConfig, Services};
 use crate::rest::{Limits, Rest};
 use base::clock::Clock;
 use base::metrics::{Metrics, MetricsError};
+use base::pki::ServiceAccountKey;
 use base::readiness::{Gate, Probes, Readiness};
 use machinery::status::Status;
 use std::sync::Arc;
@@ -19,6 +21,7 @@ use tokio::sync::watch;
 /// What can be set.
 #[derive(Clone, Debug)]
 pub struct Config {
+    pub authentication: AuthenticationConfig,
     pub chain: ChainConfig,
     pub limits: Limits,
     /// `host:port` by which clients reach this server; discovery tells it.
@@ -29,6 +32,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            authentication: AuthenticationConfig::default(),
             chain: ChainConfig::default(),
             // As large as Kubernetes allows.
             limits: Limits { max_body_bytes: 3 * 1024 * 1024, cbor: false },
@@ -42,6 +46,8 @@ impl Default for Config {
 pub enum BuildError {
     #[error("registering metrics")]
     Metrics(#[from] MetricsError),
+    #[error(transparent)]
+    TokenFile(#[from] TokenFileError),
     #[error("creating the objects a new cluster has: {0}")]
     Bootstrap(Status),
 }
@@ -62,7 +68,9 @@ impl ApiServer {
         let (started, shutdown) = register_checks(&readiness, &store);
         let registry = Arc::new(Registry::new(store, Admission::default(), Services::new(config.services)));
         let (stopping, stop) = watch::channel(false);
-        let rest = Rest { registry, limits: config.limits, stopping: stop };
+        let authentication = Authentication::new(config.authentication, Arc::clone(&registry), clock)?;
+        let authentication = Arc::new(authentication);
+        let rest = Rest { registry, authentication, limits: config.limits, stopping: stop };
         let discovery = Discovery::new(built_in(api::resources::RESOURCES), config.advertise);
         let chain = Chain::new(
             rest,
@@ -81,6 +89,12 @@ impl ApiServer {
         bootstrap::run(&self.chain.rest.registry).await.map_err(BuildError::Bootstrap)?;
         self.started.iter().for_each(Gate::open);
         Ok(())
+    }
+
+    /// Gives the key of service account tokens. Making one takes longer than starting, so it may come later:
+    /// requests that need it wait.
+    pub fn set_service_account_key(&self, key: &ServiceAccountKey) -> Result<(), JwtError> {
+        self.chain.rest.authentication.service_accounts.set_key(key)
     }
 
     /// Not ready any more; open watches end.

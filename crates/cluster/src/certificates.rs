@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use apiserver::ApiServer;
 use apiserver::serve::{ClientTrust, Tls};
 use base::addresses;
 use base::kubeconfig;
@@ -47,12 +48,19 @@ impl Certificates {
     }
 
     /// Has the key of service account tokens made in the background: it takes longer than the rest of the start.
-    pub fn prepare_service_account_key(&self, tasks: &TaskGroup) {
+    pub fn prepare_service_account_key(&self, server: Arc<ApiServer>, tasks: &TaskGroup) {
         let pki = Arc::clone(&self.pki);
         tasks.spawn(async move {
-            let made = tokio::task::spawn_blocking(move || pki.service_account_key().map(drop)).await;
-            if let Ok(Err(error)) = made {
-                tracing::error!(error = chain(&error), "no key for service account tokens");
+            match tokio::task::spawn_blocking(move || pki.service_account_key()).await {
+                Ok(Ok(key)) => {
+                    if let Err(error) = server.set_service_account_key(&key) {
+                        tracing::error!(error = chain(&error), "no key for service account tokens");
+                    }
+                }
+                Ok(Err(error)) => {
+                    tracing::error!(error = chain(&error), "no key for service account tokens");
+                }
+                Err(error) => tracing::error!(%error, "no key for service account tokens"),
             }
         });
     }

@@ -81,7 +81,7 @@ impl ControlPlane {
     pub async fn run(self, ready: impl FnOnce()) -> Result<(), ClusterError> {
         let Self { config, server, store, certificates, listener, tasks, .. } = self;
         Arc::clone(&certificates).watch(&tasks);
-        certificates.prepare_service_account_key(&tasks);
+        certificates.prepare_service_account_key(Arc::clone(&server), &tasks);
         let (stopped, stopping) = (Arc::clone(&server), tasks.stopping());
         tasks.spawn(async move {
             stopping.await;

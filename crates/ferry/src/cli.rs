@@ -136,6 +136,36 @@ pub struct ServeArgs {
           default_missing_value = "true", require_equals = true, help_heading = "API server")]
     pub anonymous_auth: bool,
 
+    /// A file of tokens: lines of `token,user,uid[,"group1,group2"]`.
+    #[arg(long, value_name = "FILE", help_heading = "API server")]
+    pub token_auth_file: Option<PathBuf>,
+
+    /// Whether bootstrap tokens, kept as secrets in kube-system, are accepted.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1,
+          default_missing_value = "true", require_equals = true, help_heading = "API server")]
+    pub enable_bootstrap_token_auth: bool,
+
+    /// Who issues service account tokens; the first one signs, all are accepted.
+    #[arg(long, value_name = "URL", help_heading = "API server")]
+    pub service_account_issuer: Vec<String>,
+
+    /// Whom tokens for this server are meant for; by default the issuers.
+    #[arg(long, value_name = "AUDIENCE", value_delimiter = ',', help_heading = "API server")]
+    pub api_audiences: Vec<String>,
+
+    /// Where the keys of service account tokens are said to be; by default at this server.
+    #[arg(long, value_name = "URL", help_heading = "API server")]
+    pub service_account_jwks_uri: Option<String>,
+
+    /// Longest life of a service account token.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "API server")]
+    pub service_account_max_token_expiration: Option<Duration>,
+
+    /// Whether tokens of pods live longer than asked for, for clients that do not read them again.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1,
+          default_missing_value = "true", require_equals = true, help_heading = "API server")]
+    pub service_account_extend_token_expiration: bool,
+
     /// Authorities of client certificates, besides the cluster's own.
     #[arg(long, value_name = "FILE", help_heading = "Certificates")]
     pub client_ca_file: Option<PathBuf>,

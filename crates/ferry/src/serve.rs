@@ -77,7 +77,20 @@ fn configure(arguments: ServeArgs) -> Result<Config> {
     config.api.chain.max_requests_in_flight = arguments.max_requests_inflight;
     config.api.chain.max_mutating_in_flight = arguments.max_mutating_requests_inflight;
     config.api.chain.request_timeout = arguments.request_timeout;
-    config.api.chain.anonymous = arguments.anonymous_auth;
+    let authentication = &mut config.api.authentication;
+    authentication.anonymous = arguments.anonymous_auth;
+    authentication.token_file = arguments.token_auth_file;
+    authentication.bootstrap_tokens = arguments.enable_bootstrap_token_auth;
+    let accounts = &mut authentication.service_accounts;
+    if !arguments.service_account_issuer.is_empty() {
+        accounts.issuers = arguments.service_account_issuer;
+    }
+    accounts.audiences = arguments.api_audiences;
+    accounts.jwks_uri = arguments.service_account_jwks_uri;
+    accounts.extend_expiration = arguments.service_account_extend_token_expiration;
+    let longest = arguments.service_account_max_token_expiration;
+    accounts.max_expiration_seconds =
+        longest.map(|longest| i64::try_from(longest.as_secs()).unwrap_or(i64::MAX));
     Ok(config)
 }
 

@@ -97,6 +97,13 @@ impl Server {
         Client::new(self.address, &pki.server_authority.certificate, Some(identity.into()))
     }
 
+    /// A client with the certificate of the cluster's front proxy.
+    pub fn front_proxy(&self) -> Result<Client> {
+        let pki = &self.certificates.pki;
+        let identity = pki.leaves().front_proxy_client;
+        Client::new(self.address, &pki.server_authority.certificate, Some(identity.into()))
+    }
+
     /// A client without credentials.
     pub fn anonymous(&self) -> Result<Client> {
         Client::new(self.address, &self.certificates.pki.server_authority.certificate, None)

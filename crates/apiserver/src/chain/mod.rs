@@ -3,13 +3,13 @@
 //! panic guard → request info → authenticate → impersonate → limits → authorize → route → handler → log.
 
 mod access_log;
-pub mod authenticate;
 mod health;
 mod impersonate;
 mod in_flight;
 mod metrics;
 mod nonresource;
 mod openapi;
+mod openid;
 
 pub use metrics::RequestMetrics;
 
@@ -38,8 +38,6 @@ pub struct ChainConfig {
     pub max_mutating_in_flight: usize,
     /// Requests other than watches and streams end after this long.
     pub request_timeout: Duration,
-    /// Requests without credentials are `system:anonymous`; otherwise they are refused at once.
-    pub anonymous: bool,
 }
 
 impl Default for ChainConfig {
@@ -48,7 +46,6 @@ impl Default for ChainConfig {
             max_requests_in_flight: 400,
             max_mutating_in_flight: 200,
             request_timeout: Duration::from_secs(60),
-            anonymous: true,
         }
     }
 }
@@ -129,7 +126,7 @@ impl Chain {
         connection: &Connection,
     ) -> Result<in_flight::Permit, Status> {
         let authorization = &self.rest.registry.authorization;
-        context.user = authenticate::authenticate(connection, self.config.anonymous)?;
+        context.user = self.rest.authentication.user(connection, &context.headers).await?;
         if let Some(user) = impersonate::impersonate(context, authorization).await? {
             context.user = Arc::new(user);
         }

@@ -29,6 +29,9 @@ impl Chain {
                 Err(error) => reply::status(&Status::internal(error), None),
             };
         }
+        if let Some(reply) = self.openid(context).await {
+            return reply;
+        }
         if path == "/openapi/v2" || path == "/openapi/v3" || path.starts_with("/openapi/v3/") {
             return self.openapi(context).await;
         }

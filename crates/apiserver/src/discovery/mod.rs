@@ -58,6 +58,11 @@ pub struct Discovery {
 }
 
 impl Discovery {
+    /// `host:port` by which clients reach this server.
+    pub fn server_address(&self) -> &str {
+        &self.server_address
+    }
+
     /// `server_address` is the `host:port` that `/api` tells clients.
     pub fn new(versions: impl IntoIterator<Item = GroupVersion>, server_address: impl Into<String>) -> Self {
         let mut versions: Vec<GroupVersion> = versions.into_iter().collect();

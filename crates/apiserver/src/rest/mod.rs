@@ -6,9 +6,11 @@ mod delete;
 mod read;
 mod reviews;
 mod subresource;
+mod token_request;
 mod watch;
 mod write;
 
+use crate::authenticate::Authentication;
 use crate::context::Context;
 use crate::negotiate::{Accepted, Offers, accept};
 use crate::registry::{Registry, Served, WriteContext};
@@ -34,6 +36,7 @@ pub struct Limits {
 /// Serves resource requests.
 pub struct Rest {
     pub registry: Arc<Registry>,
+    pub authentication: Arc<Authentication>,
     pub limits: Limits,
     /// Turns true when the server stops: watches end then.
     pub stopping: tokio::sync::watch::Receiver<bool>,

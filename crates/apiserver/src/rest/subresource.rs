@@ -27,6 +27,9 @@ impl Rest {
             let scale = kind.scale.as_ref().ok_or_else(Status::no_such_path)?;
             return self.scale(route, scale, accepted, body).await;
         }
+        if (kind.resource, subresource.name) == ("serviceaccounts", "token") {
+            return self.token_request(route, accepted, body).await;
+        }
         let door = match (kind.resource, subresource.name) {
             (_, "status") => Door::status(kind),
             ("namespaces", "finalize") => Door {

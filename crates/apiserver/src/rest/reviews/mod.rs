@@ -3,6 +3,7 @@
 mod access;
 mod rules;
 mod subject;
+mod token;
 
 use super::{Rest, method_not_allowed};
 use crate::context::Context;
@@ -23,8 +24,9 @@ use machinery::{Value, apply, meta};
 type Answer = for<'a> fn(&'a Rest, &'a Context, Value) -> BoxFuture<'a, Result<Value>>;
 
 /// Group, plural, and what answers it.
-const REVIEWS: [(&str, &str, Answer); 5] = [
+const REVIEWS: [(&str, &str, Answer); 6] = [
     ("authentication.k8s.io", "selfsubjectreviews", |_, context, _| Box::pin(subject::own(context))),
+    ("authentication.k8s.io", "tokenreviews", |rest, _, review| Box::pin(token::review(rest, review))),
     ("authorization.k8s.io", "localsubjectaccessreviews", |rest, context, review| {
         Box::pin(access::local(rest, context, review))
     }),

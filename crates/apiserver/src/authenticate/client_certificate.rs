@@ -1,36 +1,29 @@
-//! Who makes the request: client certificates, or nobody in particular.
+//! Client certificates: the common name is the user, organizations are groups.
 
-use crate::serve::{Connection, Verification};
+use super::Refusal;
+use crate::serve::{Connection, PeerCertificates, Verification};
 use crate::user::UserInfo;
-use machinery::status::{Result, Status};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 type Identity = Option<Arc<UserInfo>>;
 
-/// The user of a connection. Parsed once per connection.
-pub fn authenticate(connection: &Connection, anonymous: bool) -> Result<Arc<UserInfo>> {
-    let Some(certificates) = &connection.certificates else {
-        return nobody(anonymous);
-    };
-    if let Verification::Rejected(why) = &certificates.client {
-        tracing::info!(why, "client certificate refused");
-        return Err(Status::unauthorized());
-    }
-    if !certificates.client.is_trusted() {
-        return nobody(anonymous);
+/// The user of a connection's certificate, parsed once per connection; `None`: the certificate is for something else.
+pub fn user(connection: &Connection, certificates: &PeerCertificates) -> Result<Identity, Refusal> {
+    match &certificates.client {
+        // A front proxy's certificate is no user's, and no reason to refuse the request.
+        Verification::Rejected(_) if certificates.front_proxy.is_trusted() => return Ok(None),
+        Verification::Rejected(why) => return Err(Refusal(format!("client certificate: {why}"))),
+        Verification::NoAuthority => return Ok(None),
+        Verification::Trusted => {}
     }
     let identity: Option<&Identity> = connection
         .cached(|| certificates.chain.first().and_then(|leaf| from_certificate(leaf)).map(Arc::new));
-    identity.and_then(Clone::clone).ok_or_else(Status::unauthorized)
+    let identity = identity.and_then(Clone::clone);
+    identity.map(Some).ok_or_else(|| Refusal("client certificate without a common name".to_owned()))
 }
 
-fn nobody(anonymous: bool) -> Result<Arc<UserInfo>> {
-    if anonymous { Ok(Arc::new(UserInfo::anonymous())) } else { Err(Status::unauthorized()) }
-}
-
-/// Common name is the user, organizations are groups.
 fn from_certificate(der: &[u8]) -> Option<UserInfo> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let subject = certificate.subject();

@@ -1,0 +1,33 @@
+//! Issuer discovery: how others can check the tokens of this cluster's service accounts.
+
+use super::Chain;
+use crate::context::Context;
+use crate::reply::{self, Reply};
+use http::header::CACHE_CONTROL;
+use http::{HeaderValue, Method};
+
+impl Chain {
+    /// The configuration and the key set; `None`: the path is neither.
+    pub(super) async fn openid(&self, context: &Context) -> Option<Reply> {
+        let accounts = &self.rest.authentication.service_accounts;
+        let path = context.path.as_str();
+        if !matches!(path, "/.well-known/openid-configuration" | "/openid/v1/jwks") {
+            return None;
+        }
+        if context.method != Method::GET {
+            return Some(reply::status(&crate::rest::method_not_allowed(), None));
+        }
+        let (media_type, document) = if path == "/openid/v1/jwks" {
+            match accounts.key().await {
+                Ok(key) => ("application/jwk-set+json", serde_json::json!({"keys": [key.public_jwk()]})),
+                Err(status) => return Some(reply::status(&status, None)),
+            }
+        } else {
+            let advertise = self.discovery.load().server_address().to_owned();
+            ("application/json", accounts.discovery(&advertise))
+        };
+        let mut reply = reply::with_type(200, media_type, document.to_string());
+        reply.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("public, max-age=3600"));
+        Some(reply)
+    }
+}
