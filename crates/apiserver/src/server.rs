@@ -55,6 +55,7 @@ pub enum BuildError {
 /// A built API server: a service for the listener, and the means to start and stop it.
 pub struct ApiServer {
     pub chain: Arc<Chain>,
+    advertise: String,
     stopping: watch::Sender<bool>,
     started: Vec<Gate>,
     shutdown: Gate,
@@ -71,7 +72,7 @@ impl ApiServer {
         let authentication = Authentication::new(config.authentication, Arc::clone(&registry), clock)?;
         let authentication = Arc::new(authentication);
         let rest = Rest { registry, authentication, limits: config.limits, stopping: stop };
-        let discovery = Discovery::new(built_in(api::resources::RESOURCES), config.advertise);
+        let discovery = Discovery::new(built_in(api::resources::RESOURCES), config.advertise.clone());
         let chain = Chain::new(
             rest,
             discovery,
@@ -81,12 +82,12 @@ impl ApiServer {
             request_metrics,
             config.chain,
         );
-        Ok(Self { chain: Arc::new(chain), stopping, started, shutdown })
+        Ok(Self { chain: Arc::new(chain), advertise: config.advertise, stopping, started, shutdown })
     }
 
     /// Makes sure that the objects every cluster has are there; after that the server is ready.
     pub async fn start(&self) -> Result<(), BuildError> {
-        bootstrap::run(&self.chain.rest.registry).await.map_err(BuildError::Bootstrap)?;
+        bootstrap::run(&self.chain.rest.registry, &self.advertise).await.map_err(BuildError::Bootstrap)?;
         self.started.iter().for_each(Gate::open);
         Ok(())
     }

@@ -1,0 +1,149 @@
+//! The objects every cluster has from its first second, and what is made of them at each start.
+//!
+//! What is missing is created; what users have changed stays as it is, as far as Kubernetes leaves it to them.
+
+mod api_services;
+mod flow_control;
+mod kubernetes_service;
+mod policy;
+mod rbac;
+
+use crate::registry::update::{Change, Door};
+use crate::registry::{Registry, Warnings, WriteContext};
+use crate::user::UserInfo;
+use api::value::Fields;
+use futures_util::future::try_join_all;
+use machinery::status::{Result, Status};
+use machinery::{Value, meta};
+use serde_json::json;
+
+const NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "default"];
+
+/// Name, value and description of the classes that system pods have.
+const PRIORITY_CLASSES: [(&str, i64, &str); 2] = [
+    (
+        "system-node-critical",
+        2_000_001_000,
+        "Used for system critical pods that must not be moved from their current node.",
+    ),
+    (
+        "system-cluster-critical",
+        2_000_000_000,
+        "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
+    ),
+];
+
+/// An object of a new cluster.
+struct Wanted {
+    resource: (&'static str, &'static str, &'static str),
+    /// May have a status: it is written in a second step, as clients have to do it.
+    object: Value,
+    /// Who is noted as its manager.
+    manager: &'static str,
+}
+
+impl Wanted {
+    fn new(resource: (&'static str, &'static str, &'static str), object: Value) -> Self {
+        Self { resource, object, manager: "kube-apiserver" }
+    }
+}
+
+/// `advertise` is the `host:port` by which clients reach this server.
+pub async fn run(registry: &Registry, advertise: &str) -> Result<()> {
+    let namespaces = NAMESPACES.map(|name| {
+        Wanted::new(
+            ("", "v1", "namespaces"),
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}),
+        )
+    });
+    try_join_all(namespaces.iter().map(|wanted| ensure(registry, wanted))).await?;
+    registry.fill_services().await?;
+    let mut wanted: Vec<Wanted> = PRIORITY_CLASSES.iter().map(priority_class).collect();
+    wanted.extend(flow_control::objects());
+    wanted.extend(api_services::objects());
+    wanted.extend(kubernetes_service::objects(&registry.services.config, advertise));
+    // Commits are grouped: all at once costs hardly more than one.
+    tokio::try_join!(
+        try_join_all(wanted.iter().map(|wanted| ensure(registry, wanted))),
+        rbac::reconcile(registry)
+    )?;
+    Ok(())
+}
+
+fn priority_class((name, value, description): &(&str, i64, &str)) -> Wanted {
+    Wanted::new(
+        ("scheduling.k8s.io", "v1", "priorityclasses"),
+        json!({
+            "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
+            "value": value, "description": description,
+        }),
+    )
+}
+
+/// Creates an object that is missing and gives it its status. One that is there stays as it is.
+async fn ensure(registry: &Registry, wanted: &Wanted) -> Result<()> {
+    let (namespace, name) = (meta::namespace(&wanted.object), meta::name(&wanted.object));
+    let present = match registry.find(wanted.resource, namespace, name).await? {
+        Some(present) => present,
+        None => {
+            let mut object = wanted.object.clone();
+            object.unset("status");
+            match create(registry, wanted.resource, object, wanted.manager).await {
+                Err(status) if status.reason == "AlreadyExists" => return Ok(()),
+                outcome => outcome?,
+            }
+        }
+    };
+    if wanted.object.has("status") && !present.field("status").has("conditions") {
+        set_status(registry, wanted).await?;
+    }
+    Ok(())
+}
+
+/// Creates an object as the server.
+async fn create(
+    registry: &Registry,
+    (group, version, resource): (&str, &str, &str),
+    mut object: Value,
+    manager: &str,
+) -> Result<Value> {
+    let served = registry.builtin(group, version, resource)?;
+    let (user, warnings) = (UserInfo::server(), Warnings::default());
+    let namespace = meta::namespace(&object).to_owned();
+    let context =
+        WriteContext { manager: manager.to_owned(), ..WriteContext::server(&user, &warnings, &namespace) };
+    machinery::codec::typed::normalize(&mut object, served.schema).map_err(Status::internal)?;
+    (served.kind.default)(&mut object);
+    registry.create(served, object, &context).await.map(|written| written.value())
+}
+
+async fn set_status(registry: &Registry, wanted: &Wanted) -> Result<()> {
+    let served = registry.builtin(wanted.resource.0, wanted.resource.1, wanted.resource.2)?;
+    let (user, warnings) = (UserInfo::server(), Warnings::default());
+    let context = WriteContext {
+        subresource: "status",
+        manager: wanted.manager.to_owned(),
+        ..WriteContext::server(&user, &warnings, meta::namespace(&wanted.object))
+    };
+    let name = meta::name(&wanted.object);
+    let outcome = registry
+        .update(served, name, Door::status(served.kind), true, &context, |old| {
+            let mut new = old.clone();
+            new.set("status", wanted.object.field("status").clone());
+            Ok(Change::Replace(new))
+        })
+        .await;
+    match outcome {
+        // Somebody who deletes it wins.
+        Err(status) if status.code == 404 => Ok(()),
+        outcome => outcome.map(drop),
+    }
+}
+
+/// Now, for conditions.
+fn condition(kind: &str, status: &str, reason: &str, message: &str) -> Value {
+    json!({
+        "type": kind, "status": status, "reason": reason, "message": message,
+        "lastTransitionTime": crate::registry::metadata::now(),
+    })
+}
