@@ -11,7 +11,8 @@ pub static KIND: Kind = Kind {
     default: |class| class.default_to("preemptionPolicy", "PreemptLowerPriority"),
     validate,
     validate_update,
-    counts_generation: true,
+    // The first generation is the only one: what may change is not counted.
+    prepare_create: |class| class.child_mut("metadata").set("generation", 1),
     ..Kind::new("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", Scope::Cluster)
 };
 

@@ -3,6 +3,8 @@
 //! One file per group of verbs; subresources with a life of their own have a file each.
 
 mod delete;
+mod pod_binding;
+mod pod_eviction;
 mod read;
 mod reviews;
 mod subresource;
@@ -78,6 +80,12 @@ impl Rest {
 
     fn route<'a>(&'a self, context: &'a Context) -> Result<Route<'a>> {
         let info = &context.info;
+        if is_legacy_binding(context) {
+            // The same as a pod's own subresource, but for the name in the path.
+            let served = self.registry.builtin("", "v1", "pods")?;
+            let subresource = served.resource.subresources.iter().find(|row| row.name == "binding");
+            return Ok(Route { served, subresource, context });
+        }
         let served = self.registry.served(&info.group, &info.version, &info.resource);
         let served = served.ok_or_else(|| match is_virtual(context) {
             true => method_not_allowed(),
@@ -196,6 +204,16 @@ fn is_virtual(context: &Context) -> bool {
         (row.group, row.version, row.resource) == (&*info.group, &*info.version, &*info.resource)
             && info.subresource.is_empty()
     })
+}
+
+/// A binding sent to `bindings` instead of the pod.
+fn is_legacy_binding(context: &Context) -> bool {
+    let info = &context.info;
+    (&*info.group, &*info.version, &*info.resource) == ("", "v1", "bindings")
+        && context.method == Method::POST
+        && info.in_namespace
+        && info.name.is_empty()
+        && info.subresource.is_empty()
 }
 
 /// The name in the path; a name that only a field selector gave does not count.

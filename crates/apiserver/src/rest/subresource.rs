@@ -27,10 +27,23 @@ impl Rest {
             let scale = kind.scale.as_ref().ok_or_else(Status::no_such_path)?;
             return self.scale(route, scale, accepted, body).await;
         }
-        if (kind.resource, subresource.name) == ("serviceaccounts", "token") {
-            return self.token_request(route, accepted, body).await;
+        match (kind.group, kind.resource, subresource.name) {
+            ("", "pods", "binding") => return self.bind(route, route.served, accepted, body).await,
+            ("", "pods", "eviction") => return self.evict(route, accepted, body).await,
+            ("", "serviceaccounts", "token") => return self.token_request(route, accepted, body).await,
+            _ => {}
         }
         let door = match (kind.resource, subresource.name) {
+            ("pods", "ephemeralcontainers") => Door {
+                prepare: api::pod::ephemeral::prepare,
+                validate: api::pod::ephemeral::validate,
+                counts_generation: true,
+            },
+            ("pods", "resize") => Door {
+                prepare: api::pod::resize::prepare,
+                validate: api::pod::resize::validate,
+                counts_generation: true,
+            },
             (_, "status") => Door::status(kind),
             ("namespaces", "finalize") => Door {
                 prepare: api::kinds::namespace::prepare_finalize,
