@@ -104,13 +104,13 @@ fn direct(entry: &Entry, layout: &Layout, accepted: &Accepted) -> Option<Bytes> 
 }
 
 /// A page of a list.
-pub fn list(served: &Arc<Served>, page: Page, accepted: &Accepted, context: &Context) -> Result<Reply> {
+pub fn list(served: &Arc<Served>, mut page: Page, accepted: &Accepted, context: &Context) -> Result<Reply> {
     if accepted.form.is_none() && served.conversion.is_none() {
         match accepted.encoding {
             Encoding::Json if !accepted.pretty => return Ok(json_list(served, page, accepted, context)),
             Encoding::Protobuf => {
-                if let Some(body) = protobuf_list(served, &page) {
-                    return Ok(finish(200, accepted, body, context));
+                if let Some(reply) = protobuf_list(served, &mut page, accepted, context) {
+                    return Ok(reply);
                 }
             }
             _ => {}
@@ -135,7 +135,6 @@ fn list_metadata(page: &Page) -> Value {
     Value::Object(metadata)
 }
 
-/// A list as a lazy sequence of buffers: memory stays flat whatever its length.
 fn json_list(served: &Arc<Served>, page: Page, accepted: &Accepted, context: &Context) -> Reply {
     let head = format!(
         "{{\"kind\":\"{}List\",\"apiVersion\":\"{}\",\"metadata\":{},\"items\":[",
@@ -149,25 +148,65 @@ fn json_list(served: &Arc<Served>, page: Page, accepted: &Accepted, context: &Co
         return finish(200, accepted, body.into(), context);
     }
     let layout = served.storage.cache.layout.clone();
-    let total: usize = page.entries.iter().map(|entry| entry.bytes.len()).sum();
-    let mut entries = page.entries.into_iter();
-    let mut pending = Some(head.into_bytes());
+    let total = page.entries.iter().map(|entry| entry.bytes.len()).sum();
     let mut first = true;
+    let write = move |out: &mut Vec<u8>, entry: &Entry| {
+        if !std::mem::take(&mut first) {
+            out.push(b',');
+        }
+        layout.prefix.write_item(out, &entry.bytes, entry.revision);
+    };
+    streamed(page.entries, head.into_bytes(), write, b"]}\n", total, accepted, context)
+}
+
+/// The same for protobuf, from the messages kept with the entries; `None` if there are none.
+fn protobuf_list(
+    served: &Arc<Served>,
+    page: &mut Page,
+    accepted: &Accepted,
+    context: &Context,
+) -> Option<Reply> {
+    let layout = served.storage.cache.layout.clone();
+    let kind = format!("{}List", layout.kind);
+    let schema = encode::schema_of(&layout.api_version, &kind)?;
+    let mut total = 0;
+    for entry in &page.entries {
+        total += protobuf::item_length(entry.protobuf(&layout)?.len());
+    }
+    let metadata = protobuf::list_message(&list_metadata(page), schema, std::iter::empty());
+    let (mut head, tail) = protobuf::envelope_around(&layout.api_version, &kind, metadata.len() + total);
+    head.extend_from_slice(&metadata);
+    let write = move |out: &mut Vec<u8>, entry: &Entry| {
+        if let Some(message) = entry.protobuf(&layout) {
+            protobuf::write_item(out, message);
+        }
+    };
+    Some(streamed(std::mem::take(&mut page.entries), head, write, tail, total, accepted, context))
+}
+
+/// A list as a lazy sequence of buffers: memory stays flat whatever its length.
+fn streamed(
+    entries: Vec<Arc<Entry>>,
+    head: Vec<u8>,
+    mut write: impl FnMut(&mut Vec<u8>, &Entry) + Send + 'static,
+    tail: &'static [u8],
+    total: usize,
+    accepted: &Accepted,
+    context: &Context,
+) -> Reply {
+    let mut entries = entries.into_iter();
+    let mut pending = Some(head);
     let buffers = std::iter::from_fn(move || {
         let mut out = pending.take()?;
         out.reserve(LIST_BUFFER.min(total + 1024));
         for entry in entries.by_ref() {
-            if !first {
-                out.push(b',');
-            }
-            first = false;
-            layout.prefix.write_item(&mut out, &entry.bytes, entry.revision);
+            write(&mut out, &entry);
             if out.len() >= LIST_BUFFER {
                 pending = Some(Vec::new());
                 return Some(Bytes::from(out));
             }
         }
-        out.extend_from_slice(b"]}\n");
+        out.extend_from_slice(tail);
         Some(Bytes::from(out))
     });
     if total < LIST_BUFFER {
@@ -211,17 +250,6 @@ fn gzip_buffers(buffers: impl Iterator<Item = Bytes>) -> impl Iterator<Item = By
             }
         }
     })
-}
-
-fn protobuf_list(served: &Served, page: &Page) -> Option<Bytes> {
-    let layout = &served.storage.cache.layout;
-    let kind = format!("{}List", layout.kind);
-    let schema = encode::schema_of(&layout.api_version, &kind)?;
-    let items: Option<Vec<&Bytes>> = page.entries.iter().map(|entry| entry.protobuf(layout)).collect();
-    let items = items?;
-    let metadata = list_metadata(page);
-    let message = protobuf::list_message(&metadata, schema, items.iter().map(|item| item.as_ref()));
-    Some(protobuf::wrap(&layout.api_version, &kind, &message).into())
 }
 
 /// Headers every response has, and compression of large bodies.

@@ -1,5 +1,6 @@
 //! Label and field selectors of one request, checked once and matched against cached attributes.
 
+use crate::cache::entry::label_bit;
 use crate::cache::{Entry, Layout};
 use crate::options::ListOptions;
 use crate::registry::Served;
@@ -11,6 +12,8 @@ use machinery::status::{Result, Status};
 pub struct Selection {
     labels: LabelSelector,
     fields: FieldSelector,
+    /// Bits of the labels that every match must have.
+    label_bits: u64,
 }
 
 impl Selection {
@@ -27,7 +30,12 @@ impl Selection {
             let refusal = api::field_selectors::find(kind.group, kind.version, kind.resource, name);
             return Err(Status::bad_request(refusal.err().map_or_else(String::new, |e| e.to_string())));
         }
-        Ok(Self { labels, fields })
+        let label_bits = labels
+            .requirements()
+            .iter()
+            .filter_map(|requirement| requirement.only_value())
+            .fold(0, |bits, (key, value)| bits | label_bit(key, value));
+        Ok(Self { labels, fields, label_bits })
     }
 
     pub fn is_everything(&self) -> bool {
@@ -37,6 +45,9 @@ impl Selection {
     pub fn matches(&self, entry: &Entry, layout: &Layout) -> bool {
         if self.is_everything() {
             return true;
+        }
+        if !entry.may_have_labels(self.label_bits) {
+            return false;
         }
         let attributes = entry.attributes(layout);
         self.labels.matches(attributes) && self.fields.matches(|name| attributes.field(layout, name))

@@ -16,7 +16,6 @@ use base::readiness::{Gate, Probes, Readiness};
 use machinery::status::Status;
 use std::sync::Arc;
 use store::Store;
-use tokio::sync::watch;
 
 /// What can be set.
 #[derive(Clone, Debug)]
@@ -56,7 +55,6 @@ pub enum BuildError {
 pub struct ApiServer {
     pub chain: Arc<Chain>,
     advertise: String,
-    stopping: watch::Sender<bool>,
     started: Vec<Gate>,
     shutdown: Gate,
 }
@@ -68,10 +66,9 @@ impl ApiServer {
         let readiness = Readiness::new();
         let (started, shutdown) = register_checks(&readiness, &store);
         let registry = Arc::new(Registry::new(store, Admission::default(), Services::new(config.services)));
-        let (stopping, stop) = watch::channel(false);
         let authentication = Authentication::new(config.authentication, Arc::clone(&registry), clock)?;
         let authentication = Arc::new(authentication);
-        let rest = Rest { registry, authentication, limits: config.limits, stopping: stop };
+        let rest = Rest { registry, authentication, limits: config.limits };
         let discovery = Discovery::new(built_in(api::resources::RESOURCES), config.advertise.clone());
         let chain = Chain::new(
             rest,
@@ -82,7 +79,7 @@ impl ApiServer {
             request_metrics,
             config.chain,
         );
-        Ok(Self { chain: Arc::new(chain), advertise: config.advertise, stopping, started, shutdown })
+        Ok(Self { chain: Arc::new(chain), advertise: config.advertise, started, shutdown })
     }
 
     /// Makes sure that the objects every cluster has are there; after that the server is ready.
@@ -101,7 +98,9 @@ impl ApiServer {
     /// Not ready any more; open watches end.
     pub fn stop(&self) {
         self.shutdown.close("process is shutting down");
-        self.stopping.send_replace(true);
+        for served in self.chain.rest.registry.all() {
+            served.storage.cache.end_watches();
+        }
     }
 }
 

@@ -5,13 +5,18 @@
 //! place where the revision is spliced in needs no search, and the items of a list, which carry neither
 //! kind nor apiVersion, are the same bytes from another offset.
 
+use bytes::Bytes;
 use serde_json::{Map, Value};
+use std::cell::RefCell;
 
 /// What precedes the metadata of every stored object of one resource.
 #[derive(Clone, Debug)]
 pub struct Prefix {
     bytes: Box<[u8]>,
 }
+
+/// Room that a thread keeps for encoding.
+const SCRATCH_BYTES: usize = 64 * 1024;
 
 const ITEM: &[u8] = b"{\"metadata\":{";
 
@@ -23,17 +28,29 @@ impl Prefix {
     }
 
     /// The stored form. `resourceVersion` is left out: the store's revision is the truth.
-    pub fn encode(&self, object: &Value) -> Vec<u8> {
-        let mut out = Vec::with_capacity(1024);
+    pub fn encode(&self, object: &Value) -> Bytes {
+        // What is stored stays for long: it is copied out of a reused buffer, exactly as large as it is.
+        thread_local! {
+            static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+        }
+        SCRATCH.with_borrow_mut(|out| {
+            out.clear();
+            self.write_stored(out, object);
+            let stored = Bytes::copy_from_slice(out);
+            out.shrink_to(SCRATCH_BYTES);
+            stored
+        })
+    }
+
+    fn write_stored(&self, out: &mut Vec<u8>, object: &Value) {
         out.extend_from_slice(&self.bytes);
         let empty = Map::new();
         let map = object.as_object().unwrap_or(&empty);
         let metadata = map.get("metadata").and_then(Value::as_object).unwrap_or(&empty);
-        members(&mut out, metadata, false, &["resourceVersion"]);
+        members(out, metadata, false, &["resourceVersion"]);
         out.push(b'}');
-        members(&mut out, map, true, &["apiVersion", "kind", "metadata"]);
+        members(out, map, true, &["apiVersion", "kind", "metadata"]);
         out.push(b'}');
-        out
     }
 
     /// Whether bytes from the store have this resource's form.

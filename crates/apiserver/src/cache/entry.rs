@@ -5,6 +5,8 @@ use bytes::Bytes;
 use machinery::schema::SchemaRef;
 use machinery::selector::label::Labels;
 use serde_json::Value;
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// What a cache knows of its resource: how bytes are laid out and which fields selectors may name.
@@ -27,6 +29,9 @@ pub struct Entry {
     pub revision: u64,
     attributes: OnceLock<Box<Attributes>>,
     protobuf: OnceLock<Bytes>,
+    /// One bit per label, so that most objects a selector does not want are passed over at a glance.
+    /// Zero until the attributes are known.
+    label_bits: AtomicU64,
 }
 
 /// What selectors look at.
@@ -41,7 +46,14 @@ pub struct Attributes {
 
 impl Entry {
     pub fn new(key: Arc<str>, bytes: Bytes, revision: u64) -> Self {
-        Self { key, bytes, revision, attributes: OnceLock::new(), protobuf: OnceLock::new() }
+        Self {
+            key,
+            bytes,
+            revision,
+            attributes: OnceLock::new(),
+            protobuf: OnceLock::new(),
+            label_bits: AtomicU64::new(0),
+        }
     }
 
     /// The same object at another revision: what a deletion shows.
@@ -66,15 +78,38 @@ impl Entry {
     /// Protobuf message bytes, made once.
     pub fn protobuf(&self, layout: &Layout) -> Option<&Bytes> {
         let schema = layout.schema?;
-        Some(
-            self.protobuf
-                .get_or_init(|| machinery::codec::protobuf::encode_object(&self.value(), schema).into()),
-        )
+        // Kept with the entry, so exactly as large as it is.
+        Some(self.protobuf.get_or_init(|| {
+            Bytes::copy_from_slice(&machinery::codec::protobuf::encode_object(&self.value(), schema))
+        }))
     }
 
     pub fn attributes(&self, layout: &Layout) -> &Attributes {
-        self.attributes.get_or_init(|| Box::new(Attributes::of(&self.bytes, layout)))
+        self.attributes.get_or_init(|| {
+            let attributes = Attributes::of(&self.bytes, layout);
+            let bits =
+                attributes.labels.iter().fold(KNOWN, |bits, (key, value)| bits | label_bit(key, value));
+            self.label_bits.store(bits, Ordering::Relaxed);
+            Box::new(attributes)
+        })
     }
+
+    /// Whether the object may carry all labels whose bits are given; a cheap test before the real one.
+    pub fn may_have_labels(&self, bits: u64) -> bool {
+        let own = self.label_bits.load(Ordering::Relaxed);
+        own == 0 || own & bits == bits
+    }
+}
+
+/// Set as soon as an object's labels are known.
+const KNOWN: u64 = 1;
+
+/// The bit that stands for one label among the other 63.
+pub fn label_bit(key: &str, value: &str) -> u64 {
+    let mut hasher = std::hash::DefaultHasher::new();
+    key.hash(&mut hasher);
+    value.hash(&mut hasher);
+    1 << (1 + hasher.finish() % 63)
 }
 
 /// The part of an object that selectors by label, name and namespace need; the rest is skipped unparsed.

@@ -37,14 +37,20 @@ pub struct Event {
     pub entry: Arc<Entry>,
     pub previous: Option<Arc<Entry>>,
     pub deleted: bool,
-    frames: [OnceLock<Bytes>; 6],
+    /// Made when the first watcher needs one.
+    frames: OnceLock<Box<[OnceLock<Bytes>; 6]>>,
     /// The last state at this event's revision, for watchers whose selector the object has left.
     left: OnceLock<Arc<Entry>>,
 }
 
 impl Event {
     pub fn new(entry: Arc<Entry>, previous: Option<Arc<Entry>>, deleted: bool) -> Self {
-        Self { entry, previous, deleted, frames: Default::default(), left: OnceLock::new() }
+        Self { entry, previous, deleted, frames: OnceLock::new(), left: OnceLock::new() }
+    }
+
+    /// What the event holds in memory, about.
+    pub fn bytes(&self) -> usize {
+        self.entry.bytes.len() + self.previous.as_ref().map_or(0, |previous| previous.bytes.len())
     }
 
     pub fn revision(&self) -> u64 {
@@ -76,7 +82,7 @@ impl Event {
 
     /// The watch frame of a change in a shared encoding.
     pub fn frame(&self, layout: &Layout, change: Change, encoding: FrameEncoding) -> Bytes {
-        self.frames[encoding as usize * 3 + change as usize]
+        self.frames.get_or_init(Box::default)[encoding as usize * 3 + change as usize]
             .get_or_init(|| frame(layout, self.shown(change), change, encoding))
             .clone()
     }

@@ -21,8 +21,8 @@ use store::{RangeRequest, Revision, Store, StoreError, WatchHandle, WatchSink};
 use tokio::sync::watch;
 
 /// Changes kept for watchers that start in the past or lag behind.
-const WINDOW_EVENTS: usize = 8192;
-const WINDOW_BYTES: usize = 8 << 20;
+const WINDOW_EVENTS: usize = 4096;
+const WINDOW_BYTES: usize = 4 << 20;
 /// Objects read per request while the cache fills.
 const PAGE: usize = 2000;
 
@@ -38,6 +38,7 @@ pub struct Cache {
 
 struct Shared {
     ready: AtomicBool,
+    closed: AtomicBool,
     state: RwLock<State>,
     /// Wakes watchers: the sequence number after the newest change.
     tick: watch::Sender<u64>,
@@ -71,6 +72,8 @@ pub enum Progress {
     Events(Vec<Arc<Event>>),
     /// It has fallen out of the window, or the cache started over.
     Lost,
+    /// The server stops.
+    Ended,
 }
 
 /// A consistent view: the objects and the revision they are at.
@@ -95,6 +98,7 @@ impl Cache {
     pub fn new(layout: Arc<Layout>, root: String, store: Arc<dyn Store>) -> Self {
         let shared = Arc::new(Shared {
             ready: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             state: RwLock::default(),
             tick: watch::Sender::new(0),
             layout: layout.clone(),
@@ -233,6 +237,12 @@ impl Cache {
         self.shared.state.read().end()
     }
 
+    /// Ends every open watch and those to come: the server stops.
+    pub fn end_watches(&self) {
+        self.shared.closed.store(true, Ordering::Release);
+        self.shared.tick.send_modify(|end| *end += 1);
+    }
+
     /// Wakes when there may be something new.
     pub fn ticks(&self) -> watch::Receiver<u64> {
         self.shared.tick.subscribe()
@@ -240,6 +250,9 @@ impl Cache {
 
     /// What has happened since the cursor, and moves it.
     pub fn advance(&self, cursor: &mut Cursor) -> Progress {
+        if self.shared.closed.load(Ordering::Acquire) {
+            return Progress::Ended;
+        }
         let state = self.shared.state.read();
         if cursor.epoch != state.epoch || cursor.next < state.first {
             return Progress::Lost;
@@ -257,11 +270,11 @@ impl State {
     }
 
     fn remember(&mut self, event: Event) {
-        self.window_bytes += event.entry.bytes.len();
+        self.window_bytes += event.bytes();
         self.window.push_back(Arc::new(event));
         while self.window.len() > WINDOW_EVENTS || self.window_bytes > WINDOW_BYTES && self.window.len() > 1 {
             let Some(gone) = self.window.pop_front() else { break };
-            self.window_bytes -= gone.entry.bytes.len();
+            self.window_bytes -= gone.bytes();
             self.first += 1;
             self.oldest = gone.revision();
         }

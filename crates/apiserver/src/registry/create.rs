@@ -130,7 +130,7 @@ impl Registry {
             }
             return Ok(Written::Value(stored));
         }
-        let bytes: bytes::Bytes = served.storage.cache.layout.prefix.encode(&stored).into();
+        let bytes = served.storage.cache.layout.prefix.encode(&stored);
         let key: Arc<str> = key.into();
         let lease = self.lease(served).await?;
         let txn =

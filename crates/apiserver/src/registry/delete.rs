@@ -136,7 +136,7 @@ impl Registry {
         new: Value,
         dry_run: bool,
     ) -> Result<Result<Deleted, Option<Arc<Entry>>>> {
-        let bytes: bytes::Bytes = served.storage.cache.layout.prefix.encode(&new).into();
+        let bytes = served.storage.cache.layout.prefix.encode(&new);
         if bytes == entry.bytes {
             return Ok(Ok(Deleted::Pending(Written::Stored(entry.clone()))));
         }

@@ -172,7 +172,7 @@ impl Registry {
         if finished_deleting(&stored) && !(served.storage.kind.held)(&stored) {
             return self.remove_emptied(served, name, stored, entry, context).await;
         }
-        let bytes: bytes::Bytes = served.storage.cache.layout.prefix.encode(&stored).into();
+        let bytes = served.storage.cache.layout.prefix.encode(&stored);
         if bytes == entry.bytes {
             return Ok(Attempt::Done(Written::Stored(entry.clone())));
         }

@@ -6,9 +6,10 @@ use crate::options::ListOptions;
 use crate::selection::Selection;
 use machinery::status::{Result, Status};
 use rand::Rng;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Bookmarks tell idle watchers how far the store has come.
 const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
@@ -34,9 +35,9 @@ pub struct Watcher {
     cursor: Cursor,
     ticks: tokio::sync::watch::Receiver<u64>,
     pending: Vec<Notice>,
-    bookmarks: bool,
-    next_bookmark: Instant,
     deadline: Instant,
+    /// Set to the next bookmark, if the client wants some, or to the deadline; one timer for the whole life.
+    timer: Pin<Box<Sleep>>,
     store: Arc<dyn store::Store>,
 }
 
@@ -86,6 +87,8 @@ impl Registry {
             _ => rand::rng().random_range(MIN_TIMEOUT..2 * MIN_TIMEOUT),
         };
         let start = Instant::now();
+        let deadline = start + Duration::from_secs(seconds);
+        let wake = if options.allow_bookmarks { deadline.min(start + BOOKMARK_PERIOD) } else { deadline };
         Ok(Watcher {
             served: served.clone(),
             selection,
@@ -93,9 +96,8 @@ impl Registry {
             cursor,
             ticks,
             pending,
-            bookmarks: options.allow_bookmarks,
-            next_bookmark: start + BOOKMARK_PERIOD,
-            deadline: start + Duration::from_secs(seconds),
+            deadline,
+            timer: Box::pin(sleep_until(wake)),
             store: self.store.clone(),
         })
     }
@@ -122,18 +124,19 @@ impl Watcher {
                 Some(notices) if !notices.is_empty() => return Some(notices),
                 Some(_) => {}
             }
-            let wake = if self.bookmarks { self.deadline.min(self.next_bookmark) } else { self.deadline };
             tokio::select! {
+                biased;
                 changed = self.ticks.changed() => {
                     if changed.is_err() {
                         return None;
                     }
                 }
-                () = tokio::time::sleep_until(wake) => {
+                () = &mut self.timer => {
                     if Instant::now() >= self.deadline {
                         return None;
                     }
-                    self.next_bookmark = Instant::now() + BOOKMARK_PERIOD;
+                    let next = Instant::now() + BOOKMARK_PERIOD;
+                    self.timer.as_mut().reset(self.deadline.min(next));
                     if let Some(bookmark) = self.bookmark().await {
                         return Some(bookmark);
                     }
@@ -155,6 +158,7 @@ impl Watcher {
         let mut cursor = self.cursor;
         let events = match self.cache().advance(&mut cursor) {
             Progress::Events(events) => events,
+            Progress::Ended => return None,
             Progress::Lost => {
                 tracing::info!(resource = self.served.kind.resource, "a watcher fell behind and was cut off");
                 return None;

@@ -40,8 +40,6 @@ pub struct Rest {
     pub registry: Arc<Registry>,
     pub authentication: Arc<Authentication>,
     pub limits: Limits,
-    /// Turns true when the server stops: watches end then.
-    pub stopping: tokio::sync::watch::Receiver<bool>,
 }
 
 /// The outcome of routing: which resource, through which door.

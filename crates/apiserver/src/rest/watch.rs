@@ -40,20 +40,13 @@ impl Rest {
             (_, _) => "application/json",
         };
         let framer = Framer { accepted: *accepted, include, first: true };
-        let stopping = self.stopping.clone();
-        let frames = stream::unfold((watcher, framer, false), move |(mut watcher, mut framer, over)| {
-            let mut stopping = stopping.clone();
-            async move {
-                if over {
-                    return None;
-                }
-                let notices = tokio::select! {
-                    notices = watcher.next() => notices?,
-                    _ = stopping.wait_for(|stop| *stop) => return None,
-                };
-                let (bytes, over) = framer.frames(&watcher, notices);
-                Some((bytes, (watcher, framer, over)))
+        let frames = stream::unfold((watcher, framer, false), |(mut watcher, mut framer, over)| async move {
+            if over {
+                return None;
             }
+            let notices = watcher.next().await?;
+            let (bytes, over) = framer.frames(&watcher, notices);
+            Some((bytes, (watcher, framer, over)))
         });
         let mut reply = reply::with_type(200, media_type, ResponseBody::stream(frames));
         reply::warn(&mut reply, context);

@@ -143,6 +143,14 @@ impl fmt::Display for LabelSelector {
 }
 
 impl Requirement {
+    /// Key and value of a requirement that only one value meets.
+    pub fn only_value(&self) -> Option<(&str, &str)> {
+        match (self.operator, self.values.as_slice()) {
+            (Operator::In | Operator::Equals | Operator::DoubleEquals, [value]) => Some((&self.key, value)),
+            _ => None,
+        }
+    }
+
     /// Checks key and values as Kubernetes does, with its messages.
     pub fn new(key: String, operator: Operator, mut values: Vec<String>) -> Result<Self, ParseError> {
         values.sort_unstable();

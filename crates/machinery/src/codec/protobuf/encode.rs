@@ -102,7 +102,7 @@ impl Writer {
         self.bytes(&scratch[..length]);
     }
 
-    fn tag(&mut self, number: u32, wire: u8) {
+    pub(super) fn tag(&mut self, number: u32, wire: u8) {
         self.varint(u64::from(number) << 3 | u64::from(wire));
     }
 

@@ -1,8 +1,8 @@
 //! The envelope that names an object's kind, and the frames of a watch.
 
-use super::ProtobufError;
 use super::decode::{Fields, text};
 use super::encode::Writer;
+use super::{BYTES, ProtobufError};
 
 /// What every enveloped object starts with.
 pub const MAGIC: &[u8] = b"k8s\0";
@@ -30,6 +30,46 @@ pub fn wrap(api_version: &str, kind: &str, message: &[u8]) -> Vec<u8> {
     writer.close(1, end);
     writer.bytes(MAGIC);
     writer.finish()
+}
+
+/// What stands before and after a message of `length` bytes in its envelope, for messages that are never in
+/// one piece.
+pub fn envelope_around(api_version: &str, kind: &str, length: usize) -> (Vec<u8>, &'static [u8]) {
+    let mut writer = Writer::with_capacity(api_version.len() + kind.len() + 32);
+    writer.varint(length as u64);
+    writer.tag(2, BYTES);
+    let end = writer.len();
+    writer.bytes_field(2, kind.as_bytes());
+    writer.bytes_field(1, api_version.as_bytes());
+    writer.close(1, end);
+    writer.bytes(MAGIC);
+    (writer.finish(), EMPTY_TAIL)
+}
+
+/// Content encoding and content type, both empty.
+const EMPTY_TAIL: &[u8] = &[0x1a, 0, 0x22, 0];
+/// The tag of a list's items: field 2 in every list.
+const ITEM_TAG: u8 = 0x12;
+
+/// How long an item of a list is, with its tag and length.
+pub fn item_length(message: usize) -> usize {
+    1 + varint_length(message) + message
+}
+
+/// Appends an item of a list.
+pub fn write_item(out: &mut Vec<u8>, message: &[u8]) {
+    out.push(ITEM_TAG);
+    let mut length = message.len();
+    while length >= 0x80 {
+        out.push((length & 0x7f) as u8 | 0x80);
+        length >>= 7;
+    }
+    out.push(length as u8);
+    out.extend_from_slice(message);
+}
+
+fn varint_length(value: usize) -> usize {
+    (usize::BITS - (value | 1).leading_zeros()).div_ceil(7) as usize
 }
 
 /// Takes an envelope apart.
@@ -88,6 +128,16 @@ mod tests {
         assert_eq!(envelope.raw, b"xyz");
         assert!(bytes.ends_with(&[0x1a, 0, 0x22, 0]));
         assert_eq!(unwrap(b"{}"), Err(ProtobufError::NoEnvelope));
+    }
+
+    #[test]
+    fn lists_in_pieces_are_the_same_bytes() {
+        let items: [&[u8]; 3] = [b"", b"ab", &[7; 200]];
+        let mut message = Vec::new();
+        items.iter().for_each(|item| write_item(&mut message, item));
+        assert_eq!(message.len(), items.iter().map(|item| item_length(item.len())).sum::<usize>());
+        let (head, tail) = envelope_around("v1", "PodList", message.len());
+        assert_eq!([&head, message.as_slice(), tail].concat(), wrap("v1", "PodList", &message));
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod envelope;
 
 pub use decode::decode_object;
 pub use encode::{encode_json, encode_object, list_message};
-pub use envelope::{Envelope, MAGIC, unwrap, watch_frame, wrap};
+pub use envelope::{Envelope, MAGIC, envelope_around, item_length, unwrap, watch_frame, wrap, write_item};
 
 /// Why bytes are no message of the expected type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
