@@ -1,5 +1,8 @@
 //! Admission: what may still change or stop a write after authorization. One file per plugin, one row here.
 
+mod certificate_approval;
+mod certificate_signing;
+mod certificate_subject_restriction;
 mod default_class;
 mod default_ingress_class;
 mod default_storage_class;
@@ -15,6 +18,7 @@ mod resource_quota;
 mod runtime_class;
 mod secret_references;
 mod service_account;
+mod signers;
 mod storage_object_in_use_protection;
 mod taint_nodes_by_condition;
 
@@ -122,6 +126,9 @@ static PLUGINS: &[&dyn Plugin] = &[
     &storage_object_in_use_protection::StorageObjectInUseProtection,
     &persistent_volume_claim_resize::PersistentVolumeClaimResize,
     &runtime_class::RuntimeClass,
+    &certificate_approval::CertificateApproval,
+    &certificate_signing::CertificateSigning,
+    &certificate_subject_restriction::CertificateSubjectRestriction,
     &default_ingress_class::DefaultIngressClass,
     &pod_topology_labels::PodTopologyLabels,
     &resource_quota::ResourceQuota,

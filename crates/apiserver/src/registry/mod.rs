@@ -10,6 +10,8 @@ pub mod leases;
 pub mod list;
 pub mod metadata;
 pub mod patch;
+#[cfg(test)]
+mod race_tests;
 pub mod scale;
 pub mod update;
 pub mod watch;
