@@ -129,7 +129,8 @@ pub mod tests {
     pub static KEY: LazyLock<ServiceAccountKey> = LazyLock::new(|| {
         let directory = tempfile::tempdir().unwrap();
         let names = base::pki::ServingNames::of_the_api_server("cluster.local");
-        let pki = base::pki::Pki::open(directory.path(), &names, jiff::Timestamp::now()).unwrap();
+        let pki =
+            base::pki::Pki::open(&directory.path().join("pki"), &names, jiff::Timestamp::now()).unwrap();
         pki.service_account_key().unwrap()
     });
 

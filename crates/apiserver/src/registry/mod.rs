@@ -17,6 +17,7 @@ pub mod update;
 pub mod watch;
 
 use crate::admission::Admission;
+use crate::authorize::node::{self, Node};
 use crate::authorize::{Authorization, Rbac};
 use crate::cache::{Cache, Entry, Layout, canonical::Prefix};
 use crate::user::UserInfo;
@@ -265,15 +266,25 @@ impl Registry {
             };
             served.entry(kind.group).or_default().insert((kind.version, kind.resource), Arc::new(row));
         }
-        let rbac = {
-            use api::kinds::{cluster_role, cluster_role_binding, role, role_binding};
-            let kinds = [&cluster_role::KIND, &cluster_role_binding::KIND, &role::KIND, &role_binding::KIND];
-            kinds.map(|kind| {
-                let storage = storages.entry((kind.group, kind.resource));
-                storage.or_insert_with(|| Arc::new(Storage::new(kind, store.clone()))).clone()
-            })
+        let mut storage_of = |kind: &'static Kind| {
+            let storage = storages.entry((kind.group, kind.resource));
+            storage.or_insert_with(|| Arc::new(Storage::new(kind, store.clone()))).clone()
         };
-        let authorization = Arc::new(Authorization::new(Arc::new(Rbac::new(rbac))));
+        use api::kinds::{
+            cluster_role, cluster_role_binding, persistent_volume, pod, resource_slice, role, role_binding,
+            volume_attachment,
+        };
+        let node = Node::new(node::Storages {
+            pods: storage_of(&pod::KIND),
+            persistent_volumes: storage_of(&persistent_volume::KIND),
+            volume_attachments: storage_of(&volume_attachment::KIND),
+            resource_slices: storage_of(&resource_slice::KIND),
+        });
+        let rbac = Rbac::new(
+            [&cluster_role::KIND, &cluster_role_binding::KIND, &role::KIND, &role_binding::KIND]
+                .map(&mut storage_of),
+        );
+        let authorization = Arc::new(Authorization::new(node, rbac));
         Self { served, store, admission, authorization, services, leases: leases::Leases::default() }
     }
 

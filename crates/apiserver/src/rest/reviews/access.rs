@@ -107,6 +107,7 @@ fn attributes(spec: &Value) -> Attributes<'_> {
         namespace: text("namespace"),
         name: text("name"),
         path: "",
+        field_selector: resource["fieldSelector"]["rawSelector"].as_str().unwrap_or(""),
     }
 }
 
