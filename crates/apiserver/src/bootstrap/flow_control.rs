@@ -8,7 +8,9 @@ use serde_json::json;
 const FOLLOWS: &str = "apf.kubernetes.io/autoupdate-spec";
 
 /// Name, shares, percentage that others may borrow, and queues with hand size (none: excess is refused).
-const LEVELS: [(&str, i64, i64, Option<(i64, i64)>); 7] = [
+type Level = (&'static str, i64, i64, Option<(i64, i64)>);
+
+const LEVELS: [Level; 7] = [
     ("catch-all", 5, 0, None),
     ("global-default", 20, 50, Some((128, 6))),
     ("leader-election", 10, 0, Some((16, 4))),
@@ -133,9 +135,7 @@ fn wanted(kind: &str, resource: &'static str, name: &str, spec: Value, status: O
     }
 }
 
-fn level(
-    (name, shares, lendable, queues): &(&'static str, i64, i64, Option<(i64, i64)>),
-) -> (&'static str, Value) {
+fn level((name, shares, lendable, queues): &Level) -> (&'static str, Value) {
     let response = match queues {
         None => json!({"type": "Reject"}),
         Some((queues, hand)) => json!({

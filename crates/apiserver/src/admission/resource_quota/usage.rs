@@ -78,11 +78,9 @@ pub fn of(kind: (&str, &str), object: &Value) -> Amounts {
     let one = Quantity::new(1);
     let mut used = Amounts::from([(count_name(kind), one)]);
     match kind {
-        ("", "pods") => {
-            if is_alive(object) {
-                let spec = object.field("spec");
-                used.extend(compute(&pod_total(spec, "requests"), &pod_total(spec, "limits")));
-            }
+        ("", "pods") if is_alive(object) => {
+            let spec = object.field("spec");
+            used.extend(compute(&pod_total(spec, "requests"), &pod_total(spec, "limits")));
         }
         ("", "services") => add_service(&mut used, object),
         ("", "persistentvolumeclaims") => add_claim(&mut used, object),
