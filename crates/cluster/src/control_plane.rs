@@ -32,6 +32,24 @@ impl ControlPlane {
     /// Opens the data directory, the certificates and the store, and builds the API server on them. Everything that
     /// runs in the background runs in `tasks`.
     pub async fn build(config: Config, tasks: TaskGroup) -> Result<Self, ClusterError> {
+        let (data_dir, store) = (config.data_dir.clone(), config.store.clone());
+        Self::assemble(config, async move { storage::open(&data_dir, &store).await }, tasks).await
+    }
+
+    /// As [`ControlPlane::build`], on a store that is open already, whatever the configuration says about one.
+    pub async fn build_on(
+        store: Arc<dyn Store>,
+        config: Config,
+        tasks: TaskGroup,
+    ) -> Result<Self, ClusterError> {
+        Self::assemble(config, std::future::ready(Ok(store)), tasks).await
+    }
+
+    async fn assemble(
+        config: Config,
+        store: impl Future<Output = Result<Arc<dyn Store>, ClusterError>>,
+        tasks: TaskGroup,
+    ) -> Result<Self, ClusterError> {
         let data_dir = |source| ClusterError::DataDirectory { path: config.data_dir.clone(), source };
         // Keys and secrets are in there; nobody else has business in it.
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&config.data_dir).map_err(data_dir)?;
@@ -41,7 +59,7 @@ impl ControlPlane {
         let for_certificates = config.clone();
         let certificates =
             tokio::task::spawn_blocking(move || Certificates::open(&for_certificates, address));
-        let store = storage::open(&config.data_dir, &config.store).await;
+        let store = store.await;
         let certificates = match certificates.await {
             Ok(certificates) => Arc::new(certificates?),
             Err(panic) => std::panic::resume_unwind(panic.into_panic()),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use base::tasks::TaskGroup;
 use cluster::{Certificates, ClusterError, Config, ControlPlane};
+use store::Store;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -60,13 +61,30 @@ impl Server {
         Self::launch(Directory::Given(directory.to_owned()), |_| {}).await
     }
 
+    /// Starts a server on a store that the test has opened, and may look into or trouble.
+    pub async fn start_on(store: Arc<dyn Store>, change: impl FnOnce(&mut Config)) -> Result<Self> {
+        let directory = tempfile::tempdir().context("a data directory")?;
+        Self::build(Directory::Temporary(directory), Some(store), change).await
+    }
+
     async fn launch(directory: Directory, change: impl FnOnce(&mut Config)) -> Result<Self> {
+        Self::build(directory, None, change).await
+    }
+
+    async fn build(
+        directory: Directory,
+        store: Option<Arc<dyn Store>>,
+        change: impl FnOnce(&mut Config),
+    ) -> Result<Self> {
         let mut config = Config::new(directory.path());
         config.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         config.serving.drain_grace = Duration::from_secs(10);
         change(&mut config);
         let tasks = TaskGroup::new();
-        let plane = ControlPlane::build(config, tasks.clone()).await?;
+        let plane = match store {
+            Some(store) => ControlPlane::build_on(store, config, tasks.clone()).await?,
+            None => ControlPlane::build(config, tasks.clone()).await?,
+        };
         let address = plane.address();
         let certificates = Arc::clone(plane.certificates());
         let kubeconfig = plane.kubeconfig().into();

@@ -1,0 +1,91 @@
+//! The battery on a real etcd; what happens when that restarts; two servers on one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+use store::{EtcdOptions, Store};
+use testkit::{Client, Server, eventually};
+
+use crate::{LIMIT, run_all};
+
+const PATH: &str = "/api/v1/namespaces/default/configmaps";
+
+async fn connect(etcd: &testkit::Etcd) -> Result<Arc<dyn Store>> {
+    let store = store::Etcd::connect(EtcdOptions::new([etcd.endpoint()])).await.context("connecting etcd")?;
+    Ok(Arc::new(store))
+}
+
+async fn create(client: &Client, name: &str) -> Result<u16> {
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
+    Ok(client.post(PATH, &object).await?.status.as_u16())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn battery() -> Result<()> {
+    let Some(etcd) = testkit::Etcd::start()? else { return Ok(()) };
+    run_all(connect(&etcd).await?).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_of_etcd_is_survived() -> Result<()> {
+    let Some(mut etcd) = testkit::Etcd::start()? else { return Ok(()) };
+    let server = Server::start_on(connect(&etcd).await?, |_| {}).await?;
+    ensure!(create(&server.admin, "before").await? == 201);
+    let mut watch = server.admin.stream(&format!("{PATH}?watch=true")).await?;
+    let mut seen = Vec::new();
+    while !seen.iter().any(|name| name == "before") {
+        let event = tokio::time::timeout(LIMIT, watch.next()).await??.context("the watch ended")?;
+        seen.push(event["object"]["metadata"]["name"].as_str().unwrap_or_default().to_owned());
+    }
+
+    etcd.kill();
+    let refused = create(&server.admin, "refused").await?;
+    ensure!(refused >= 500, "an error, and soon: {refused}");
+    let unhealthy = server.admin.get("/livez/etcd").await?;
+    ensure!(unhealthy.status == 500, "{}", unhealthy.status);
+
+    etcd.run()?;
+    let write = async || create(&server.admin, "after").await.unwrap_or(0);
+    eventually("writes go on", LIMIT, write, |code| [201, 409].contains(code)).await;
+    let listed = server.admin.get(PATH).await?;
+    let names = crate::names(&listed.body);
+    ensure!(names.contains(&"before") && names.contains(&"after"), "{}", listed.body);
+    let event = tokio::time::timeout(LIMIT, watch.next()).await.context("the watch is silent")??;
+    let event = event.context("the watch ended although nothing was lost")?;
+    ensure!(event["type"] == "ADDED" && event["object"]["metadata"]["name"] != "before", "{event}");
+    let ready = async || server.admin.get("/readyz").await.map(|reply| reply.status.as_u16()).unwrap_or(0);
+    eventually("ready again", LIMIT, ready, |code| *code == 200).await;
+    server.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_servers_on_one_etcd_see_each_other_s_writes() -> Result<()> {
+    let Some(etcd) = testkit::Etcd::start()? else { return Ok(()) };
+    let one = Server::start_on(connect(&etcd).await?, |_| {}).await?;
+    let two = Server::start_on(connect(&etcd).await?, |_| {}).await?;
+    let mut watch = two.admin.stream(&format!("{PATH}?watch=true&labelSelector=n")).await?;
+    for n in 0..20 {
+        let (writer, reader) = if n % 2 == 0 { (&one, &two) } else { (&two, &one) };
+        let object = json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": format!("n{n}"), "labels": {"n": n.to_string()}}});
+        let created = writer.admin.post(PATH, &object).await?;
+        ensure!(created.status == 201, "{}", created.body);
+        let read = reader.admin.get(&format!("{PATH}/n{n}")).await?;
+        ensure!(read.body == created.body, "an acknowledged write is seen at once everywhere: {}", read.body);
+        let event =
+            tokio::time::timeout(Duration::from_secs(10), watch.next()).await??.context("an event")?;
+        ensure!(event["object"] == created.body, "{event}");
+    }
+    for n in 0..10 {
+        let name = format!("contested{n}");
+        let (a, b) = tokio::join!(create(&one.admin, &name), create(&two.admin, &name));
+        let mut codes = [a?, b?];
+        codes.sort_unstable();
+        ensure!(codes == [201, 409], "exactly one creates {name}: {codes:?}");
+    }
+    one.stop().await?;
+    ensure!(create(&two.admin, "alone").await? == 201);
+    two.stop().await
+}
