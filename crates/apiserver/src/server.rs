@@ -1,6 +1,6 @@
 //! The API server as one piece: what it is made of, how it starts, how it stops.
 
-use crate::admission::Admission;
+use crate::admission::{Admission, AdmissionConfig};
 use crate::authenticate::{Authentication, AuthenticationConfig, JwtError, TokenFileError};
 use crate::bootstrap;
 use crate::chain::{Chain, ChainConfig, RequestMetrics};
@@ -21,6 +21,7 @@ use store::Store;
 #[derive(Clone, Debug)]
 pub struct Config {
     pub authentication: AuthenticationConfig,
+    pub admission: AdmissionConfig,
     pub chain: ChainConfig,
     pub limits: Limits,
     /// `host:port` by which clients reach this server; discovery tells it.
@@ -32,6 +33,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             authentication: AuthenticationConfig::default(),
+            admission: AdmissionConfig::default(),
             chain: ChainConfig::default(),
             // As large as Kubernetes allows.
             limits: Limits { max_body_bytes: 3 * 1024 * 1024, cbor: false },
@@ -65,7 +67,8 @@ impl ApiServer {
         let request_metrics = RequestMetrics::new(&metrics)?;
         let readiness = Readiness::new();
         let (started, shutdown) = register_checks(&readiness, &store);
-        let registry = Arc::new(Registry::new(store, Admission::default(), Services::new(config.services)));
+        let registry =
+            Arc::new(Registry::new(store, Admission::new(&config.admission), Services::new(config.services)));
         let authentication = Authentication::new(config.authentication, Arc::clone(&registry), clock)?;
         let authentication = Arc::new(authentication);
         let rest = Rest { registry, authentication, limits: config.limits };

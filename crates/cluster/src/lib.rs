@@ -7,6 +7,7 @@ mod control_plane;
 mod error;
 mod storage;
 
+pub use apiserver::admission::names as admission_plugins;
 pub use backup::{backup, restore};
 pub use certificates::Certificates;
 pub use config::{CertificateFiles, Config, EtcdConfig, StoreConfig};

@@ -8,6 +8,7 @@ use base::logging::Format;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::flags::{parse_cidrs, parse_duration, parse_listen, parse_ports};
+use crate::kubernetes_flags::KubernetesArgs;
 
 /// Kubernetes in one binary.
 ///
@@ -165,6 +166,9 @@ pub struct ServeArgs {
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1,
           default_missing_value = "true", require_equals = true, help_heading = "API server")]
     pub service_account_extend_token_expiration: bool,
+
+    #[command(flatten)]
+    pub kubernetes: KubernetesArgs,
 
     /// Authorities of client certificates, besides the cluster's own.
     #[arg(long, value_name = "FILE", help_heading = "Certificates")]

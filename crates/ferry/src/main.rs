@@ -4,6 +4,7 @@ mod check;
 mod cli;
 mod flags;
 mod kubeconfig;
+mod kubernetes_flags;
 mod serve;
 
 use std::process::ExitCode;

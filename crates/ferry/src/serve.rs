@@ -52,7 +52,7 @@ pub async fn run(arguments: ServeArgs, role: Role) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn configure(arguments: ServeArgs) -> Result<Config> {
+pub fn configure(arguments: ServeArgs) -> Result<Config> {
     let mut config = Config::new(arguments.data_dir.data_dir);
     config.listen = arguments.listen;
     config.store = match arguments.store {
@@ -91,6 +91,7 @@ fn configure(arguments: ServeArgs) -> Result<Config> {
     let longest = arguments.service_account_max_token_expiration;
     accounts.max_expiration_seconds =
         longest.map(|longest| i64::try_from(longest.as_secs()).unwrap_or(i64::MAX));
+    arguments.kubernetes.apply(&mut config);
     Ok(config)
 }
 

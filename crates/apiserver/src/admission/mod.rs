@@ -140,9 +140,31 @@ pub struct Admission {
     quota_turns: resource_quota::Turns,
 }
 
+/// Which plugins are on, by name. All of the chain are, unless told otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AdmissionConfig {
+    pub enable: Vec<String>,
+    pub disable: Vec<String>,
+}
+
+/// The names of all plugins, in the order in which they are asked.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    PLUGINS.iter().map(|plugin| plugin.name())
+}
+
 impl Default for Admission {
     fn default() -> Self {
-        Self { plugins: PLUGINS.to_vec(), quota_turns: resource_quota::Turns::default() }
+        Self::new(&AdmissionConfig::default())
+    }
+}
+
+impl Admission {
+    /// A plugin that is both switched on and off is on.
+    pub fn new(config: &AdmissionConfig) -> Self {
+        let named = |names: &[String], plugin: &dyn Plugin| names.iter().any(|name| name == plugin.name());
+        let is_on = |plugin: &&dyn Plugin| named(&config.enable, *plugin) || !named(&config.disable, *plugin);
+        let plugins = PLUGINS.iter().copied().filter(is_on).collect();
+        Self { plugins, quota_turns: resource_quota::Turns::default() }
     }
 }
 
