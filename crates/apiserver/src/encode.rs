@@ -43,7 +43,9 @@ pub fn event(kind: &str, object: &Value, accepted: &Accepted) -> Result<Bytes> {
             codec::protobuf::watch_frame(kind, &object).into()
         }
         Encoding::Cbor => {
-            codec::cbor::encode(&serde_json::json!({"type": kind, "object": object}), None).into()
+            let (api_version, object_kind) = type_meta(object);
+            let object = codec::cbor::encode(object, schema_of(api_version, object_kind));
+            codec::cbor::watch_frame(kind, &object).into()
         }
         Encoding::Json | Encoding::Yaml => {
             let mut out = codec::json::encode(&serde_json::json!({"type": kind, "object": object}));

@@ -117,21 +117,21 @@ impl Cache {
         }
         *handle = None;
         let (objects, revision) = self.read_all().await?;
-        {
+        let epoch = {
             let mut state = self.shared.state.write();
             let epoch = state.epoch + 1;
             let first = state.first + state.window.len() as u64;
             *state = State { objects, first, oldest: revision, revision, epoch, ..State::default() };
-        }
-        self.shared.ready.store(true, Ordering::Release);
+            epoch
+        };
         let feed = Feed { shared: self.shared.clone() };
-        match self.store.watch(&self.root, revision, Box::new(feed)).await {
-            Ok(watch) => *handle = Some(watch),
-            Err(error) => {
-                self.shared.ready.store(false, Ordering::Release);
-                return Err(error);
-            }
+        *handle = Some(self.store.watch(&self.root, revision, Box::new(feed)).await?);
+        // Only now: until the feed runs, nobody may take the cache for complete. It may have ended already.
+        let state = self.shared.state.read();
+        if state.epoch == epoch {
+            self.shared.ready.store(true, Ordering::Release);
         }
+        drop(state);
         // Followers of an earlier fill start over.
         self.shared.tick.send_modify(|end| *end += 1);
         Ok(())
@@ -322,9 +322,12 @@ impl WatchSink for Feed {
 
     fn closed(&mut self, error: StoreError) {
         tracing::warn!(kind = %self.shared.layout.kind, %error, "watch cache lost its feed; it fills again on the next request");
-        self.shared.ready.store(false, Ordering::Release);
         // Watchers of this fill can never be sure again: they end and their clients list anew.
-        self.shared.state.write().epoch += 1;
+        {
+            let mut state = self.shared.state.write();
+            state.epoch += 1;
+            self.shared.ready.store(false, Ordering::Release);
+        }
         self.shared.tick.send_modify(|end| *end += 1);
     }
 }

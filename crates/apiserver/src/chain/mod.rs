@@ -153,7 +153,7 @@ impl Chain {
     }
 
     fn refuse(&self, context: &Context, status: &Status) -> Reply {
-        let offers = Offers { cbor: false, forms: true, streams: false };
+        let offers = Offers { cbor: self.rest.limits.cbor, forms: true, streams: false };
         let accepted = accept(&context.headers, context.query.get("pretty"), offers).ok();
         reply::status(status, accepted.as_ref())
     }

@@ -1,0 +1,212 @@
+//! The binary as a process: signals, crashes, what is left after them.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use base::pki::{Identity, certificates_from_pem};
+use serde_json::json;
+use testkit::Client;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+const LIMIT: Duration = Duration::from_secs(30);
+const PATH: &str = "/api/v1/namespaces/default/configmaps";
+
+/// `ferry apiserver` on a free port.
+struct Process {
+    child: Child,
+    url: String,
+    data_dir: std::path::PathBuf,
+}
+
+impl Process {
+    async fn start(data_dir: &Path, flags: &[&str]) -> Result<Self> {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_ferry"))
+            .args(["apiserver", "--listen", "127.0.0.1:0", "-v", "0", "--data-dir"])
+            .arg(data_dir)
+            .args(flags)
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        let mut lines = BufReader::new(child.stdout.take().context("a pipe")?).lines();
+        let ready = async {
+            while let Some(line) = lines.next_line().await? {
+                if let Some((_, url)) = line.split_once(" ms: ") {
+                    return Ok(url.to_owned());
+                }
+            }
+            anyhow::bail!("it ended before it was ready")
+        };
+        let url = tokio::time::timeout(LIMIT, ready).await.context("not ready in time")??;
+        Ok(Self { child, url, data_dir: data_dir.to_owned() })
+    }
+
+    /// A client with the administrator's certificate and a connection of its own.
+    fn admin(&self) -> Result<Client> {
+        let read = |name: &str| std::fs::read_to_string(self.data_dir.join("pki").join(name));
+        let identity = Identity::from_pem(&read("admin.pem")?).map_err(anyhow::Error::msg)?;
+        let authority = certificates_from_pem(&read("server-ca.crt")?).map_err(anyhow::Error::msg)?;
+        let address = self.url.trim_start_matches("https://").trim_end_matches('/').parse()?;
+        Client::new(address, authority.first().context("an authority")?, Some(identity.into()))
+    }
+
+    fn pid(&self) -> Result<u32> {
+        self.child.id().context("it has ended")
+    }
+
+    async fn signal(&self, name: &str) -> Result<()> {
+        let status =
+            Command::new("kill").arg(format!("-{name}")).arg(self.pid()?.to_string()).status().await?;
+        ensure!(status.success(), "kill -{name}: {status}");
+        Ok(())
+    }
+
+    /// Resident memory in MiB.
+    fn memory(&self) -> Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()?))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("VmRSS")?;
+        Ok(line.trim().trim_end_matches("kB").trim().parse::<u64>()? / 1024)
+    }
+}
+
+fn config_map(name: &str) -> serde_json::Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"name": name}})
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_signal_drains() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let mut process = Process::start(dir.path(), &[]).await?;
+    let admin = process.admin()?;
+    let mut watch = admin.stream("/api/v1/namespaces?watch=true").await?;
+    tokio::time::timeout(LIMIT, watch.next()).await??.context("an event")?;
+    // Requests come all the time; each is either answered in full or never begun.
+    let stop = Arc::new(AtomicBool::new(false));
+    let (client, stopped) = (process.admin()?, Arc::clone(&stop));
+    let writer = tokio::spawn(async move {
+        let mut acknowledged = Vec::new();
+        while !stopped.load(Ordering::SeqCst) {
+            let name = format!("n{}", acknowledged.len());
+            match client.post(PATH, &config_map(&name)).await {
+                Ok(reply) if reply.status == 201 => acknowledged.push(name),
+                Ok(reply) => anyhow::bail!("{}: {}", reply.status, reply.body),
+                Err(_) => break,
+            }
+        }
+        Ok(acknowledged)
+    });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    process.signal("TERM").await?;
+    while tokio::time::timeout(LIMIT, watch.next()).await.context("the watch goes on")??.is_some() {}
+    let status = tokio::time::timeout(LIMIT, process.child.wait()).await.context("it does not stop")??;
+    ensure!(status.success(), "{status}");
+    stop.store(true, Ordering::SeqCst);
+    let acknowledged = writer.await??;
+    ensure!(!acknowledged.is_empty(), "nothing was written");
+
+    let process = Process::start(dir.path(), &[]).await?;
+    expect_all(&process.admin()?, &acknowledged.into_iter().collect(), &BTreeSet::new()).await
+}
+
+/// Every acknowledged object is there as it was written; nothing is that nobody asked for.
+async fn expect_all(
+    admin: &Client,
+    acknowledged: &BTreeSet<String>,
+    attempted: &BTreeSet<String>,
+) -> Result<()> {
+    let list = admin.get(PATH).await?;
+    let items = list.body["items"].as_array().context("a list")?;
+    let mut found = BTreeSet::new();
+    for item in items {
+        let name = item["metadata"]["name"].as_str().context("a name")?;
+        if name == "kube-root-ca.crt" {
+            continue;
+        }
+        ensure!(item["data"]["name"] == name, "half an object: {item}");
+        ensure!(acknowledged.contains(name) || attempted.contains(name), "nobody wrote {name}");
+        found.insert(name.to_owned());
+    }
+    let lost: Vec<_> = acknowledged.difference(&found).collect();
+    ensure!(lost.is_empty(), "acknowledged and lost: {lost:?}");
+    Ok(())
+}
+
+/// Kills the process in the middle of concurrent writes, again and again in one data directory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acknowledged_objects_survive_kills() -> Result<()> {
+    const WRITERS: usize = 8;
+    let rounds = std::env::var("FERRY_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(6);
+    let dir = tempfile::tempdir()?;
+    let (mut acknowledged, mut attempted) = (BTreeSet::new(), BTreeSet::new());
+    let mut newest = 0;
+    for round in 0..rounds {
+        let mut process = Process::start(dir.path(), &[]).await?;
+        expect_all(&process.admin()?, &acknowledged, &attempted).await?;
+        let mut writers = Vec::new();
+        for writer in 0..WRITERS {
+            let client = process.admin()?;
+            writers.push(tokio::spawn(async move {
+                let (mut done, mut revision) = (Vec::new(), 0);
+                loop {
+                    let name = format!("r{round}-w{writer}-n{}", done.len());
+                    match client.post(PATH, &config_map(&name)).await {
+                        Ok(reply) if reply.status == 201 => {
+                            let version = &reply.body["metadata"]["resourceVersion"];
+                            revision = version.as_str().and_then(|text| text.parse().ok()).unwrap_or(0u64);
+                            done.push(name);
+                        }
+                        _ => return (done, name, revision),
+                    }
+                }
+            }));
+        }
+        tokio::time::sleep(Duration::from_millis(150 + 70 * round)).await;
+        process.signal("KILL").await?;
+        process.child.wait().await?;
+        let mut highest = newest;
+        for writer in writers {
+            let (done, last, revision) = writer.await?;
+            ensure!(revision == 0 || revision > newest, "revision {revision} was given before");
+            highest = highest.max(revision);
+            acknowledged.extend(done);
+            attempted.insert(last);
+        }
+        newest = highest;
+    }
+    ensure!(acknowledged.len() > 50, "hardly anything was written: {}", acknowledged.len());
+    let process = Process::start(dir.path(), &[]).await?;
+    expect_all(&process.admin()?, &acknowledged, &attempted).await
+}
+
+/// Watchers that do not read cost the server no memory to speak of.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_watchers_cost_little() -> Result<()> {
+    const WATCHERS: usize = 50;
+    let dir = tempfile::tempdir()?;
+    let process = Process::start(dir.path(), &[]).await?;
+    let admin = process.admin()?;
+    let mut object = config_map("large");
+    object["data"]["text"] = "x".repeat(100 << 10).into();
+    ensure!(admin.post(PATH, &object).await?.status == 201);
+    let mut held = Vec::new();
+    for _ in 0..WATCHERS {
+        let client = process.admin()?;
+        let watch = client.stream(&format!("{PATH}?watch=true")).await?;
+        held.push((client, watch));
+    }
+    let before = process.memory()?;
+    for n in 0..300 {
+        object["data"]["n"] = n.to_string().into();
+        ensure!(admin.put(&format!("{PATH}/large"), &object).await?.status == 200);
+    }
+    let after = process.memory()?;
+    // 50 watchers x 30 MB of events would be 1.5 GB.
+    ensure!(after < before + 200, "{before} MiB before, {after} MiB after");
+    ensure!(admin.get("/readyz").await?.status == 200);
+    Ok(())
+}
