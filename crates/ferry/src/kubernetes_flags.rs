@@ -1,5 +1,6 @@
 //! Flags of Kubernetes' API server whose values Ferry checks: what it cannot do is an error, never ignored.
 
+use anyhow::{Result, ensure};
 use clap::{ArgAction, Args};
 use cluster::Config;
 
@@ -18,8 +19,7 @@ const MODES: [&str; 6] = ["Node", "RBAC", "ABAC", "AlwaysAllow", "AlwaysDeny", "
 
 #[derive(Args, Debug)]
 pub struct KubernetesArgs {
-    /// Who decides what users may do: RBAC, or Node and RBAC. There are no rules of Node's own yet: kubelets get what
-    /// RBAC grants them.
+    /// Who decides what users may do; Node and RBAC are both always on in this version.
     #[arg(long, value_name = "MODE[,MODE]", value_delimiter = ',', default_value = "Node,RBAC",
           value_parser = parse_mode, help_heading = "API server")]
     pub authorization_mode: Vec<String>,
@@ -70,7 +70,11 @@ pub struct KubernetesArgs {
 
 impl KubernetesArgs {
     /// Sets what these flags mean to Ferry.
-    pub fn apply(self, config: &mut Config) {
+    pub fn apply(self, config: &mut Config) -> Result<()> {
+        for mode in ["Node", "RBAC"] {
+            let named = self.authorization_mode.iter().any(|name| name == mode);
+            ensure!(named, "--authorization-mode: {mode} cannot be switched off in this version");
+        }
         for (gate, on) in self.feature_gates {
             if gate == "CBORServingAndStorage" {
                 config.api.limits.cbor = on;
@@ -78,6 +82,7 @@ impl KubernetesArgs {
         }
         config.api.admission.enable = self.enable_admission_plugins;
         config.api.admission.disable = self.disable_admission_plugins;
+        Ok(())
     }
 }
 
@@ -148,7 +153,6 @@ mod tests {
         let config = configured(&[
             "--authorization-mode=Node,RBAC",
             "--allow-privileged",
-            "--allow-privileged=true",
             "--anonymous-auth=true",
             "--service-cluster-ip-range=10.0.0.0/16",
             "--enable-aggregator-routing=true",
@@ -172,6 +176,7 @@ mod tests {
     fn what_cannot_be_is_said() {
         for (flag, want) in [
             ("--authorization-mode=Webhook", "Webhook is not in this version"),
+            ("--authorization-mode=RBAC", "Node cannot be switched off"),
             ("--authorization-mode=Nobody", "no such mode"),
             ("--allow-privileged=false", "Pod Security"),
             ("--feature-gates=Nonsense=true", "unrecognized feature gate: Nonsense"),

@@ -1,5 +1,6 @@
 //! `ferry up`, `server` and `apiserver`: runs the control plane until a signal.
 
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -25,31 +26,36 @@ pub async fn run(arguments: ServeArgs, role: Role) -> Result<ExitCode> {
     base::limits::raise_open_files();
     let config = configure(arguments)?;
     if role == Role::Up {
-        println!(
+        say(format_args!(
             "Starting the control plane in {}: certificates, store, API server ...",
             config.data_dir.display()
-        );
+        ));
     }
     let plane = ControlPlane::build(config, tasks).await?;
     let (url, kubeconfig) = (plane.certificates().url(), plane.kubeconfig());
     if role == Role::Up {
-        println!("Listening on {}; waiting for the objects every cluster has ...", plane.address());
+        say(format_args!("Listening on {}; waiting for the objects every cluster has ...", plane.address()));
     }
     plane
         .run(move || {
-            println!("Ready after {} ms: {url}", begin.elapsed().as_millis());
-            println!("Kubeconfig of the administrator: {}", kubeconfig.display());
+            say(format_args!("Ready after {} ms: {url}", begin.elapsed().as_millis()));
+            say(format_args!("Kubeconfig of the administrator: {}", kubeconfig.display()));
             if role == Role::Up {
-                println!();
-                println!(
+                say(format_args!(""));
+                say(format_args!(
                     "There is no node in this version yet: objects are served and kept, pods do not run."
-                );
-                println!("Try:  kubectl --kubeconfig {} get namespaces", kubeconfig.display());
+                ));
+                say(format_args!("Try:  kubectl --kubeconfig {} get namespaces", kubeconfig.display()));
             }
         })
         .await?;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a line. Nobody may be reading any more, which is no reason to stop.
+fn say(line: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 pub fn configure(arguments: ServeArgs) -> Result<Config> {
@@ -91,7 +97,7 @@ pub fn configure(arguments: ServeArgs) -> Result<Config> {
     let longest = arguments.service_account_max_token_expiration;
     accounts.max_expiration_seconds =
         longest.map(|longest| i64::try_from(longest.as_secs()).unwrap_or(i64::MAX));
-    arguments.kubernetes.apply(&mut config);
+    arguments.kubernetes.apply(&mut config)?;
     Ok(config)
 }
 

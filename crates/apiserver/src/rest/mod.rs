@@ -156,10 +156,11 @@ impl Rest {
         use http_body::Body;
         let limit = self.limits.max_body_bytes;
         let too_large = || Status::too_large(format!("Request entity too large: limit is {limit}"));
+        let mut body = body;
         if body.size_hint().lower() > limit as u64 {
+            discard(body, limit).await;
             return Err(too_large());
         }
-        let mut body = body;
         let mut whole: Option<Bytes> = None;
         let mut gathered = BytesMut::new();
         while let Some(frame) = body.frame().await {
@@ -167,6 +168,7 @@ impl Rest {
                 .map_err(|error| Status::bad_request(format!("the request body ended early: {error}")))?;
             let Ok(data) = frame.into_data() else { continue };
             if gathered.len() + whole.as_ref().map_or(0, Bytes::len) + data.len() > limit {
+                discard(body, limit).await;
                 return Err(too_large());
             }
             match whole.take() {
@@ -191,6 +193,19 @@ impl Rest {
             subresource: &context.info.subresource,
             namespace: if route.served.namespaced() { &context.info.namespace } else { "" },
             warnings: &context.warnings,
+        }
+    }
+}
+
+/// Reads some more of a body that is refused: a client that still writes would not see the answer. Whoever sends
+/// much more than that finds the connection closed.
+async fn discard(mut body: RequestBody, limit: usize) {
+    let mut left = limit.saturating_mul(2);
+    while let Some(Ok(frame)) = body.frame().await {
+        let Ok(data) = frame.into_data() else { continue };
+        match left.checked_sub(data.len()) {
+            Some(rest) => left = rest,
+            None => return,
         }
     }
 }
