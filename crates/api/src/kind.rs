@@ -81,6 +81,11 @@ pub struct Kind {
     /// Finalizers need no domain: the registry checks metadata with `names::validate_generic_object_meta` (and
     /// its update) instead of `names::validate_object_meta`.
     pub any_finalizer: bool,
+    /// The kind has no rules for metadata: the general ones are asked only when its own have passed, and any name
+    /// that fits into a path will do.
+    pub metadata_last: bool,
+    /// `generateName` itself becomes the name.
+    pub generates_no_suffix: bool,
     /// Sets what an omitted field means in this version. Runs on every decode, also of old objects.
     pub default: fn(&mut Value),
     /// Before validation on create: clears what clients may not set (status, disabled fields).
@@ -120,6 +125,8 @@ pub struct Kind {
     /// Writes who asks for the object into it, given the user as `{username, uid, groups, extra}`.
     pub stamp_user: Option<fn(&mut Value, user: &Value)>,
     pub scale: Option<Scale>,
+    /// An annotation that stands for a field of old versions: views of metadata alone do not show it.
+    pub field_annotation: Option<&'static str>,
     /// Objects expire this many seconds after their last write (events).
     pub ttl_seconds: Option<u64>,
 }
@@ -141,6 +148,8 @@ impl Kind {
             scope,
             validate_name: machinery::names::dns_subdomain,
             any_finalizer: false,
+            metadata_last: false,
+            generates_no_suffix: false,
             default: |_| {},
             prepare_create: |_| {},
             prepare_update: |_, _| {},
@@ -161,6 +170,7 @@ impl Kind {
             mark_deleting: |_| {},
             stamp_user: None,
             scale: None,
+            field_annotation: None,
             ttl_seconds: None,
         }
     }
@@ -198,4 +208,44 @@ pub fn keep_all_but_status(new: &mut Value, old: &Value) {
         }
     }
     *new = kept;
+}
+
+/// `prepare_status_update` of newer kinds: metadata stays the old one's, too.
+pub fn keep_metadata_and_spec(new: &mut Value, old: &Value) {
+    const KEPT: [&str; 7] = [
+        "deletionTimestamp",
+        "generation",
+        "selfLink",
+        "labels",
+        "annotations",
+        "finalizers",
+        "ownerReferences",
+    ];
+    keep_all_but_status(new, old);
+    let Some(metadata) = new.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return;
+    };
+    for field in KEPT {
+        match old.get("metadata").and_then(|metadata| metadata.get(field)) {
+            Some(value) => metadata.insert(field.to_owned(), value.clone()),
+            None => metadata.remove(field),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_newer_status_door_changes_status_only() {
+        let old = json!({"metadata": {"labels": {"a": "b"}, "managedFields": []}, "spec": 1, "status": 1});
+        let mut new = json!({
+            "metadata": {"labels": {"c": "d"}, "finalizers": ["x/y"], "managedFields": [1]}, "spec": 2, "status": 2,
+        });
+        keep_metadata_and_spec(&mut new, &old);
+        let want = json!({"metadata": {"labels": {"a": "b"}, "managedFields": [1]}, "spec": 1, "status": 2});
+        assert_eq!(new, want);
+    }
 }

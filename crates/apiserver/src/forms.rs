@@ -3,7 +3,7 @@
 use crate::negotiate::{Accepted, Form};
 use crate::query::Query;
 use crate::registry::Served;
-use api::kind::{CellContext, Table};
+use api::kind::{CellContext, Kind, Table};
 use machinery::status::{Result, Status};
 use machinery::{Map, Value, meta};
 use serde_json::json;
@@ -17,18 +17,16 @@ pub enum Include {
 }
 
 impl Include {
-    pub fn read(query: &Query) -> Result<Self> {
+    /// What the query asks for; only tables care.
+    pub fn read(query: &Query, accepted: &Accepted) -> Result<Self> {
         match query.text("includeObject") {
             "" | "Metadata" => Ok(Self::Metadata),
             "None" => Ok(Self::None),
             "Object" => Ok(Self::Object),
-            other => {
-                use machinery::field::{FieldError, Path};
-                let path = Path::new("includeObject");
-                let error =
-                    FieldError::invalid_str(&path, other, "must be 'Metadata', 'Object', 'None', or empty");
-                Err(Status::invalid("meta.k8s.io", "TableOptions", "", &vec![error]))
-            }
+            _ if accepted.form != Some(Form::Table) => Ok(Self::Metadata),
+            other => Err(Status::bad_request(format!(
+                "Unable to convert to Table as requested: includeObject: Invalid value: {other:?}: must be 'Metadata', 'Object', 'None', or empty"
+            ))),
         }
     }
 }
@@ -37,42 +35,41 @@ fn api_version(accepted: &Accepted) -> &'static str {
     if accepted.form_version == "v1beta1" { "meta.k8s.io/v1beta1" } else { "meta.k8s.io/v1" }
 }
 
-/// One object in the form asked for.
-pub fn object(served: &Served, object: Value, accepted: &Accepted, include: Include) -> Result<Value> {
+/// One object, given in its stored version, in the form asked for.
+pub fn object(served: &Served, stored: Value, accepted: &Accepted, include: Include) -> Result<Value> {
     match accepted.form {
-        None => Ok(object),
-        Some(Form::PartialObjectMetadata) => Ok(partial(&object, api_version(accepted))),
-        Some(Form::PartialObjectMetadataList) => Err(not_acceptable(
-            "you requested PartialObjectMetadataList, but the requested object is not a list",
-        )),
+        None => Ok(served.present(stored)),
+        Some(Form::PartialObjectMetadata) => Ok(partial(&stored, served.storage.kind, api_version(accepted))),
+        Some(Form::PartialObjectMetadataList) => Err(Status::not_acceptable(format!(
+            "you requested PartialObjectMetadataList, but the requested object is not a list ({})",
+            type_name(served.storage.kind, "")
+        ))),
         Some(Form::Table) => {
             let mut metadata = Map::new();
-            let version = meta::resource_version(&object);
+            let version = meta::resource_version(&stored);
             if !version.is_empty() {
                 metadata.insert("resourceVersion".to_owned(), version.into());
             }
-            let version = api_version(accepted);
-            Ok(table(served_table(served), version, Value::Object(metadata), vec![object], include, true))
+            Ok(Rows { served, include, api_version: api_version(accepted) }.table(
+                Value::Object(metadata),
+                vec![stored],
+                true,
+            ))
         }
     }
 }
 
-/// The objects of a list, with the list's metadata, in the form asked for. A selector that nothing matches
-/// leaves no list at all.
+/// The objects of a list, in their stored version, with the list's metadata, in the form asked for.
 pub fn list(
     served: &Served,
     metadata: Value,
-    items: Vec<Value>,
-    selective: bool,
+    stored: Vec<Value>,
     accepted: &Accepted,
     include: Include,
 ) -> Result<Value> {
-    let some = |items: Vec<Value>| {
-        if selective && items.is_empty() { Value::Null } else { Value::Array(items) }
-    };
     match accepted.form {
         None => {
-            let items = some(items.into_iter().map(untyped).collect());
+            let items: Vec<Value> = stored.into_iter().map(|item| untyped(served.present(item))).collect();
             Ok(json!({
                 "kind": format!("{}List", served.kind.kind),
                 "apiVersion": served.api_version,
@@ -82,39 +79,50 @@ pub fn list(
         }
         Some(Form::PartialObjectMetadataList) => {
             let version = api_version(accepted);
-            let items = some(items.iter().map(|item| partial(item, version)).collect());
+            let items: Vec<Value> =
+                stored.iter().map(|item| partial(item, served.storage.kind, version)).collect();
+            // Kubernetes' quirk, kept: this form of an empty list has none.
+            let items = if items.is_empty() { Value::Null } else { Value::Array(items) };
             Ok(json!({
                 "kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": metadata, "items": items,
             }))
         }
-        Some(Form::PartialObjectMetadata) => {
-            Err(not_acceptable("you requested PartialObjectMetadata, but the requested object is a list"))
-        }
+        Some(Form::PartialObjectMetadata) => Err(Status::not_acceptable(format!(
+            "you requested PartialObjectMetadata, but the requested object is a list ({})",
+            type_name(served.storage.kind, "List")
+        ))),
         Some(Form::Table) => {
-            Ok(table(served_table(served), api_version(accepted), metadata, items, include, true))
+            let rows = Rows { served, include, api_version: api_version(accepted) };
+            Ok(rows.table(metadata, stored, true))
         }
     }
 }
 
-/// The object of a watch event. Only the first table of a watch has its columns described.
-pub fn watched(served: &Served, object: Value, accepted: &Accepted, include: Include, first: bool) -> Value {
+/// The object of a watch event, given in its stored version. Only the first table of a watch has its columns
+/// described.
+pub fn watched(served: &Served, stored: Value, accepted: &Accepted, include: Include, first: bool) -> Value {
     match accepted.form {
-        None => object,
+        None => served.present(stored),
         Some(Form::Table) => {
-            let metadata = json!({"resourceVersion": meta::resource_version(&object)});
-            table(served_table(served), api_version(accepted), metadata, vec![object], include, first)
+            let metadata = json!({"resourceVersion": meta::resource_version(&stored)});
+            Rows { served, include, api_version: api_version(accepted) }.table(metadata, vec![stored], first)
         }
-        Some(_) => partial(&object, api_version(accepted)),
+        Some(_) => partial(&stored, served.storage.kind, api_version(accepted)),
     }
+}
+
+/// What Kubernetes calls the type of an object, or of a list of them, in its messages.
+fn type_name(kind: &Kind, suffix: &str) -> String {
+    let package = match kind.group.split('.').next().unwrap_or("") {
+        "" => "core",
+        package => package,
+    };
+    format!("*{package}.{}{suffix}", kind.kind)
 }
 
 fn served_table(served: &Served) -> &'static Table {
     let kind = served.kind;
     api::tables::table(kind.group, kind.version, kind.resource)
-}
-
-fn not_acceptable(message: &str) -> Status {
-    Status::not_acceptable(message)
 }
 
 /// Items of a typed list carry neither kind nor apiVersion.
@@ -126,19 +134,70 @@ pub fn untyped(mut object: Value) -> Value {
     object
 }
 
-fn partial(object: &Value, api_version: &str) -> Value {
-    let metadata = object.get("metadata").cloned().unwrap_or_else(|| json!({}));
+fn partial(object: &Value, kind: &Kind, api_version: &str) -> Value {
+    let mut metadata = object.get("metadata").cloned().unwrap_or_else(|| json!({}));
+    if let (Some(hidden), Some(metadata)) = (kind.field_annotation, metadata.as_object_mut()) {
+        if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+            annotations.remove(hidden);
+            if annotations.is_empty() {
+                metadata.remove("annotations");
+            }
+        }
+    }
     json!({"kind": "PartialObjectMetadata", "apiVersion": api_version, "metadata": metadata})
 }
 
+/// How the rows of a table are made.
+struct Rows<'a> {
+    served: &'a Served,
+    include: Include,
+    api_version: &'static str,
+}
+
+impl Rows<'_> {
+    fn table(&self, metadata: Value, objects: Vec<Value>, headers: bool) -> Value {
+        let table = served_table(self.served);
+        lay_out(table, self.api_version, metadata, objects, headers, |object| match self.include {
+            Include::None => Value::Null,
+            Include::Metadata => partial(&object, self.served.storage.kind, self.api_version),
+            Include::Object => self.served.present(object),
+        })
+    }
+}
+
+/// The Table of a scale.
+pub fn scale(scale: Value, accepted: &Accepted, include: Include) -> Result<Value> {
+    let version = api_version(accepted);
+    let metadata_of = |scale: &Value| {
+        let metadata = scale.get("metadata").cloned().unwrap_or_else(|| json!({}));
+        json!({"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": metadata})
+    };
+    match accepted.form {
+        None => Ok(scale),
+        Some(Form::PartialObjectMetadata) => Ok(metadata_of(&scale)),
+        Some(Form::PartialObjectMetadataList) => Err(Status::not_acceptable(
+            "you requested PartialObjectMetadataList, but the requested object is not a list (*autoscaling.Scale)",
+        )),
+        Some(Form::Table) => {
+            let metadata = json!({"resourceVersion": meta::resource_version(&scale)});
+            let row = |scale: Value| match include {
+                Include::None => Value::Null,
+                Include::Metadata => metadata_of(&scale),
+                Include::Object => scale,
+            };
+            Ok(lay_out(api::tables::SCALE, version, metadata, vec![scale], true, row))
+        }
+    }
+}
+
 /// A Table of objects.
-pub fn table(
+fn lay_out(
     table: &Table,
     api_version: &str,
     metadata: Value,
     mut objects: Vec<Value>,
-    include: Include,
     headers: bool,
+    shown: impl Fn(Value) -> Value,
 ) -> Value {
     let context = CellContext { now: jiff::Timestamp::now().as_second() };
     let columns = if headers {
@@ -167,15 +226,15 @@ pub fn table(
             if !conditions.is_empty() {
                 row.insert("conditions".to_owned(), Value::Array(conditions));
             }
-            let shown = match include {
-                Include::None => Value::Null,
-                Include::Metadata => partial(&object, api_version),
-                Include::Object => object,
-            };
-            row.insert("object".to_owned(), shown);
+            row.insert("object".to_owned(), shown(object));
             Value::Object(row)
         })
         .collect();
+    // Kubernetes' quirk, kept: without rows, kinds that have no layout of their own have no list of them either.
+    let rows = match rows.is_empty() && api::tables::is_generic(table) {
+        true => Value::Null,
+        false => Value::Array(rows),
+    };
     json!({
         "kind": "Table", "apiVersion": api_version, "metadata": metadata,
         "columnDefinitions": columns, "rows": rows,

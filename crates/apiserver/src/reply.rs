@@ -86,8 +86,8 @@ pub fn object(
             return Ok(finish(code, accepted, body, context));
         }
     }
-    let shown = served.present(written.value());
-    let shown = forms::object(served, shown, accepted, Include::read(&context.query)?)?;
+    let include = Include::read(&context.query, accepted)?;
+    let shown = forms::object(served, written.value(), accepted, include)?;
     value(code, &shown, accepted, context)
 }
 
@@ -117,9 +117,8 @@ pub fn list(served: &Arc<Served>, mut page: Page, accepted: &Accepted, context: 
         }
     }
     let metadata = list_metadata(&page);
-    let items = page.entries.iter().map(|entry| served.present(entry.value())).collect();
-    let shown =
-        forms::list(served, metadata, items, page.selective, accepted, Include::read(&context.query)?)?;
+    let items = page.entries.iter().map(|entry| entry.value()).collect();
+    let shown = forms::list(served, metadata, items, accepted, Include::read(&context.query, accepted)?)?;
     value(200, &shown, accepted, context)
 }
 
@@ -142,11 +141,6 @@ fn json_list(served: &Arc<Served>, page: Page, accepted: &Accepted, context: &Co
         served.api_version,
         list_metadata(&page)
     );
-    if page.entries.is_empty() && page.selective {
-        // A selector that nothing matches leaves no list at all; Kubernetes' quirk, kept.
-        let body = format!("{}null}}\n", head.trim_end_matches('['));
-        return finish(200, accepted, body.into(), context);
-    }
     let layout = served.storage.cache.layout.clone();
     let total = page.entries.iter().map(|entry| entry.bytes.len()).sum();
     let mut first = true;

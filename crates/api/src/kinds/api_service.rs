@@ -18,6 +18,7 @@ pub static KIND: Kind = Kind {
     validate_update: |new, _| validate(new),
     validate_status_update: |new, _| validate_status(new.field("status")),
     unconditional_update: false,
+    prepare_status_update: crate::kind::keep_metadata_and_spec,
     ..Kind::new("apiregistration.k8s.io", "v1", "APIService", "apiservices", Scope::Cluster)
 };
 

@@ -82,12 +82,14 @@ fn prepare_update(new: &mut Value, old: &Value) {
 fn validate(definition: &Value) -> ErrorList {
     let mut errors = Vec::new();
     let path = Path::new("metadata");
-    let name = meta::name(definition);
     let required_name =
         format!("{}.{}", definition.at("spec.names").text("plural"), definition.field("spec").text("group"));
-    if name != required_name {
-        let detail = "must be spec.names.plural+\".\"+spec.group";
-        errors.push(FieldError::invalid_str(&path.child("name"), name, detail));
+    for field in ["generateName", "name"] {
+        let name = meta::text(definition, field);
+        if !name.is_empty() && name != required_name {
+            let detail = "must be spec.names.plural+\".\"+spec.group";
+            errors.push(FieldError::invalid_str(&path.child(field), name, detail));
+        }
     }
     errors.extend(spec(definition.field("spec"), &Path::new("spec")));
     errors.extend(rest(definition, None));

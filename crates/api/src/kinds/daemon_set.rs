@@ -30,6 +30,7 @@ pub static KIND: Kind = Kind {
         _ => workload::template_warnings(new, old, "spec.template", false),
     },
     counts_generation: true,
+    field_annotation: Some(TEMPLATE_GENERATION),
     ..Kind::new("apps", "v1", "DaemonSet", "daemonsets", Scope::Namespaced)
 };
 
@@ -47,6 +48,9 @@ fn default(set: &mut Value) {
     }
     spec.default_to("revisionHistoryLimit", 10);
     defaults::default_template(spec.child_mut("template"));
+    if meta::annotation(set, TEMPLATE_GENERATION).is_none() {
+        set_template_generation(set, 0);
+    }
 }
 
 /// The template generation that the annotation says; 0 when it says none.

@@ -4,13 +4,13 @@ use crate::validation::checks::{dns_subdomain, immutable, qualified_name};
 use crate::value::{Fields, is_zero};
 use crate::{Kind, Scope};
 use machinery::field::{ErrorList, FieldError, Path};
-use machinery::{Value, meta, names};
+use machinery::{Value, meta};
 use serde_json::json;
 
 pub static KIND: Kind = Kind {
     collects_dependents: false,
     // Events of this group are taken under nearly any name.
-    validate_name: names::path_segment_name,
+    metadata_last: true,
     validate: |event| legacy_rules(event, "reportingComponent"),
     validate_update: |new, _| legacy_rules(new, "reportingComponent"),
     create_on_update: true,

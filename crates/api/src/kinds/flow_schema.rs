@@ -19,6 +19,7 @@ pub static KIND: Kind = Kind {
     validate_update: |new, _| validate(new),
     validate_status_update: |new, _| status_conditions(new),
     counts_generation: true,
+    prepare_status_update: crate::kind::keep_metadata_and_spec,
     ..Kind::new("flowcontrol.apiserver.k8s.io", "v1", "FlowSchema", "flowschemas", Scope::Cluster)
 };
 

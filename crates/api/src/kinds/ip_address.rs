@@ -11,6 +11,7 @@ pub static KIND: Kind = Kind {
     validate_name: |name, _| {
         names::valid_ip(&Path::ROOT, name).into_iter().map(|error| error.detail).collect()
     },
+    generates_no_suffix: true,
     validate,
     validate_update,
     ..Kind::new("networking.k8s.io", "v1", "IPAddress", "ipaddresses", Scope::Cluster)

@@ -16,6 +16,7 @@ pub static KIND: Kind = Kind {
     validate: |budget| validate_spec(budget, false),
     validate_update,
     validate_status_update,
+    metadata_last: true,
     counts_generation: true,
     unconditional_update: false,
     ..Kind::new("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", Scope::Namespaced)

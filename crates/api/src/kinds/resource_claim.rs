@@ -1,6 +1,6 @@
 //! ResourceClaim: what is asked for is fixed; what was allocated is told by the status.
 
-use crate::kind::{drop_status, keep_all_but_status, keep_status};
+use crate::kind::{drop_status, keep_metadata_and_spec, keep_status};
 use crate::validation::checks::{dns_label, required_one_of};
 use crate::validation::device::{self, CLAIM_SPEC, CONFIG_MAX, PARAMETERS_MAX, RequestNames};
 use crate::validation::dump::dump;
@@ -43,7 +43,7 @@ fn allocated(claim: &Value) -> BTreeSet<DeviceId<'_>> {
 
 /// The status of a device goes with its allocation.
 fn prepare_status_update(new: &mut Value, old: &Value) {
-    keep_all_but_status(new, old);
+    keep_metadata_and_spec(new, old);
     let gone: Vec<[String; 4]> = {
         let kept = allocated(new);
         allocated(old).difference(&kept).map(|id| id.map(str::to_owned)).collect()

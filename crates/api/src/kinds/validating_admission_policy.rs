@@ -20,6 +20,7 @@ pub static KIND: Kind = Kind {
     warnings: |new, _| admission_rule::warnings(new),
     counts_generation: true,
     unconditional_update: false,
+    prepare_status_update: crate::kind::keep_metadata_and_spec,
     ..Kind::new(
         "admissionregistration.k8s.io",
         "v1",

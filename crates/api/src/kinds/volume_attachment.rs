@@ -17,6 +17,7 @@ pub static KIND: Kind = Kind {
     validate_update,
     validate_status_update: validate_update,
     unconditional_update: false,
+    prepare_status_update: crate::kind::keep_metadata_and_spec,
     ..Kind::new("storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments", Scope::Cluster)
 };
 

@@ -65,6 +65,11 @@ pub fn table(group: &str, _version: &str, resource: &str) -> &'static Table {
     TABLES.iter().find(|row| row.1 == resource && row.0 == group).map_or(&GENERIC, |row| row.2)
 }
 
+/// Whether a table is the one of kinds without a layout of their own.
+pub fn is_generic(table: &Table) -> bool {
+    std::ptr::eq(table, &GENERIC)
+}
+
 static TABLES: &[(&str, &str, &Table)] = &[
     ("", "pods", &pod::POD),
     ("", "configmaps", &config::CONFIG_MAP),

@@ -62,7 +62,11 @@ impl Registry {
             let mut candidate =
                 if attempt == attempts { std::mem::take(&mut object) } else { object.clone() };
             if generated {
-                meta::metadata_mut(&mut candidate).insert("name".to_owned(), generate_name(&generate).into());
+                let name = match served.kind.generates_no_suffix {
+                    true => generate.clone(),
+                    false => generate_name(&generate),
+                };
+                meta::metadata_mut(&mut candidate).insert("name".to_owned(), name.into());
             }
             match self.insert_once(served, candidate, context).await {
                 Err(status) if status.reason == "AlreadyExists" && generated => {
@@ -94,8 +98,13 @@ impl Registry {
         mut object: Value,
         context: &WriteContext<'_>,
     ) -> Result<Written> {
-        let kind = served.kind;
-        meta::metadata_mut(&mut object).remove("resourceVersion");
+        let kind = served.rules();
+        if !context.dry_run {
+            meta::metadata_mut(&mut object).remove("resourceVersion");
+        }
+        if served.conversion.is_some_and(|conversion| conversion.rules_of_stored) {
+            object = served.store(object);
+        }
         if kind.counts_generation {
             meta::metadata_mut(&mut object).insert("generation".to_owned(), 1.into());
         } else {
@@ -119,10 +128,7 @@ impl Registry {
         self.admission.validate(self, &attributes, Some(&object), None).await?;
 
         let key = served.key(meta::namespace(&object), &name);
-        let stored = match served.conversion {
-            None => object,
-            Some(conversion) => (conversion.to_stored)(object),
-        };
+        let stored = served.stored_form(object);
         served.storage.cache.ready().await.map_err(|e| store_error(&e))?;
         if context.dry_run {
             if served.storage.cache.get(&key).is_some() {

@@ -26,8 +26,6 @@ pub struct Page {
     pub revision: u64,
     pub continue_token: Option<String>,
     pub remaining: Option<usize>,
-    /// A selector was given.
-    pub selective: bool,
 }
 
 /// Where a continued list goes on.
@@ -115,7 +113,7 @@ impl Registry {
         });
         // With a selector nobody knows how many of the rest would match.
         let remaining = remaining.filter(|_| selection.is_everything());
-        Page { entries, revision, continue_token, remaining, selective: !selection.is_everything() }
+        Page { entries, revision, continue_token, remaining }
     }
 
     /// A list at a revision of the past, or the rest of one.

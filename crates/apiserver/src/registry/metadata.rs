@@ -105,13 +105,20 @@ pub fn dedup_owner_references(object: &mut Value, context: &WriteContext<'_>) {
 pub fn validate_new(object: &Value, served: &Served) -> ErrorList {
     let path = Path::new("metadata");
     let namespaced = served.kind.scope == Scope::Namespaced;
-    let check = if served.kind.any_finalizer {
-        names::validate_generic_object_meta
-    } else {
-        names::validate_object_meta
-    };
-    let mut errors = check(&object["metadata"], namespaced, served.kind.validate_name, &path);
-    errors.extend((served.kind.validate)(object));
+    let kind = served.rules();
+    if kind.metadata_last {
+        let mut errors = (kind.validate)(object);
+        if errors.is_empty() {
+            let metadata = &object["metadata"];
+            errors =
+                names::validate_generic_object_meta(metadata, namespaced, names::path_segment_name, &path);
+        }
+        return errors;
+    }
+    let check =
+        if kind.any_finalizer { names::validate_generic_object_meta } else { names::validate_object_meta };
+    let mut errors = check(&object["metadata"], namespaced, kind.validate_name, &path);
+    errors.extend((kind.validate)(object));
     errors
 }
 
@@ -120,8 +127,9 @@ pub fn refuse(served: &Served, name: &str, errors: &ErrorList) -> Result<()> {
     if errors.is_empty() {
         return Ok(());
     }
-    let (group, kind) = served.group_kind();
-    Err(Status::invalid(group, kind, name, errors))
+    // It is the stored kind whose rules are broken: both faces of events speak of the same one.
+    let kind = served.storage.kind;
+    Err(Status::invalid(kind.group, kind.kind, name, errors))
 }
 
 /// Keeps what an update can never change.

@@ -14,6 +14,7 @@ pub mod patch;
 mod race_tests;
 pub mod scale;
 pub mod update;
+mod versions;
 pub mod watch;
 
 use crate::admission::Admission;
@@ -45,6 +46,8 @@ pub struct Storage {
 pub struct Conversion {
     pub to_stored: fn(Value) -> Value,
     pub from_stored: fn(Value) -> Value,
+    /// The stored kind's rules hold; those of the served version end with its defaults.
+    pub rules_of_stored: bool,
 }
 
 /// One version of a resource as clients see it.
@@ -58,6 +61,8 @@ pub struct Served {
     pub conversion: Option<Conversion>,
     /// What each door keeps from being owned through it.
     resets: Vec<(&'static str, Reset)>,
+    /// The other versions that the same objects are served in.
+    versions: Option<versions::Versions>,
 }
 
 /// Every stored resource, by group, then version and plural.
@@ -164,9 +169,33 @@ impl Served {
         }
     }
 
+    /// An object of this version in the stored one.
+    fn store(&self, object: Value) -> Value {
+        match self.conversion {
+            None => object,
+            Some(conversion) => (conversion.to_stored)(object),
+        }
+    }
+
+    /// The stored version of an object that has gone through the [`Self::rules`].
+    fn stored_form(&self, object: Value) -> Value {
+        if self.rules_are_of_stored() { object } else { self.store(object) }
+    }
+
+    fn rules_are_of_stored(&self) -> bool {
+        self.conversion.is_none_or(|conversion| conversion.rules_of_stored)
+    }
+
+    /// Whose rules a write has to follow.
+    pub fn rules(&self) -> &'static Kind {
+        if self.rules_are_of_stored() { self.storage.kind } else { self.kind }
+    }
+
     /// Brings an object that rules have changed back into the form of its type.
     fn normalize(&self, object: &mut Value) -> Result<()> {
-        machinery::codec::typed::normalize(object, self.schema).map(drop).map_err(Status::internal)
+        let stored = self.storage.cache.layout.schema.filter(|_| self.rules_are_of_stored());
+        let schema = stored.unwrap_or(self.schema);
+        machinery::codec::typed::normalize(object, schema).map(drop).map_err(Status::internal)
     }
 
     pub fn group_kind(&self) -> (&'static str, &'static str) {
@@ -202,7 +231,7 @@ impl Served {
             reset: reset.map_or(&Reset::Nothing, |(_, reset)| reset),
             manager: &context.manager,
             now: &metadata::now(),
-            converter: None,
+            converter: self.versions.as_ref().map(|versions| versions as &dyn apply::Converter),
         })
     }
 }
@@ -263,6 +292,7 @@ impl Registry {
                 storage,
                 conversion: conversion.map(|(_, conversion)| conversion),
                 resets: resets_of(resource),
+                versions: versions::Versions::of(kind),
             };
             served.entry(kind.group).or_default().insert((kind.version, kind.resource), Arc::new(row));
         }
@@ -310,11 +340,19 @@ fn conversion_of(kind: &Kind) -> Option<(&'static Kind, Conversion)> {
     match (kind.group, kind.version, kind.resource) {
         ("autoscaling", "v1", "horizontalpodautoscalers") => Some((
             &hpa::KIND,
-            Conversion { to_stored: |v| hpa::from_v1(&v), from_stored: |v| hpa::to_v1(&v) },
+            Conversion {
+                to_stored: |v| hpa::from_v1(&v),
+                from_stored: |v| hpa::to_v1(&v),
+                rules_of_stored: true,
+            },
         )),
         ("events.k8s.io", "v1", "events") => Some((
             &event::KIND,
-            Conversion { to_stored: event::to_core_v1, from_stored: event::to_events_v1 },
+            Conversion {
+                to_stored: event::to_core_v1,
+                from_stored: event::to_events_v1,
+                rules_of_stored: false,
+            },
         )),
         _ => None,
     }

@@ -130,12 +130,16 @@ impl Registry {
         door: Door,
         context: &WriteContext<'_>,
         entry: &Arc<Entry>,
-        Draft { mut new, old }: Draft,
+        Draft { mut new, mut old }: Draft,
     ) -> Result<Attempt> {
-        let kind = served.kind;
+        let kind = served.rules();
         let attributes = Attributes::new(served, context, Operation::Update).named(name);
         meta::metadata_mut(&mut new).insert("resourceVersion".to_owned(), entry.revision.to_string().into());
         ensure_namespace(&mut new, served, context.namespace)?;
+        if served.conversion.is_some_and(|conversion| conversion.rules_of_stored) {
+            new = served.store(new);
+            old = entry.value();
+        }
         keep_generation(&mut new, &old);
         (door.prepare)(&mut new, &old);
         if door.counts_generation {
@@ -144,7 +148,7 @@ impl Registry {
         keep_system_fields(&mut new, &old);
         let path = Path::new("metadata");
         let namespaced = kind.scope == Scope::Namespaced;
-        let (check, check_update) = if kind.any_finalizer {
+        let (check, check_update) = if kind.any_finalizer || kind.metadata_last {
             (
                 names::validate_generic_object_meta as MetaCheck,
                 names::validate_generic_object_meta_update as MetaUpdateCheck,
@@ -165,10 +169,7 @@ impl Registry {
         apply::restore_times(&mut new, &old);
         self.admission.validate(self, &attributes, Some(&new), Some(&old)).await?;
 
-        let stored = match served.conversion {
-            None => new,
-            Some(conversion) => (conversion.to_stored)(new),
-        };
+        let stored = served.stored_form(new);
         if finished_deleting(&stored) && !(served.storage.kind.held)(&stored) {
             return self.remove_emptied(served, name, stored, entry, context).await;
         }

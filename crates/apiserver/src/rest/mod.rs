@@ -42,6 +42,12 @@ pub struct Rest {
     pub limits: Limits,
 }
 
+/// Core resources that every request is warned of.
+const DEPRECATED: [(&str, &str); 2] = [
+    ("componentstatuses", "v1 ComponentStatus is deprecated in v1.19+"),
+    ("endpoints", "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
+];
+
 /// The outcome of routing: which resource, through which door.
 struct Route<'a> {
     served: &'a Arc<Served>,
@@ -73,6 +79,12 @@ impl Rest {
             Ok(accepted) => accepted,
             Err(status) => return (Err(status), None),
         };
+        if let Some((_, warning)) = DEPRECATED.iter().find(|(resource, _)| {
+            let kind = route.served.kind;
+            kind.group.is_empty() && kind.resource == *resource
+        }) {
+            context.warnings.add(*warning);
+        }
         (self.dispatch(&route, &accepted, body).await, Some(accepted))
     }
 

@@ -44,7 +44,7 @@ impl Rest {
                 validate: api::pod::resize::validate,
                 counts_generation: true,
             },
-            (_, "status") => Door::status(kind),
+            (_, "status") => Door::status(route.served.rules()),
             ("namespaces", "finalize") => Door {
                 prepare: api::kinds::namespace::prepare_finalize,
                 validate: api::kinds::namespace::validate_finalize,
@@ -78,7 +78,7 @@ impl Rest {
             let object = served.present(written.value());
             reply::value(200, &scale::of(view, &object), &Accepted { form: None, ..*accepted }, context)
         };
-        let door = Door::main(served.kind);
+        let door = Door::main(served.rules());
         let expected = Expected {
             group: "autoscaling",
             version: "v1",

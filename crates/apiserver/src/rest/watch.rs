@@ -32,7 +32,7 @@ impl Rest {
             return Err(offers.none_of_these());
         }
         let selection = Selection::read(route.served, &options)?;
-        let include = Include::read(&context.query)?;
+        let include = Include::read(&context.query, accepted)?;
         let watcher = self.registry.watch(route.served, &context.info.namespace, selection, &options).await?;
         let media_type = match (accepted.encoding, accepted.stream) {
             (Encoding::Protobuf, _) => "application/vnd.kubernetes.protobuf;stream=watch",
@@ -102,9 +102,8 @@ impl Framer {
 
     fn slow(&mut self, watcher: &Watcher, change: Change, object: Value) -> Bytes {
         let served = watcher.served();
-        let shown = served.present(object);
         let shown =
-            forms::watched(served, shown, &self.accepted, self.include, std::mem::take(&mut self.first));
+            forms::watched(served, object, &self.accepted, self.include, std::mem::take(&mut self.first));
         encode::event(change.text(), &shown, &self.accepted).unwrap_or_else(|status| {
             encode::event("ERROR", &status.to_value(), &self.accepted).unwrap_or_default()
         })
@@ -125,8 +124,12 @@ impl Framer {
             map.insert("kind".to_owned(), served.kind.kind.into());
             map.insert("apiVersion".to_owned(), served.api_version.clone().into());
         }
-        let shown =
-            forms::watched(served, object, &self.accepted, self.include, std::mem::take(&mut self.first));
+        let shown = match self.accepted.form {
+            None => object,
+            Some(_) => {
+                forms::watched(served, object, &self.accepted, self.include, std::mem::take(&mut self.first))
+            }
+        };
         encode::event("BOOKMARK", &shown, &self.accepted).unwrap_or_default()
     }
 }

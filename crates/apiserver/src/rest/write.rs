@@ -36,7 +36,7 @@ impl Rest {
         accepted: &Accepted,
         body: RequestBody,
     ) -> Result<Reply> {
-        self.update_through(route, Door::main(route.served.kind), accepted, body).await
+        self.update_through(route, Door::main(route.served.rules()), accepted, body).await
     }
 
     /// PUT through the main door or a subresource that takes the whole object.
@@ -85,7 +85,7 @@ impl Rest {
         accepted: &Accepted,
         body: RequestBody,
     ) -> Result<Reply> {
-        self.patch_through(route, Door::main(route.served.kind), accepted, body).await
+        self.patch_through(route, Door::main(route.served.rules()), accepted, body).await
     }
 
     pub(super) async fn patch_through(
