@@ -1,5 +1,6 @@
 //! Patch: four kinds of it, each turning the present object into the wanted one.
 
+use super::scale::Wanted;
 use super::update::{Change, Door};
 use super::{Registry, Served, WriteContext, Written};
 use crate::options::{FieldValidation, WriteOptions};
@@ -87,18 +88,7 @@ impl Registry {
         options: &WriteOptions,
         context: &WriteContext<'_>,
     ) -> Result<(Written, bool)> {
-        let (mut wanted, duplicates) = if kind == PatchKind::ApplyCbor {
-            let value = codec::cbor::decode(body)
-                .map_err(|error| Status::bad_request(format!("error decoding CBOR: {error}")))?;
-            (value, Vec::new())
-        } else {
-            let decoded = codec::yaml::decode(body)
-                .map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))?;
-            (decoded.value, decoded.strict)
-        };
-        if wanted.is_null() {
-            wanted = Value::Object(machinery::Map::new());
-        }
+        let (wanted, duplicates) = read_applied(kind, body)?;
         let strict = |new: &mut Value| -> Result<()> {
             codec::typed::normalize(new, served.schema)
                 .map_err(|error| Status::bad_request(error.to_string()))?;
@@ -142,6 +132,23 @@ impl Registry {
     }
 }
 
+/// What an apply wants, and its duplicate fields.
+fn read_applied(kind: PatchKind, body: &[u8]) -> Result<(Value, Vec<String>)> {
+    let (mut wanted, duplicates) = if kind == PatchKind::ApplyCbor {
+        let value = codec::cbor::decode(body)
+            .map_err(|error| Status::bad_request(format!("error decoding CBOR: {error}")))?;
+        (value, Vec::new())
+    } else {
+        let decoded = codec::yaml::decode(body)
+            .map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))?;
+        (decoded.value, decoded.strict)
+    };
+    if wanted.is_null() {
+        wanted = Value::Object(machinery::Map::new());
+    }
+    Ok((wanted, duplicates))
+}
+
 fn prepare(kind: PatchKind, body: &[u8], validation: FieldValidation) -> Result<Prepared> {
     let strict = validation != FieldValidation::Ignore;
     let prefix = if strict && kind != PatchKind::Strategic { "error decoding patch: " } else { "" };
@@ -168,22 +175,20 @@ impl View {
     }
 
     /// Patches a view; an apply says which of its fields it wants.
-    pub fn apply(
+    pub fn wanted(
         &self,
         kind: PatchKind,
         body: &[u8],
         present: &Value,
         options: &WriteOptions,
         context: &WriteContext<'_>,
-    ) -> Result<Value> {
+    ) -> Result<Wanted> {
         if kind.is_apply() {
-            let wanted = codec::yaml::decode(body)
-                .map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))?;
-            let merge = Prepared { kind: PatchKind::Merge, patch: wanted.value, problems: Vec::new() };
-            return self.patched(&merge, present, options.field_validation, context);
+            let (fields, _) = read_applied(kind, body)?;
+            return Ok(Wanted::Applied { fields, force: options.force });
         }
         let prepared = prepare(kind, body, options.field_validation)?;
-        self.patched(&prepared, present, options.field_validation, context)
+        self.patched(&prepared, present, options.field_validation, context).map(Wanted::Whole)
     }
 
     /// What the patch makes of the present value, decoded and defaulted.

@@ -1,7 +1,9 @@
 //! The scale subresource: a small view of an object's replicas, readable and writable.
 
-use super::Served;
+use super::{Served, WriteContext, metadata};
 use api::kind::Scale;
+use machinery::apply::{self, Reset};
+use machinery::schema::SchemaRef;
 use machinery::status::{Result, Status};
 use machinery::{Map, Value, meta};
 use serde_json::json;
@@ -29,8 +31,55 @@ pub fn of(scale: &Scale, object: &Value) -> Value {
     json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata, "spec": spec, "status": status})
 }
 
+/// What a request wants of a scale: the new one whole, or the fields that an apply names.
+pub enum Wanted {
+    Whole(Value),
+    Applied { fields: Value, force: bool },
+}
+
+/// The object after its scale was written, with the managers of its replicas. `make` turns the present scale into
+/// the wanted one.
+pub fn write(
+    served: &Served,
+    scale: &Scale,
+    schema: SchemaRef<'static>,
+    object: &Value,
+    context: &WriteContext<'_>,
+    make: impl FnOnce(&Value) -> Result<Wanted>,
+) -> Result<Value> {
+    let replicas: Vec<&str> = scale.spec_replicas.trim_start_matches('.').split('.').collect();
+    let mut present = of(scale, object);
+    let managers = apply::scale::to_scale(object, &replicas);
+    if !managers.is_empty() {
+        meta::metadata_mut(&mut present).insert("managedFields".to_owned(), managers.into());
+    }
+    let door = apply::Context {
+        schema: Some(schema),
+        api_version: "autoscaling/v1",
+        kind: "Scale",
+        subresource: context.subresource,
+        reset: &Reset::Nothing,
+        manager: &context.manager,
+        now: &metadata::now(),
+        converter: None,
+    };
+    let wanted = match make(&present)? {
+        Wanted::Whole(mut new) => {
+            apply::update(Some(&present), &mut new, &door);
+            new
+        }
+        Wanted::Applied { fields, force } => {
+            apply::apply(Some(&present), &fields, force, &door).map_err(Status::from)?
+        }
+    };
+    let mut new = self::apply(served, scale, &wanted, object)?;
+    let managers = apply::scale::to_parent(object, &wanted, &served.api_version, &replicas);
+    meta::metadata_mut(&mut new).insert("managedFields".to_owned(), managers.into());
+    Ok(new)
+}
+
 /// The object with the replicas a scale asks for.
-pub fn apply(served: &Served, scale: &Scale, wanted: &Value, object: &Value) -> Result<Value> {
+fn apply(served: &Served, scale: &Scale, wanted: &Value, object: &Value) -> Result<Value> {
     let name = meta::name(object);
     let (given, real) = (meta::uid(wanted), meta::uid(object));
     if !given.is_empty() && given != real {

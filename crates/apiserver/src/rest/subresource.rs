@@ -2,6 +2,7 @@
 
 use super::{Rest, Route, method_not_allowed};
 use crate::decode::{self, Expected};
+use crate::forms::{self, Include};
 use crate::negotiate::{Accepted, content_type};
 use crate::options::{WriteKind, WriteOptions};
 use crate::registry::update::{Change, Door};
@@ -76,7 +77,9 @@ impl Rest {
         let info = &context.info;
         let show = |written: &Written| {
             let object = served.present(written.value());
-            reply::value(200, &scale::of(view, &object), &Accepted { form: None, ..*accepted }, context)
+            let include = Include::read(&context.query, accepted)?;
+            let shown = forms::scale(scale::of(view, &object), accepted, include)?;
+            reply::value(200, &shown, accepted, context)
         };
         let door = Door::main(served.rules());
         let expected = Expected {
@@ -107,7 +110,8 @@ impl Rest {
                 let written = self
                     .registry
                     .update(served, &info.name, door, retry, &write, |old| {
-                        scale::apply(served, view, &wanted, old).map(Change::Replace)
+                        let make = |_: &Value| Ok(scale::Wanted::Whole(wanted.clone()));
+                        scale::write(served, view, expected.schema, old, &write, make).map(Change::Applied)
                     })
                     .await?;
                 show(&written)
@@ -123,9 +127,8 @@ impl Rest {
                 let written = self
                     .registry
                     .update(served, &info.name, door, true, &write, |old| {
-                        let present: Value = scale::of(view, old);
-                        let wanted = patch.apply(kind, &bytes, &present, &options, &write)?;
-                        scale::apply(served, view, &wanted, old).map(Change::Replace)
+                        let make = |present: &Value| patch.wanted(kind, &bytes, present, &options, &write);
+                        scale::write(served, view, expected.schema, old, &write, make).map(Change::Applied)
                     })
                     .await?;
                 show(&written)

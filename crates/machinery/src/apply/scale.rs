@@ -51,7 +51,8 @@ pub fn to_parent(parent: &Value, scale: &Value, api_version: &str, replicas: &[&
         managers.push(Managed {
             identity,
             api_version: api_version.to_owned(),
-            time: manager.time,
+            // Kubernetes looks times up among the parent's entries only: a new one has none.
+            time: None,
             set: owned.clone(),
             stored: None,
         });
