@@ -136,12 +136,12 @@ pub fn untyped(mut object: Value) -> Value {
 
 fn partial(object: &Value, kind: &Kind, api_version: &str) -> Value {
     let mut metadata = object.get("metadata").cloned().unwrap_or_else(|| json!({}));
-    if let (Some(hidden), Some(metadata)) = (kind.field_annotation, metadata.as_object_mut()) {
-        if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
-            annotations.remove(hidden);
-            if annotations.is_empty() {
-                metadata.remove("annotations");
-            }
+    if let (Some(hidden), Some(metadata)) = (kind.field_annotation, metadata.as_object_mut())
+        && let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut)
+    {
+        annotations.remove(hidden);
+        if annotations.is_empty() {
+            metadata.remove("annotations");
         }
     }
     json!({"kind": "PartialObjectMetadata", "apiVersion": api_version, "metadata": metadata})

@@ -17,7 +17,7 @@ impl Versions {
     pub fn of(kind: &'static Kind) -> Option<Self> {
         let stored = conversion_of(kind).map_or(kind, |(stored, _)| stored);
         let is_other = |other: &&Kind| conversion_of(other).is_some_and(|(to, _)| std::ptr::eq(to, stored));
-        api::kinds::KINDS.iter().any(|other| is_other(other)).then_some(Self { stored })
+        api::kinds::KINDS.iter().any(is_other).then_some(Self { stored })
     }
 
     fn kind(&self, version: &str) -> Option<&'static Kind> {
