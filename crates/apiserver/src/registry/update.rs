@@ -70,13 +70,9 @@ impl Registry {
     ) -> Result<Written> {
         let key: Arc<str> = served.key(context.namespace, name).into();
         let cache = &served.storage.cache;
-        cache.ready().await.map_err(|e| store_error(&e))?;
+        // The cache of a remote store may lag behind what the client has seen elsewhere.
+        cache.fresh().await.map_err(|e| store_error(&e))?;
         let mut current = cache.get(&key);
-        if current.is_none() {
-            // The cache of a remote store may lag behind: ask before saying no.
-            cache.fresh().await.map_err(|e| store_error(&e))?;
-            current = cache.get(&key);
-        }
         let mut attempts = 0;
         loop {
             let Some(entry) = current else { return Err(served.not_found(name)) };
