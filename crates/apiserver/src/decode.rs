@@ -146,6 +146,15 @@ fn protobuf(body: &[u8], expected: &Expected<'_>) -> Result<Value> {
     Ok(value)
 }
 
+/// The registry of kinds that Kubernetes names when it does not find one.
+fn scheme(group: &str) -> &'static str {
+    match group {
+        "apiextensions.k8s.io" => "k8s.io/apiextensions-apiserver/pkg/apiserver/apiserver.go:55",
+        "apiregistration.k8s.io" => "k8s.io/kube-aggregator/pkg/apiserver/scheme/scheme.go:28",
+        _ => "pkg/api/legacyscheme/scheme.go:30",
+    }
+}
+
 fn handled(kind: &str, version: &str, expected: &str, why: &str) -> Status {
     Status::bad_request(format!("{kind} in version {version:?} cannot be handled as a {expected}: {why}"))
 }
@@ -194,7 +203,8 @@ fn check_kind(value: &Value, expected: &Expected<'_>, body: &[u8]) -> Result<()>
             version,
             expected.kind,
             &format!(
-                "no kind {kind:?} is registered for version {full:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\""
+                "no kind {kind:?} is registered for version {full:?} in scheme {:?}",
+                scheme(expected.group)
             ),
         ));
     }

@@ -26,19 +26,29 @@ pub static KIND: Kind = Kind {
 
 /// Only its defaults are its own: objects are converted by [`from_v1`] before any other rule sees them.
 pub static KIND_V1: Kind = Kind {
-    default: |autoscaler| autoscaler.child_mut("spec").default_to("minReplicas", 1),
+    default: default_v1,
     prepare_create: KIND.prepare_create,
     prepare_update: KIND.prepare_update,
     prepare_status_update: KIND.prepare_status_update,
     ..Kind::new("autoscaling", "v1", "HorizontalPodAutoscaler", "horizontalpodautoscalers", Scope::Namespaced)
 };
 
+/// Without any metric the CPU is one; whether there are others only the other form tells.
+fn default_v1(autoscaler: &mut Value) {
+    autoscaler.child_mut("spec").default_to("minReplicas", 1);
+    if from_v1(autoscaler).field("spec").items("metrics").is_empty() {
+        autoscaler.child_mut("spec").set("targetCPUUtilizationPercentage", DEFAULT_CPU_UTILIZATION);
+    }
+}
+
+const DEFAULT_CPU_UTILIZATION: i64 = 80;
+
 fn default(autoscaler: &mut Value) {
     drop_round_trip_annotations(autoscaler);
     let spec = autoscaler.child_mut("spec");
     spec.default_to("minReplicas", 1);
     if spec.items("metrics").is_empty() {
-        let target = json!({"type": "Utilization", "averageUtilization": 80});
+        let target = json!({"type": "Utilization", "averageUtilization": DEFAULT_CPU_UTILIZATION});
         spec.set("metrics", json!([{"type": "Resource", "resource": {"name": "cpu", "target": target}}]));
     }
     if let Some(behavior) = spec.field_mut("behavior") {

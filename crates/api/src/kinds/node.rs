@@ -39,13 +39,15 @@ fn default(node: &mut Value) {
     round_up_to_milli(status, "allocatable");
 }
 
-/// `podCIDR` is the first of `podCIDRs`; clients may give either.
+/// `podCIDR` is the first of `podCIDRs`; clients may give either, and where both differ the single one counts.
 fn join_pod_cidrs(spec: &mut Value) {
     let single = spec.text("podCIDR").to_owned();
     let first = spec.items("podCIDRs").first().and_then(Value::as_str).map(str::to_owned);
     match first {
-        Some(first) if first != single => spec.set("podCIDR", first),
-        None if !single.is_empty() => spec.set("podCIDRs", json!([single])),
+        Some(first) if single.is_empty() => spec.set("podCIDR", first),
+        first if !single.is_empty() && first.as_ref() != Some(&single) => {
+            spec.set("podCIDRs", json!([single]))
+        }
         _ => {}
     }
 }

@@ -6,11 +6,15 @@ use crate::pod_spec::defaults;
 use crate::value::Fields;
 use crate::workload::template::{self, Wording};
 use crate::{Kind, Scope, scale, workload};
-use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
+use machinery::{Value, names};
 use serde_json::json;
 
 pub static KIND: Kind = Kind {
+    validate_name: |name, prefix| match prefix {
+        true => names::dns_subdomain(name, true),
+        false => names::dns_subdomain_in_bytes(name),
+    },
     default,
     prepare_create,
     prepare_update,

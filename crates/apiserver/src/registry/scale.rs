@@ -1,5 +1,6 @@
 //! The scale subresource: a small view of an object's replicas, readable and writable.
 
+use super::update::uid_conflict;
 use super::{Served, WriteContext, metadata};
 use api::kind::Scale;
 use machinery::apply::{self, Reset};
@@ -72,21 +73,18 @@ pub fn write(
             apply::apply(Some(&present), &fields, force, &door).map_err(Status::from)?
         }
     };
-    let mut new = self::apply(served, scale, &wanted, object)?;
+    let mut new = self::apply(served, scale, &wanted, object, context.dry_run)?;
     let managers = apply::scale::to_parent(object, &wanted, &served.api_version, &replicas);
     meta::metadata_mut(&mut new).insert("managedFields".to_owned(), managers.into());
     Ok(new)
 }
 
 /// The object with the replicas a scale asks for.
-fn apply(served: &Served, scale: &Scale, wanted: &Value, object: &Value) -> Result<Value> {
+fn apply(served: &Served, scale: &Scale, wanted: &Value, object: &Value, dry_run: bool) -> Result<Value> {
     let name = meta::name(object);
-    let (given, real) = (meta::uid(wanted), meta::uid(object));
-    if !given.is_empty() && given != real {
-        return Err(served.conflict(
-            name,
-            format!("Precondition failed: UID in precondition: {given}, UID in object meta: {real}"),
-        ));
+    let given = meta::uid(wanted);
+    if !given.is_empty() && given != meta::uid(object) {
+        return Err(uid_conflict(served, given, object, dry_run));
     }
     let mut new = object.clone();
     let replicas = wanted["spec"]["replicas"].as_i64().unwrap_or(0);

@@ -15,7 +15,6 @@ use machinery::{Value, meta, names};
 use std::sync::Arc;
 use store::{Expect, Op, Outcome, Txn};
 
-type MetaCheck = fn(&Value, bool, fn(&str, bool) -> Vec<String>, &Path<'_>) -> ErrorList;
 type MetaUpdateCheck = fn(&Value, &Value, &Path<'_>) -> ErrorList;
 
 /// How often a patch starts over when somebody else was faster.
@@ -103,7 +102,7 @@ impl Registry {
             Change::Replace(new) => (new, false),
             Change::Applied(new) => (new, true),
         };
-        check_uid(served, name, &new, &old)?;
+        check_uid(served, &new, &old, context.dry_run)?;
         dedup_owner_references(&mut new, context);
         if !applied {
             served.track(Some(&old), &mut new, context);
@@ -144,16 +143,18 @@ impl Registry {
         keep_system_fields(&mut new, &old);
         let path = Path::new("metadata");
         let namespaced = kind.scope == Scope::Namespaced;
-        let (check, check_update) = if kind.any_finalizer || kind.metadata_last {
-            (
-                names::validate_generic_object_meta as MetaCheck,
-                names::validate_generic_object_meta_update as MetaUpdateCheck,
-            )
-        } else {
-            (names::validate_object_meta as MetaCheck, names::validate_object_meta_update as MetaUpdateCheck)
-        };
-        let mut errors = check(&new["metadata"], namespaced, names::path_segment_name, &path);
-        errors.extend(check_update(&new["metadata"], &old["metadata"], &path));
+        let (metadata, old_metadata) = (&new["metadata"], &old["metadata"]);
+        let mut errors =
+            names::validate_generic_object_meta(metadata, namespaced, names::path_segment_name, &path);
+        errors.extend(names::validate_generic_object_meta_update(metadata, old_metadata, &path));
+        // Most kinds check metadata themselves once more, so what is wrong there is told twice.
+        if !kind.metadata_last {
+            let check: MetaUpdateCheck = match kind.any_finalizer {
+                true => names::validate_generic_object_meta_update,
+                false => names::validate_object_meta_update,
+            };
+            errors.extend(check(metadata, old_metadata, &path));
+        }
         errors.extend((door.validate)(&new, &old));
         refuse(served, name, &errors)?;
         for warning in (kind.warnings)(&new, Some(&old)) {
@@ -247,15 +248,43 @@ pub(super) fn finished_deleting(object: &Value) -> bool {
         && grace.unwrap_or(0) == 0
 }
 
-fn check_uid(served: &Served, name: &str, new: &Value, old: &Value) -> Result<()> {
+fn check_uid(served: &Served, new: &Value, old: &Value, dry_run: bool) -> Result<()> {
     let (given, real) = (meta::uid(new), meta::uid(old));
     if given.is_empty() || given == real {
         return Ok(());
     }
-    Err(served.conflict(
+    Err(uid_conflict(served, given, old, dry_run))
+}
+
+/// The object is not the one the client means.
+pub(super) fn uid_conflict(served: &Served, given: &str, old: &Value, dry_run: bool) -> Status {
+    let (name, real) = (meta::name(old), meta::uid(old));
+    let key = shown_key(served.storage.kind, meta::namespace(old), name);
+    let root = if dry_run { "" } else { "/registry" };
+    served.conflict(
         name,
-        format!("Precondition failed: UID in precondition: {given}, UID in object meta: {real}"),
-    ))
+        format!(
+            "StorageError: invalid object, Code: 4, Key: {root}{key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {given}, UID in object meta: {real}"
+        ),
+    )
+}
+
+/// Where Kubernetes would keep an object: messages speak of it.
+fn shown_key(kind: &Kind, namespace: &str, name: &str) -> String {
+    let place = match (kind.group, kind.resource) {
+        ("", "replicationcontrollers") => "controllers",
+        ("", "endpoints") => "services/endpoints",
+        ("", "nodes") => "minions",
+        ("", "services") => "services/specs",
+        ("networking.k8s.io", "ingresses") => "ingress",
+        (_, resource) => resource,
+    };
+    let group = match kind.group {
+        "apiextensions.k8s.io" | "apiregistration.k8s.io" => format!("/{}", kind.group),
+        _ => String::new(),
+    };
+    let namespace = if namespace.is_empty() { String::new() } else { format!("/{namespace}") };
+    format!("{group}/{place}{namespace}/{name}")
 }
 
 /// The revision a client says it has seen must be the present one.

@@ -104,6 +104,14 @@ impl Rest {
                 return Err(crate::negotiate::unsupported_media_type(&names.join(", ")));
             }
         };
+        let text = |field: &str| value.get(field).and_then(machinery::Value::as_str).unwrap_or("");
+        if !matches!(text("kind"), "" | "DeleteOptions") {
+            let version = if text("apiVersion").is_empty() { "v1" } else { text("apiVersion") };
+            return Err(bad(format!(
+                "no kind {:?} is registered for version {version:?} in scheme \"k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme/register.go:27\"",
+                text("kind")
+            )));
+        }
         codec::typed::normalize(&mut value, schema).map_err(|error| bad(error.to_string()))?;
         DeleteOptions::read(&context.query, Some(&value))
     }
