@@ -35,20 +35,24 @@ pub static KIND_V1: Kind = Kind {
 
 /// Without any metric the CPU is one; whether there are others only the other form tells.
 fn default_v1(autoscaler: &mut Value) {
-    autoscaler.child_mut("spec").default_to("minReplicas", 1);
-    if from_v1(autoscaler).field("spec").items("metrics").is_empty() {
-        autoscaler.child_mut("spec").set("targetCPUUtilizationPercentage", DEFAULT_CPU_UTILIZATION);
+    let spec = autoscaler.child_mut("spec");
+    spec.default_to("minReplicas", 1);
+    if spec.has(TARGET_CPU) {
+        return;
+    }
+    if let Some(target) = to_v1(&from_v1(autoscaler)).field("spec").opt_int(TARGET_CPU) {
+        autoscaler.child_mut("spec").set(TARGET_CPU, target);
     }
 }
 
-const DEFAULT_CPU_UTILIZATION: i64 = 80;
+const TARGET_CPU: &str = "targetCPUUtilizationPercentage";
 
 fn default(autoscaler: &mut Value) {
     drop_round_trip_annotations(autoscaler);
     let spec = autoscaler.child_mut("spec");
     spec.default_to("minReplicas", 1);
     if spec.items("metrics").is_empty() {
-        let target = json!({"type": "Utilization", "averageUtilization": DEFAULT_CPU_UTILIZATION});
+        let target = json!({"type": "Utilization", "averageUtilization": 80});
         spec.set("metrics", json!([{"type": "Resource", "resource": {"name": "cpu", "target": target}}]));
     }
     if let Some(behavior) = spec.field_mut("behavior") {
@@ -77,4 +81,21 @@ fn validate_status_update(new: &Value, _old: &Value) -> ErrorList {
     let counters = ["currentReplicas", "desiredReplicas"];
     workload::status::validate_counters(new.field("status"), &counters, &Path::new("status"), &mut errors);
     errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn v1_measures_the_cpu_unless_told_otherwise() {
+        let mut plain = json!({"spec": {"maxReplicas": 3}});
+        default_v1(&mut plain);
+        assert_eq!(plain["spec"], json!({"maxReplicas": 3, "minReplicas": 1, TARGET_CPU: 80}));
+        let metrics = r#"[{"type":"Resource","resource":{"name":"memory","targetAverageValue":"1Gi"}}]"#;
+        let annotations = json!({"autoscaling.alpha.kubernetes.io/metrics": metrics});
+        let mut other = json!({"metadata": {"annotations": annotations}, "spec": {"maxReplicas": 3}});
+        default_v1(&mut other);
+        assert_eq!(other["spec"], json!({"maxReplicas": 3, "minReplicas": 1}));
+    }
 }

@@ -191,11 +191,16 @@ impl Served {
         if self.rules_are_of_stored() { self.storage.kind } else { self.kind }
     }
 
-    /// Brings an object that rules have changed back into the form of its type.
+    /// Brings an object that rules have changed back into the form of its type, as storing leaves it.
     fn normalize(&self, object: &mut Value) -> Result<()> {
         let stored = self.storage.cache.layout.schema.filter(|_| self.rules_are_of_stored());
         let schema = stored.unwrap_or(self.schema);
-        machinery::codec::typed::normalize(object, schema).map(drop).map_err(Status::internal)
+        machinery::codec::typed::normalize(object, schema).map_err(Status::internal)?;
+        // Definitions and API services are kept as JSON.
+        if !matches!(self.kind.group, "apiextensions.k8s.io" | "apiregistration.k8s.io") {
+            machinery::codec::stored::forget_empty(object, schema);
+        }
+        Ok(())
     }
 
     pub fn group_kind(&self) -> (&'static str, &'static str) {

@@ -1,0 +1,19 @@
+//! Lists and maps that are always written come back from the store as `null` when they are empty.
+
+use machinery::codec::{stored, typed};
+use serde_json::json;
+
+#[test]
+fn empty_lists_are_forgotten_where_they_are_always_written() {
+    let schema = api::schema::schema().kind("storage.k8s.io", "v1", "CSINode").expect("a built-in kind");
+    let mut node = json!({"metadata": {"labels": {}}, "spec": {"drivers": [
+        {"name": "a", "nodeID": "n", "topologyKeys": []}, {"name": "b", "nodeID": "n", "topologyKeys": ["z"]},
+    ]}});
+    typed::normalize(&mut node, schema).expect("valid");
+    stored::forget_empty(&mut node, schema);
+    assert_eq!(node["spec"]["drivers"][0]["topologyKeys"], json!(null));
+    assert_eq!(node["spec"]["drivers"][1]["topologyKeys"], json!(["z"]));
+    node["spec"]["drivers"] = json!([]);
+    stored::forget_empty(&mut node, schema);
+    assert_eq!(node, json!({"metadata": {}, "spec": {"drivers": null}}));
+}
