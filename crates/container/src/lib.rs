@@ -1,0 +1,1 @@
+//! The embedded container runtime: images, snapshots, sandboxes, containers, logs, streaming, networks.

@@ -1,0 +1,1 @@
+//! The control loops, one per file.

@@ -1,0 +1,1 @@
+//! The container runtime interface: messages, client and server plumbing.

@@ -1,0 +1,1 @@
+//! The node agent: pod lifecycle, probes, volumes, resources, node status, its own HTTPS API.

@@ -1,0 +1,1 @@
+//! What every control loop stands on: informers, queues, the harness, events, leader election.

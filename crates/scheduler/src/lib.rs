@@ -1,0 +1,1 @@
+//! Gives pods a node: queue, cache, plugins, preemption, profiles, extenders.

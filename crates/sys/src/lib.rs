@@ -1,0 +1,1 @@
+//! The kernel boundary: mounts, cgroups, namespaces, netlink, processes.
