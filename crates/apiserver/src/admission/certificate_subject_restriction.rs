@@ -4,13 +4,9 @@ use super::{Attributes, Operation, Plugin, signers};
 use crate::authorize::MASTERS;
 use crate::registry::Registry;
 use api::value::Fields;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use futures_util::future::BoxFuture;
 use machinery::Value;
 use machinery::status::Result;
-use x509_parser::certification_request::X509CertificationRequest;
-use x509_parser::prelude::FromDer;
 
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 
@@ -51,16 +47,16 @@ impl Plugin for CertificateSubjectRestriction {
 
 /// The organizations of a request's subject; `None` if it cannot be read.
 fn organizations(request: &str) -> Option<Vec<String>> {
-    let text = STANDARD.decode(request).ok()?;
-    let (_, pem) = x509_parser::pem::parse_x509_pem(&text).ok()?;
-    let (_, request) = X509CertificationRequest::from_der(&pem.contents).ok()?;
-    let names = request.certification_request_info.subject.iter_organization();
-    names.map(|name| name.as_str().ok().map(str::to_owned)).collect()
+    signers::subject(request, |subject| {
+        subject.iter_organization().map(|name| name.as_str().ok().map(str::to_owned)).collect()
+    })?
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
 
     #[test]
     fn what_is_no_request_has_no_subject() {

@@ -9,6 +9,7 @@ mod default_storage_class;
 mod default_toleration_seconds;
 mod limit_ranger;
 mod namespace_lifecycle;
+mod node_restriction;
 mod persistent_volume_claim_resize;
 mod pod_security;
 mod pod_topology_labels;
@@ -34,6 +35,16 @@ pub enum Operation {
     Create,
     Update,
     Delete,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Create => "CREATE",
+            Self::Update => "UPDATE",
+            Self::Delete => "DELETE",
+        })
+    }
 }
 
 /// The write that is to be admitted.
@@ -118,6 +129,7 @@ static PLUGINS: &[&dyn Plugin] = &[
     &namespace_lifecycle::NamespaceLifecycle,
     &limit_ranger::LimitRanger,
     &service_account::ServiceAccount,
+    &node_restriction::NodeRestriction,
     &taint_nodes_by_condition::TaintNodesByCondition,
     &pod_security::PodSecurity,
     &priority::Priority,

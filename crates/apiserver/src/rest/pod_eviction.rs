@@ -2,6 +2,7 @@
 
 use super::pod_binding::{set_condition, success};
 use super::{Rest, Route};
+use crate::admission::{Attributes, Operation};
 use crate::decode::{self, Expected};
 use crate::negotiate::{Accepted, content_type};
 use crate::options::{DeleteOptions, WriteKind, WriteOptions};
@@ -41,11 +42,16 @@ impl Rest {
             .kind("policy", "v1", "Eviction")
             .ok_or_else(|| Status::internal("no schema for Eviction"))?;
         let expected = Expected { group: "policy", version: "v1", kind: "Eviction", schema, default: |_| {} };
-        let eviction =
+        let mut eviction =
             decode::object(&bytes, encoding, expected, options.field_validation, &context.warnings)?;
+        let admitted = self.write_context(route, &options.field_manager, options.dry_run);
+        let attributes =
+            Attributes::new(route.served, &admitted, Operation::Create).named(&context.info.name);
+        self.registry.admission.mutate(&self.registry, &attributes, Some(&mut eviction), None).await?;
         if meta::name(&eviction) != context.info.name {
             return Err(Status::bad_request("name in URL does not match name in Eviction object"));
         }
+        self.registry.admission.validate(&self.registry, &attributes, Some(&eviction), None).await?;
         let asked = Some(eviction.field("deleteOptions")).filter(|options| options.is_object());
         let mut deletion = DeleteOptions::read(&Query::parse(None), asked)?;
         deletion.dry_run |= options.dry_run;

@@ -2,6 +2,7 @@
 
 use super::reviews::{ensure_namespace, track};
 use super::{Rest, Route, method_not_allowed};
+use crate::admission::{Attributes, Operation};
 use crate::authenticate::{Bound, Claims, Reference};
 use crate::decode::{self, Expected};
 use crate::negotiate::{Accepted, content_type};
@@ -52,7 +53,11 @@ impl Rest {
         meta::metadata_mut(&mut request).insert("name".to_owned(), name.into());
         track(&mut request, expected, "token", &context.manager(&options.field_manager));
 
+        let write = self.write_context(route, &options.field_manager, options.dry_run);
+        let attributes = Attributes::new(route.served, &write, Operation::Create).named(name);
+        self.registry.admission.mutate(&self.registry, &attributes, Some(&mut request), None).await?;
         let account = self.registry.get(route.served, namespace, name, "").await?.value();
+        self.registry.admission.validate(&self.registry, &attributes, Some(&request), None).await?;
         let uid = meta::uid(&account);
         let given = meta::uid(&request);
         if !given.is_empty() && given != uid {

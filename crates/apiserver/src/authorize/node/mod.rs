@@ -95,7 +95,7 @@ fn follow(
 }
 
 /// The node that a user is; `None`: it is none.
-fn node_name(user: &UserInfo) -> Option<&str> {
+pub fn node_name(user: &UserInfo) -> Option<&str> {
     user.name.strip_prefix("system:node:").filter(|_| user.is_in("system:nodes"))
 }
 

@@ -1,0 +1,73 @@
+//! Pod certificates: a kubelet asks for them on behalf of pods that run on it, as what they are.
+
+use super::Write;
+use crate::admission::Operation;
+use api::value::Fields;
+use machinery::status::{Result, Status};
+use machinery::meta;
+
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+pub async fn check(write: &Write<'_>) -> Result<()> {
+    if write.operation() != Operation::Create {
+        return write.refuse(format_args!("unexpected operation {}", write.operation()));
+    }
+    let subresource = write.attributes.subresource();
+    if !subresource.is_empty() {
+        return write.refuse(format_args!("unexpected subresource {subresource}"));
+    }
+    let (spec, namespace, node) = (write.object.field("spec"), write.attributes.context.namespace, write.node);
+    let named = spec.text("nodeName");
+    if named != node {
+        return write.refuse(format_args!(
+            "PodCertificateRequest.Spec.NodeName={named:?}, which is not the requesting node {node:?}"
+        ));
+    }
+    let pod_name = format!("{namespace}/{}", spec.text("podName"));
+    let lookup = |what: String| {
+        move |mut status: Status| {
+            status.message = format!("while retrieving {what} named in the PodCertificateRequest: {}", status.message);
+            status
+        }
+    };
+    // Mismatches that a moment may heal are no refusals: the client may try again.
+    let unequal = |why: String| Err(Status::internal(why));
+
+    let found = write.found("nodes", "", named).await.map_err(lookup(format!("node {named:?}")))?;
+    let (given, real) = (spec.text("nodeUID"), meta::uid(&found));
+    if given != real {
+        return unequal(format!(
+            "PodCertificateRequest for pod {pod_name:?} names node UID {given:?}, inconsistent with the running node ({real:?})"
+        ));
+    }
+    let pod = write.pod(spec.text("podName")).await.map_err(lookup(format!("pod {pod_name:?}")))?;
+    let (given, real) = (spec.text("podUID"), meta::uid(&pod));
+    if given != real {
+        return unequal(format!(
+            "PodCertificateRequest for pod {pod_name:?} contains pod UID ({given:?}) which differs from running pod {real:?}"
+        ));
+    }
+    if pod.field("spec").text("nodeName") != named {
+        return write.refuse(format_args!(
+            "pod {pod_name:?} is not running on node {named:?} named in the PodCertificateRequest"
+        ));
+    }
+    if meta::annotation(&pod, MIRROR).is_some() {
+        return write.refuse(format_args!("pod {pod_name:?} is a mirror pod"));
+    }
+    let (given, real) = (spec.text("serviceAccountName"), pod.field("spec").text("serviceAccountName"));
+    if given != real {
+        return write.refuse(format_args!(
+            "PodCertificateRequest for pod {pod_name:?} contains serviceAccountName ({given:?}) that differs from running pod ({real:?})"
+        ));
+    }
+    let account = write.found("serviceaccounts", namespace, given).await;
+    let account = account.map_err(lookup(format!("service account {:?}", format!("{namespace}/{given}"))))?;
+    let (given, real) = (spec.text("serviceAccountUID"), meta::uid(&account));
+    if given != real {
+        return unequal(format!(
+            "PodCertificateRequest for pod {pod_name:?} names service account UID {given:?}, which differs from the running service account ({real:?})"
+        ));
+    }
+    Ok(())
+}
