@@ -118,7 +118,10 @@ mod tests {
     #[test]
     fn what_a_pod_refers_to() {
         for (spec, want) in [
-            (json!({"containers": [{"name": "c"}], "volumes": [{"name": "v", "hostPath": {"path": "/"}}]}), Ok(None)),
+            (
+                json!({"containers": [{"name": "c"}], "volumes": [{"name": "v", "hostPath": {"path": "/"}}]}),
+                Ok(None),
+            ),
             (json!({"serviceAccountName": "x"}), Ok(Some("serviceaccounts"))),
             (json!({"imagePullSecrets": [{"name": "x"}]}), Ok(Some("secrets"))),
             (json!({"containers": [{"envFrom": [{"configMapRef": {"name": "x"}}]}]}), Ok(Some("configmaps"))),
@@ -128,7 +131,10 @@ mod tests {
                 json!({"volumes": [{"projected": {"sources": [{"downwardAPI": {}}, {"podCertificate": {}}]}}]}),
                 Ok(Some("podcertificates")),
             ),
-            (json!({"volumes": [{"name": "v", "new": {}}]}), Err("unknown volume type for volume  \"v\"".to_owned())),
+            (
+                json!({"volumes": [{"name": "v", "new": {}}]}),
+                Err("unknown volume type for volume  \"v\"".to_owned()),
+            ),
         ] {
             assert_eq!(first(&json!({"spec": spec})), want, "{spec}");
         }

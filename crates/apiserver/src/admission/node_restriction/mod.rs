@@ -156,8 +156,10 @@ fn claim_status(write: &Write<'_>) -> Result<()> {
     if new == old {
         return Ok(());
     }
-    let differing: Vec<&str> =
-        ["metadata", "spec", "status"].into_iter().filter(|part| new.field(part) != old.field(part)).collect();
+    let differing: Vec<&str> = ["metadata", "spec", "status"]
+        .into_iter()
+        .filter(|part| new.field(part) != old.field(part))
+        .collect();
     write.refuse(format_args!(
         "node {:?} is not allowed to update fields other than status.quantity and status.conditions: {}",
         write.node,

@@ -80,9 +80,8 @@ fn forbidden_labels<'a>(new: &'a Value, old: &'a Value) -> Vec<&'a str> {
 
 fn is_forbidden(label: &str) -> bool {
     let domain = label.split_once('/').map_or("", |(domain, _)| domain);
-    let is_in = |parent: &str| {
-        domain.strip_suffix(parent).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
-    };
+    let is_in =
+        |parent: &str| domain.strip_suffix(parent).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
     if is_in(RESTRICTED_DOMAIN) {
         return true;
     }

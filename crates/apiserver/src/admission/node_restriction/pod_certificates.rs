@@ -3,8 +3,8 @@
 use super::Write;
 use crate::admission::Operation;
 use api::value::Fields;
-use machinery::status::{Result, Status};
 use machinery::meta;
+use machinery::status::{Result, Status};
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
@@ -16,7 +16,8 @@ pub async fn check(write: &Write<'_>) -> Result<()> {
     if !subresource.is_empty() {
         return write.refuse(format_args!("unexpected subresource {subresource}"));
     }
-    let (spec, namespace, node) = (write.object.field("spec"), write.attributes.context.namespace, write.node);
+    let (spec, namespace, node) =
+        (write.object.field("spec"), write.attributes.context.namespace, write.node);
     let named = spec.text("nodeName");
     if named != node {
         return write.refuse(format_args!(
@@ -26,7 +27,8 @@ pub async fn check(write: &Write<'_>) -> Result<()> {
     let pod_name = format!("{namespace}/{}", spec.text("podName"));
     let lookup = |what: String| {
         move |mut status: Status| {
-            status.message = format!("while retrieving {what} named in the PodCertificateRequest: {}", status.message);
+            status.message =
+                format!("while retrieving {what} named in the PodCertificateRequest: {}", status.message);
             status
         }
     };

@@ -28,8 +28,9 @@ async fn whole(write: &Write<'_>) -> Result<()> {
     match write.operation() {
         Operation::Create => create(write).await,
         Operation::Delete if runs_on(write.old, node) => Ok(()),
-        Operation::Delete => write
-            .refuse(format_args!("node {node:?} can only delete pods with spec.nodeName set to itself")),
+        Operation::Delete => {
+            write.refuse(format_args!("node {node:?} can only delete pods with spec.nodeName set to itself"))
+        }
         Operation::Update => write.refuse(format_args!(
             "unexpected operation \"UPDATE\", node {node:?} can only create and delete mirror pods"
         )),
@@ -112,7 +113,8 @@ async fn eviction(write: &Write<'_>) -> Result<()> {
     let pod = write.pod(write.name()).await?;
     if !runs_on(&pod, write.node) {
         let node = write.node;
-        return write.refuse(format_args!("node {node} can only evict pods with spec.nodeName set to itself"));
+        return write
+            .refuse(format_args!("node {node} can only evict pods with spec.nodeName set to itself"));
     }
     Ok(())
 }

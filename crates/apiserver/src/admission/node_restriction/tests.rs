@@ -122,7 +122,8 @@ async fn nodes_change_only_themselves_and_not_what_steers_workloads() {
         *node.pointer_mut(path).expect("a place") = value;
         ("a", node, old.clone())
     };
-    let refusal = |why: &str| if why.is_empty() { String::new() } else { format!("nodes \"a\" is forbidden: {why}") };
+    let refusal =
+        |why: &str| if why.is_empty() { String::new() } else { format!("nodes \"a\" is forbidden: {why}") };
     for (write, want) in [
         (with("/spec", json!({"unschedulable": true})), ""),
         (with("/spec", json!({"taints": [{"key": "k"}]})), r#"node "a" is not allowed to modify taints"#),
@@ -132,7 +133,10 @@ async fn nodes_change_only_themselves_and_not_what_steers_workloads() {
         ),
         (with("/metadata/labels", json!({"example.com/x": "y", "kubernetes.io/hostname": "b"})), ""),
         (
-            with("/metadata/labels", json!({"kubernetes.io/b": "y", "a.k8s.io/x": "", "kubernetes.io/hostname": "a"})),
+            with(
+                "/metadata/labels",
+                json!({"kubernetes.io/b": "y", "a.k8s.io/x": "", "kubernetes.io/hostname": "a"}),
+            ),
             "is not allowed to modify labels: a.k8s.io/x, kubernetes.io/b",
         ),
         (
@@ -188,7 +192,10 @@ async fn mirror_pods() {
             with("/metadata/annotations", json!({})),
             r#"pod does not have "kubernetes.io/config.mirror" annotation, node "a" can only create mirror pods"#,
         ),
-        (with("/spec/nodeName", json!("b")), r#"node "a" can only create pods with spec.nodeName set to itself"#),
+        (
+            with("/spec/nodeName", json!("b")),
+            r#"node "a" can only create pods with spec.nodeName set to itself"#,
+        ),
         (with(owners, json!([])), r#"node "a" can only create pods with an owner reference set to itself"#),
         (
             with(owners, json!([{}, {}])),
@@ -213,7 +220,10 @@ async fn mirror_pods() {
     }
     let stranger = with("/metadata/ownerReferences/0/uid", json!("u"));
     let heard = cluster.try_as_a(PODS, Operation::Create, "", ("p", stranger, Value::Null)).await;
-    assert_eq!(heard, format!(r#"pods "p" is forbidden: node a UID mismatch: expected u got {}"#, meta::uid(&node)));
+    assert_eq!(
+        heard,
+        format!(r#"pods "p" is forbidden: node a UID mismatch: expected u got {}"#, meta::uid(&node))
+    );
 }
 
 #[tokio::test]
@@ -252,7 +262,12 @@ async fn pods_of_other_nodes_are_none_of_its_business() {
             ("mine", relabelled, mine.clone()),
             r#"node "a" cannot update labels through pod status"#,
         ),
-        (Update, "status", ("mine", claiming, mine.clone()), r#"node "a" cannot update resource claim statues"#),
+        (
+            Update,
+            "status",
+            ("mine", claiming, mine.clone()),
+            r#"node "a" cannot update resource claim statues"#,
+        ),
         (Create, "eviction", ("mine", json!({}), Value::Null), ""),
         (
             Create,
@@ -269,7 +284,8 @@ async fn pods_of_other_nodes_are_none_of_its_business() {
     ] {
         let name = write.0;
         let heard = cluster.try_as_a(PODS, operation, door, write).await;
-        let want = if want.is_empty() { String::new() } else { format!("pods {name:?} is forbidden: {want}") };
+        let want =
+            if want.is_empty() { String::new() } else { format!("pods {name:?} is forbidden: {want}") };
         assert_eq!(heard, want);
     }
 }

@@ -23,7 +23,8 @@ pub async fn check(write: &Write<'_>) -> Result<()> {
         return Ok(());
     }
     let reference = write.object.field("spec").field("boundObjectRef");
-    let (version, kind, name) = (reference.text("apiVersion"), reference.text("kind"), reference.text("name"));
+    let (version, kind, name) =
+        (reference.text("apiVersion"), reference.text("kind"), reference.text("name"));
     if (version, kind) != ("v1", "Pod") || name.is_empty() {
         return write.refuse("node requested token not bound to a pod");
     }
@@ -80,7 +81,8 @@ async fn is_in_pod(write: &Write<'_>, pod: &Value, audience: &str) -> Result<Res
     for volume in pod.field("spec").items("volumes") {
         let sources = volume.field("projected").items("sources");
         let asks = |source: &Value| {
-            source.has("serviceAccountToken") && source.field("serviceAccountToken").text("audience") == audience
+            source.has("serviceAccountToken")
+                && source.field("serviceAccountToken").text("audience") == audience
         };
         if sources.iter().any(asks) {
             return Ok(Ok(true));
