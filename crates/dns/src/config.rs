@@ -1,0 +1,115 @@
+//! What the server is told at start.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use crate::wire::{Name, NameError};
+
+/// Settings of one server.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Addresses to serve on, UDP and TCP. Not wildcards: the answer must come from the address that was asked.
+    pub listen: Vec<SocketAddr>,
+    pub domain: String,
+    /// How long clients may keep an answer about the cluster, in seconds.
+    pub ttl: u32,
+    /// Where clients in the cluster reach this server.
+    pub service_addresses: Vec<IpAddr>,
+    /// Who knows the names outside the cluster.
+    pub upstreams: Vec<SocketAddr>,
+    /// Domains that servers of their own know.
+    pub stub_domains: Vec<StubDomain>,
+    /// How many answers of others are kept, and for how many seconds at most.
+    pub cache_entries: usize,
+    pub cache_ttl: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StubDomain {
+    pub domain: Name,
+    pub servers: Vec<SocketAddr>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: Vec::new(),
+            domain: "cluster.local".to_owned(),
+            ttl: 30,
+            service_addresses: Vec::new(),
+            upstreams: Vec::new(),
+            stub_domains: Vec::new(),
+            cache_entries: 10_000,
+            cache_ttl: 30,
+        }
+    }
+}
+
+impl StubDomain {
+    /// From `domain=server[,server…]`.
+    pub fn parse(text: &str) -> Result<Self, StubError> {
+        let (domain, servers) = text.split_once('=').ok_or(StubError::NoServers)?;
+        let domain = Name::parse(domain).map_err(StubError::Domain)?;
+        let servers = servers.split(',').map(server).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self { domain, servers })
+    }
+}
+
+/// Why a stub domain cannot be read.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StubError {
+    #[error("expected DOMAIN=ADDRESS[,ADDRESS...]")]
+    NoServers,
+    #[error("the domain is no domain name")]
+    Domain(#[source] NameError),
+    #[error("{0:?} is no address; expected one such as 10.0.0.53 or 10.0.0.53:5353")]
+    Server(String),
+}
+
+fn server(text: &str) -> Result<SocketAddr, StubError> {
+    let text = text.trim();
+    text.parse()
+        .or_else(|_| text.parse::<IpAddr>().map(|address| SocketAddr::new(address, 53)))
+        .map_err(|_| StubError::Server(text.to_owned()))
+}
+
+/// The name servers that a `resolv.conf` names, without those in `own`: a server that asks itself never answers.
+pub fn upstreams_from(path: &Path, own: &[SocketAddr]) -> std::io::Result<Vec<SocketAddr>> {
+    let text = std::fs::read_to_string(path)?;
+    Ok(upstreams_in(&text).into_iter().filter(|server| !own.contains(server)).collect())
+}
+
+fn upstreams_in(text: &str) -> Vec<SocketAddr> {
+    text.lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            if words.next()? != "nameserver" {
+                return None;
+            }
+            // A zone of a link-local address has no meaning to the parser of addresses.
+            let address = words.next()?.split('%').next()?;
+            Some(SocketAddr::new(address.parse().ok()?, 53))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_servers_of_the_machine() {
+        let text = "# comment\nsearch example.org\nnameserver 192.0.2.1\nnameserver 2001:db8::1\nnameserver what\noptions ndots:5\n";
+        let got: Vec<String> = upstreams_in(text).iter().map(ToString::to_string).collect();
+        assert_eq!(got, ["192.0.2.1:53", "[2001:db8::1]:53"]);
+    }
+
+    #[test]
+    fn stub_domains() {
+        let stub = StubDomain::parse("corp.example=10.0.0.53,10.0.0.54:5353").expect("a stub domain");
+        assert_eq!(stub.domain.to_string(), "corp.example.");
+        assert_eq!(stub.servers.len(), 2);
+        assert_eq!(StubDomain::parse("corp.example"), Err(StubError::NoServers));
+        assert_eq!(StubDomain::parse("corp.example=x"), Err(StubError::Server("x".to_owned())));
+    }
+}

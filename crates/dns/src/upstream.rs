@@ -1,0 +1,140 @@
+//! Asking other servers: UDP first, TCP when the answer does not fit, the next server when one is silent.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rand::Rng;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::time::timeout;
+
+use crate::cache::Kept;
+use crate::wire::{Query, rcode, rtype};
+
+/// How long one server may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How many servers are tried before giving up.
+const ATTEMPTS: usize = 3;
+
+/// Why nobody answered.
+#[derive(Debug, thiserror::Error)]
+pub enum UpstreamError {
+    #[error("there is no server to ask")]
+    NoServers,
+    #[error("{server} did not answer in time")]
+    Silent { server: SocketAddr },
+    #[error("asking {server}")]
+    Io { server: SocketAddr, source: std::io::Error },
+    #[error("{server} answered something else")]
+    Nonsense { server: SocketAddr },
+}
+
+/// Servers that know the same names.
+#[derive(Debug)]
+pub struct Upstream {
+    servers: Vec<SocketAddr>,
+    /// The server to begin with: the one after the last that failed.
+    first: AtomicUsize,
+    max_ttl: u32,
+}
+
+impl Upstream {
+    #[must_use]
+    pub fn new(servers: Vec<SocketAddr>, max_ttl: u32) -> Self {
+        Self { servers, first: AtomicUsize::new(0), max_ttl }
+    }
+
+    /// The answer of the first server that has one. A server that fails is not the first to be asked next time.
+    pub async fn ask(&self, query: &Query<'_>) -> Result<Kept, UpstreamError> {
+        let mut last = UpstreamError::NoServers;
+        let first = self.first.load(Ordering::Relaxed);
+        for attempt in 0..ATTEMPTS.min(self.servers.len().max(1) * 2) {
+            let Some(&server) = self.servers.get((first + attempt) % self.servers.len().max(1)) else {
+                break;
+            };
+            let failed_once = matches!(last, UpstreamError::NoServers);
+            match self.exchange(server, query).await {
+                Ok(kept) if kept.code() != rcode::SERVER_FAILURE || !failed_once => return Ok(kept),
+                Ok(kept) if self.servers.len() == 1 => return Ok(kept),
+                Ok(_) => last = UpstreamError::Nonsense { server },
+                Err(error) => last = error,
+            }
+            let next = (first + attempt + 1) % self.servers.len().max(1);
+            self.first.store(next, Ordering::Relaxed);
+        }
+        Err(last)
+    }
+
+    async fn exchange(&self, server: SocketAddr, query: &Query<'_>) -> Result<Kept, UpstreamError> {
+        let id: u16 = rand::rng().random();
+        let message = request(id, query);
+        let io = |source| UpstreamError::Io { server, source };
+        let over_udp = timeout(PATIENCE, self.over_udp(server, id, query, &message)).await;
+        let kept = over_udp.map_err(|_| UpstreamError::Silent { server })?.map_err(io)?;
+        if !kept.is_truncated() {
+            return Ok(kept);
+        }
+        let over_tcp = timeout(PATIENCE, over_tcp(server, &message)).await;
+        let reply = over_tcp.map_err(|_| UpstreamError::Silent { server })?.map_err(io)?;
+        if reply.get(..2) != Some(&id.to_be_bytes()[..]) {
+            return Err(UpstreamError::Nonsense { server });
+        }
+        Kept::read(query, reply, self.max_ttl).ok_or(UpstreamError::Nonsense { server })
+    }
+
+    /// A socket per question: its port is as hard to guess as the id, and replies cannot be mixed up.
+    async fn over_udp(
+        &self,
+        server: SocketAddr,
+        id: u16,
+        query: &Query<'_>,
+        message: &[u8],
+    ) -> std::io::Result<Kept> {
+        let any: SocketAddr = match server {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        let socket = UdpSocket::bind(any).await?;
+        socket.connect(server).await?;
+        socket.send(message).await?;
+        let mut buffer = vec![0; 4096];
+        loop {
+            let length = socket.recv(&mut buffer).await?;
+            let reply = &buffer[..length];
+            // Anything that does not fit the question is somebody else's attempt; the real one may still come.
+            if reply.get(..2) == Some(&id.to_be_bytes()[..])
+                && let Some(kept) = Kept::read(query, reply.to_vec(), self.max_ttl)
+            {
+                return Ok(kept);
+            }
+        }
+    }
+}
+
+async fn over_tcp(server: SocketAddr, message: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect(server).await?;
+    let length = u16::try_from(message.len()).unwrap_or(u16::MAX);
+    let mut framed = Vec::with_capacity(message.len() + 2);
+    framed.extend(length.to_be_bytes());
+    framed.extend(message);
+    stream.write_all(&framed).await?;
+    let mut reply = vec![0; usize::from(stream.read_u16().await?)];
+    stream.read_exact(&mut reply).await?;
+    Ok(reply)
+}
+
+/// The question as we ask it: with recursion and EDNS, whatever the client said.
+fn request(id: u16, query: &Query<'_>) -> Vec<u8> {
+    let mut message = Vec::with_capacity(query.question.len() + 32);
+    message.extend(id.to_be_bytes());
+    message.extend((query.flags | crate::wire::flags::RECURSION_DESIRED).to_be_bytes());
+    message.extend([0, 1, 0, 0, 0, 0, 0, 1]);
+    message.extend(query.question);
+    message.push(0);
+    message.extend(rtype::OPT.to_be_bytes());
+    message.extend(1232_u16.to_be_bytes());
+    let dnssec = query.edns.is_some_and(|edns| edns.dnssec);
+    message.extend([0, 0, if dnssec { 0x80 } else { 0 }, 0, 0, 0]);
+    message
+}
