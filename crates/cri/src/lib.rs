@@ -1,1 +1,10 @@
 //! The container runtime interface: messages, client and server plumbing.
+//!
+//! [`v1`] holds the messages, a client and a server trait per service, generated and checked in;
+//! [`client`] connects to a runtime's unix socket, [`server`] serves on one.
+
+pub mod client;
+pub mod server;
+pub mod v1;
+
+pub use client::{Runtime, connect};

@@ -15,7 +15,7 @@ type Task = (&'static str, &'static str, fn(&Path) -> Result<()>);
 
 const TASKS: &[Task] = &[
     ("docs", "regenerate the texts of the API documentation", docs::generate),
-    ("rpc", "regenerate gRPC messages and clients", rpc::generate),
+    ("rpc", "regenerate gRPC messages, clients and servers", rpc::generate),
     ("edges", "check which crates depend on which", edges::check),
     ("schema", "regenerate the tables of API types", schema::generate),
 ];

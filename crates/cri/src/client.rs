@@ -1,0 +1,78 @@
+//! Connecting to a container runtime.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tonic::client::Grpc;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::v1::{ImageServiceClient, RuntimeServiceClient};
+
+/// The largest message that either side accepts: as Kubernetes has it.
+pub const MAX_MESSAGE: usize = 16 << 20;
+
+/// Both services of one runtime. Clones share the connection.
+#[derive(Clone)]
+pub struct Runtime {
+    pub runtime: RuntimeServiceClient,
+    pub images: ImageServiceClient,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    #[error("{0} is no unix socket address: it must be unix:///PATH or an absolute path")]
+    Address(String),
+    #[error("connect to the container runtime at {0}")]
+    Connect(PathBuf, #[source] tonic::transport::Error),
+}
+
+/// Connects to `unix:///path` or `/path`. A connection that breaks later is made again with the next call.
+pub async fn connect(address: &str, timeout: Duration) -> Result<Runtime, ConnectError> {
+    let (path, endpoint) = endpoint(address)?;
+    let channel = endpoint.connect_timeout(timeout).connect().await;
+    Ok(Runtime::over(channel.map_err(|error| ConnectError::Connect(path, error))?))
+}
+
+/// As [`connect`], but connects with the first call, so that the runtime may come later.
+/// It must be called in an async runtime.
+pub fn connect_lazily(address: &str) -> Result<Runtime, ConnectError> {
+    Ok(Runtime::over(endpoint(address)?.1.connect_lazy()))
+}
+
+fn endpoint(address: &str) -> Result<(PathBuf, Endpoint), ConnectError> {
+    let wrong = || ConnectError::Address(address.to_owned());
+    let path = address.strip_prefix("unix://").unwrap_or(address);
+    if !Path::new(path).is_absolute() {
+        return Err(wrong());
+    }
+    let endpoint = Endpoint::from_shared(format!("unix://{path}")).map_err(|_| wrong())?;
+    Ok((path.into(), endpoint))
+}
+
+impl Runtime {
+    fn over(channel: Channel) -> Self {
+        let grpc = || {
+            Grpc::new(channel.clone())
+                .max_decoding_message_size(MAX_MESSAGE)
+                .max_encoding_message_size(MAX_MESSAGE)
+        };
+        Self { runtime: RuntimeServiceClient::new(grpc()), images: ImageServiceClient::new(grpc()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        for (address, path) in [
+            ("unix:///run/a.sock", Some("/run/a.sock")),
+            ("/run/b", Some("/run/b")),
+            ("tcp://x", None),
+            ("run/c", None),
+        ] {
+            assert_eq!(endpoint(address).ok().map(|found| found.0), path.map(PathBuf::from), "{address}");
+        }
+    }
+}
