@@ -1,1 +1,28 @@
 //! A thin typed client of the API, over TCP and TLS or inside the process.
+//!
+//! [`Client`] is one identity at one server. What carries its requests is a [`Transport`]: [`Remote`] over TCP and TLS,
+//! or a bridge into an API server in the same process. Objects are k8s-openapi's types ([`Object`]); kinds known only at
+//! run time go through [`Dynamic`].
+
+mod client;
+mod discovery;
+mod dynamic;
+mod error;
+mod kubeconfig;
+mod object;
+mod options;
+mod remote;
+mod transport;
+mod watch;
+
+pub use client::Client;
+pub use discovery::{Discovery, ResourceInfo};
+pub use dynamic::{Dynamic, PartialObject};
+pub use error::ClientError;
+pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions, Status};
+pub use kubeconfig::{Kubeconfig, KubeconfigError};
+pub use object::{Collection, Object, ObjectList, ResourceKey};
+pub use options::{Cause, ListOptions, Patch, Propagation, WatchOptions, delete_options};
+pub use remote::Remote;
+pub use transport::{Body, Call, Transport, TransportError};
+pub use watch::{WatchEvent, WatchStream};

@@ -1,0 +1,394 @@
+//! The client: typed verbs over a transport.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, StatusCode, header};
+use http_body_util::BodyExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, Status};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::dynamic;
+use crate::object;
+use crate::options::Query;
+use crate::{
+    Body, Cause, ClientError, Collection, DeleteOptions, Dynamic, ListOptions, Object, ObjectList, Patch,
+    Remote, ResourceKey, Transport, WatchOptions, WatchStream,
+};
+
+/// How long an answer may take, watches aside; a little more than the server gives itself.
+const ANSWER: Duration = Duration::from_secs(70);
+/// How often a request is sent again when the server asks for that.
+const TURNED_AWAY: u32 = 10;
+pub(crate) const JSON: &str = "application/json";
+
+/// One identity at one API server. Clones are cheap and share the connection.
+#[derive(Clone)]
+pub struct Client {
+    transport: Arc<dyn Transport>,
+    user_agent: Arc<str>,
+    cause: Option<Arc<str>>,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("user_agent", &self.user_agent).finish_non_exhaustive()
+    }
+}
+
+#[derive(Deserialize)]
+struct RawList<K> {
+    #[serde(default)]
+    metadata: Option<ListMeta>,
+    items: Option<Vec<K>>,
+}
+
+/// A request, before it has headers.
+pub(crate) struct Ask<'a> {
+    pub method: Method,
+    /// Path and query.
+    pub target: String,
+    pub content_type: &'a str,
+    pub accept: &'a str,
+    pub body: Bytes,
+}
+
+impl Ask<'_> {
+    pub fn get(target: String) -> Self {
+        Self { method: Method::GET, target, content_type: "", accept: JSON, body: Bytes::new() }
+    }
+
+    pub fn with_body(method: Method, target: String, body: &impl Serialize) -> Result<Self, ClientError> {
+        let body = serde_json::to_vec(body).map_err(ClientError::Encode)?.into();
+        Ok(Self { method, target, content_type: JSON, accept: JSON, body })
+    }
+}
+
+impl Client {
+    #[must_use]
+    pub fn new(transport: Arc<dyn Transport>, user_agent: &str) -> Self {
+        Self { transport, user_agent: user_agent.into(), cause: None }
+    }
+
+    /// A client of the current context of a kubeconfig. Connects when it is first used.
+    pub fn connect(kubeconfig: &Path, user_agent: &str) -> Result<Self, ClientError> {
+        let remote = Remote::new(crate::Kubeconfig::load(kubeconfig)?)?;
+        Ok(Self::new(Arc::new(remote), user_agent))
+    }
+
+    /// The same client, whose writes say why they are made.
+    #[must_use]
+    pub fn with_cause(&self, cause: &Cause) -> Self {
+        Self { cause: Some(cause.header().into()), ..self.clone() }
+    }
+
+    /// Objects of a kind known only at run time.
+    #[must_use]
+    pub fn dynamic(&self, resource: &ResourceKey) -> Dynamic {
+        Dynamic::new(self.clone(), resource.clone())
+    }
+
+    /// `ns` is empty for objects of the cluster.
+    pub async fn get<K: Object>(&self, ns: &str, name: &str) -> Result<K, ClientError> {
+        self.json(Ask::get(path::<K>(ns, name, None))).await
+    }
+
+    /// All namespaces if `ns` is empty.
+    pub async fn list<K: Object>(
+        &self,
+        ns: &str,
+        options: &ListOptions,
+    ) -> Result<ObjectList<K>, ClientError> {
+        self.list_at(&path::<K>(ns, "", None), options, JSON).await
+    }
+
+    /// All namespaces if `ns` is empty.
+    pub async fn watch<K: Object>(
+        &self,
+        ns: &str,
+        options: &WatchOptions,
+    ) -> Result<WatchStream<K>, ClientError> {
+        self.watch_at(&path::<K>(ns, "", None), options, JSON).await
+    }
+
+    /// As [`Client::list`], of a collection.
+    pub async fn list_collection<K: Object>(
+        &self,
+        collection: &Collection,
+        options: &ListOptions,
+    ) -> Result<ObjectList<K>, ClientError> {
+        let accept = if collection.metadata_only { dynamic::METADATA_LIST } else { JSON };
+        self.list_at(&collection.path, options, accept).await
+    }
+
+    /// As [`Client::watch`], of a collection.
+    pub async fn watch_collection<K: Object>(
+        &self,
+        collection: &Collection,
+        options: &WatchOptions,
+    ) -> Result<WatchStream<K>, ClientError> {
+        let accept = if collection.metadata_only { dynamic::METADATA } else { JSON };
+        self.watch_at(&collection.path, options, accept).await
+    }
+
+    pub async fn create<K: Object>(&self, ns: &str, object: &K) -> Result<K, ClientError> {
+        self.json(Ask::with_body(Method::POST, path::<K>(ns, "", None), object)?).await
+    }
+
+    /// Namespace and name are the object's own.
+    pub async fn update<K: Object>(&self, object: &K) -> Result<K, ClientError> {
+        self.put(object, None).await
+    }
+
+    pub async fn update_status<K: Object>(&self, object: &K) -> Result<K, ClientError> {
+        self.put(object, Some("status")).await
+    }
+
+    async fn put<K: Object>(&self, object: &K, subresource: Option<&str>) -> Result<K, ClientError> {
+        let meta = object.metadata();
+        let (ns, name) =
+            (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
+        self.json(Ask::with_body(Method::PUT, path::<K>(ns, name, subresource), object)?).await
+    }
+
+    pub async fn patch<K: Object>(
+        &self,
+        ns: &str,
+        name: &str,
+        subresource: Option<&str>,
+        patch: &Patch,
+    ) -> Result<K, ClientError> {
+        self.patch_at(path::<K>(ns, name, subresource), patch).await
+    }
+
+    pub async fn delete<K: Object>(
+        &self,
+        ns: &str,
+        name: &str,
+        options: &DeleteOptions,
+    ) -> Result<(), ClientError> {
+        self.delete_at(path::<K>(ns, name, None), options).await
+    }
+
+    /// Posts to any path: bindings, evictions, reviews, tokens.
+    pub async fn post<B: Serialize, R: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+    ) -> Result<R, ClientError> {
+        self.json(Ask::with_body(Method::POST, path.to_owned(), body)?).await
+    }
+
+    /// Reads any path.
+    pub async fn read<R: DeserializeOwned>(&self, path: &str) -> Result<R, ClientError> {
+        self.json(Ask::get(path.to_owned())).await
+    }
+
+    pub(crate) async fn list_at<K: DeserializeOwned>(
+        &self,
+        path: &str,
+        options: &ListOptions,
+        accept: &str,
+    ) -> Result<ObjectList<K>, ClientError> {
+        let ask = Ask { accept, ..Ask::get(format!("{path}{}", options.query().0)) };
+        let list: RawList<K> = self.json(ask).await?;
+        Ok(ObjectList { items: list.items.unwrap_or_default(), metadata: list.metadata.unwrap_or_default() })
+    }
+
+    pub(crate) async fn watch_at<K: DeserializeOwned>(
+        &self,
+        path: &str,
+        options: &WatchOptions,
+        accept: &str,
+    ) -> Result<WatchStream<K>, ClientError> {
+        let Query(query) = options.query();
+        let ask = Ask { accept, ..Ask::get(format!("{path}{query}")) };
+        let body = self.open(&ask).await?;
+        Ok(WatchStream::new(body, path.to_owned()))
+    }
+
+    pub(crate) async fn patch_at<R: DeserializeOwned>(
+        &self,
+        path: String,
+        patch: &Patch,
+    ) -> Result<R, ClientError> {
+        let target = format!("{path}{}", patch.query().0);
+        let ask = Ask::with_body(Method::PATCH, target, patch.body())?;
+        self.json(Ask { content_type: patch.content_type(), ..ask }).await
+    }
+
+    pub(crate) async fn delete_at(&self, path: String, options: &DeleteOptions) -> Result<(), ClientError> {
+        let ask = Ask::with_body(Method::DELETE, path, options)?;
+        self.bytes(&ask).await?;
+        Ok(())
+    }
+
+    /// Sends a request and decodes its answer.
+    pub(crate) async fn json<R: DeserializeOwned>(&self, ask: Ask<'_>) -> Result<R, ClientError> {
+        let bytes = self.bytes(&ask).await?;
+        serde_json::from_slice(&bytes).map_err(|source| ClientError::Decode {
+            verb: ask.method.to_string(),
+            path: ask.target,
+            source,
+        })
+    }
+
+    /// Sends a request and reads its answer to the end.
+    pub(crate) async fn bytes(&self, ask: &Ask<'_>) -> Result<Bytes, ClientError> {
+        let exchange = async {
+            let body = self.open(ask).await?;
+            let whole = body.collect().await.map_err(|source| transport_error(ask, source))?;
+            Ok(whole.to_bytes())
+        };
+        tokio::time::timeout(ANSWER, exchange).await.map_err(|_| ClientError::Timeout {
+            verb: ask.method.to_string(),
+            path: ask.target.clone(),
+            limit: ANSWER,
+        })?
+    }
+
+    /// Sends a request; the body of a successful answer. Comes back as often as the server asks for it, within
+    /// limits.
+    async fn open(&self, ask: &Ask<'_>) -> Result<Body, ClientError> {
+        let mut turned_away = 0;
+        loop {
+            match self.once(ask).await {
+                Err(error) if turned_away < TURNED_AWAY && error.code() == Some(429) => {
+                    let Some(pause) = error.retry_after() else { return Err(error) };
+                    turned_away += 1;
+                    tokio::time::sleep(pause).await;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn once(&self, ask: &Ask<'_>) -> Result<Body, ClientError> {
+        let mut request = http::Request::builder()
+            .method(ask.method.clone())
+            .uri(&ask.target)
+            .header(header::ACCEPT, ask.accept)
+            .header(header::USER_AGENT, &*self.user_agent);
+        if !ask.content_type.is_empty() {
+            request = request.header(header::CONTENT_TYPE, ask.content_type);
+        }
+        if let Some(cause) = self.cause.as_deref().filter(|_| ask.method != Method::GET) {
+            request = request.header(Cause::HEADER, cause);
+        }
+        let fail = |source| transport_error(ask, source);
+        let request =
+            request.body(ask.body.clone()).map_err(|error| fail(crate::TransportError::Request(error)))?;
+        let (head, body) = self.transport.call(request).await.map_err(fail)?.into_parts();
+        if head.status.is_success() {
+            return Ok(body);
+        }
+        let seconds =
+            head.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let text = body.collect().await.map_err(fail)?.to_bytes();
+        Err(ClientError::Status {
+            status: Box::new(refusal(head.status, &text)),
+            retry_after: seconds.map(Duration::from_secs),
+        })
+    }
+}
+
+fn transport_error(ask: &Ask<'_>, source: crate::TransportError) -> ClientError {
+    ClientError::Transport { verb: ask.method.to_string(), path: ask.target.clone(), source }
+}
+
+/// The `Status` of a refusal; made up from the code if something other than an API server answered.
+fn refusal(code: StatusCode, text: &[u8]) -> Status {
+    if let Ok(status) = serde_json::from_slice::<Status>(text) {
+        return Status { code: status.code.or(Some(code.as_u16().into())), ..status };
+    }
+    let text: String = String::from_utf8_lossy(text).chars().take(200).collect();
+    Status {
+        code: Some(code.as_u16().into()),
+        message: Some(format!("{code}: {}", text.trim())),
+        status: Some("Failure".to_owned()),
+        ..Status::default()
+    }
+}
+
+fn path<K: Object>(ns: &str, name: &str, subresource: Option<&str>) -> String {
+    object::path(K::GROUP, K::VERSION, K::URL_PATH_SEGMENT, ns, name, subresource)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Call, TransportError};
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use parking_lot::Mutex;
+
+    type Answer = (u16, Option<&'static str>, &'static str);
+
+    /// Answers with what it was given, in turn, and remembers what was asked.
+    #[derive(Default)]
+    struct Script {
+        answers: Mutex<Vec<Answer>>,
+        asked: Mutex<Vec<(Method, String, Option<String>)>>,
+    }
+
+    impl Transport for Script {
+        fn call(&self, request: http::Request<Bytes>) -> Call<'_> {
+            let cause = request.headers().get(Cause::HEADER).map(|v| v.to_str().expect("text").to_owned());
+            self.asked.lock().push((request.method().clone(), request.uri().to_string(), cause));
+            let (code, retry_after, text) = self.answers.lock().remove(0);
+            let mut response = http::Response::builder().status(code);
+            if let Some(retry_after) = retry_after {
+                response = response.header("retry-after", retry_after);
+            }
+            let body = http_body_util::Full::new(Bytes::from_static(text.as_bytes()));
+            let body: Body = body.map_err(|never| match never {}).boxed_unsync();
+            Box::pin(async move { response.body(body).map_err(TransportError::Request) })
+        }
+    }
+
+    fn client(answers: &[Answer]) -> (Client, Arc<Script>) {
+        let script = Arc::new(Script { answers: Mutex::new(answers.to_vec()), ..Script::default() });
+        (Client::new(Arc::clone(&script) as Arc<dyn Transport>, "test"), script)
+    }
+
+    const BUSY: &str = r#"{"kind":"Status","apiVersion":"v1","code":429,"reason":"TooManyRequests"}"#;
+    const MAP: &str = r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a","namespace":"n"}}"#;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_busy_server_is_asked_again() {
+        let (client, script) = client(&[(429, Some("1"), BUSY), (200, None, MAP)]);
+        let map: ConfigMap = client.get("n", "a").await.expect("served in the end");
+        assert_eq!(map.metadata.name.as_deref(), Some("a"));
+        assert_eq!(script.asked.lock().len(), 2);
+    }
+
+    #[tokio::test]
+    async fn refusals_are_told_apart() {
+        let not_found =
+            r#"{"kind":"Status","apiVersion":"v1","code":404,"reason":"NotFound","message":"no a"}"#;
+        let (client, _) = client(&[(404, None, not_found), (502, None, "bad gateway")]);
+        let error = client.get::<ConfigMap>("n", "a").await.expect_err("absent");
+        assert!(error.is_not_found() && !error.is_conflict());
+        assert_eq!(error.to_string(), "no a");
+        let error = client.get::<ConfigMap>("n", "a").await.expect_err("not an API server");
+        assert_eq!(error.code(), Some(502));
+    }
+
+    #[tokio::test]
+    async fn writes_carry_their_cause_and_reads_do_not() {
+        let (client, script) = client(&[(200, None, MAP), (200, None, MAP)]);
+        let client = client.with_cause(&Cause {
+            controller: "c".to_owned(),
+            object: "configmaps/n/a".to_owned(),
+            revision: "7".to_owned(),
+        });
+        let map: ConfigMap = client.get("n", "a").await.expect("read");
+        client.update(&map).await.expect("written");
+        let asked = script.asked.lock();
+        assert_eq!(asked[0].2, None);
+        assert_eq!(asked[1].1, "/api/v1/namespaces/n/configmaps/a");
+        assert_eq!(asked[1].2.as_deref(), Some("loop=c; object=configmaps/n/a; revision=7"));
+    }
+}

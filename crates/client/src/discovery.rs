@@ -1,0 +1,137 @@
+//! What the server serves, as of now.
+
+use serde::Deserialize;
+
+use crate::client::Ask;
+use crate::{Client, ClientError, ResourceKey};
+
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+/// A resource in the version its group prefers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResourceInfo {
+    pub key: ResourceKey,
+    pub kind: String,
+    pub verbs: Vec<String>,
+}
+
+impl ResourceInfo {
+    #[must_use]
+    pub fn can(&self, verb: &str) -> bool {
+        self.verbs.iter().any(|able| able == verb)
+    }
+}
+
+/// The resources of a server.
+#[derive(Clone, Debug, Default)]
+pub struct Discovery {
+    /// Every resource once, in the first version that has it.
+    pub preferred: Vec<ResourceInfo>,
+    /// Every resource in every version, to find the resource of an `apiVersion` and `kind`.
+    pub all: Vec<ResourceInfo>,
+    /// Groups whose server did not answer: what they have is not known.
+    pub stale: Vec<String>,
+}
+
+impl Discovery {
+    /// The resource of a kind, whichever version names it.
+    #[must_use]
+    pub fn find(&self, api_version: &str, kind: &str) -> Option<&ResourceInfo> {
+        let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
+        self.all
+            .iter()
+            .find(|info| info.kind == kind && info.key.group == group && info.key.version == version)
+    }
+}
+
+#[derive(Deserialize)]
+struct Groups {
+    #[serde(default)]
+    items: Vec<Group>,
+}
+
+#[derive(Deserialize)]
+struct Group {
+    #[serde(default)]
+    metadata: GroupName,
+    #[serde(default)]
+    versions: Vec<Version>,
+}
+
+#[derive(Default, Deserialize)]
+struct GroupName {
+    #[serde(default)]
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    version: String,
+    #[serde(default)]
+    resources: Vec<Resource>,
+    #[serde(default)]
+    freshness: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Resource {
+    resource: String,
+    #[serde(default)]
+    response_kind: Option<Kind>,
+    #[serde(default)]
+    scope: String,
+    #[serde(default)]
+    verbs: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Kind {
+    #[serde(default)]
+    kind: String,
+}
+
+impl Client {
+    /// Asks the server what it serves.
+    pub async fn discover(&self) -> Result<Discovery, ClientError> {
+        let mut discovery = Discovery::default();
+        for root in ["/api", "/apis"] {
+            let ask = Ask { accept: AGGREGATED, ..Ask::get(root.to_owned()) };
+            let groups: Groups = self.json(ask).await?;
+            for group in groups.items {
+                discovery.add(group);
+            }
+        }
+        Ok(discovery)
+    }
+}
+
+impl Discovery {
+    fn add(&mut self, group: Group) {
+        let name = group.metadata.name;
+        let first = self.preferred.len();
+        for version in group.versions {
+            if version.freshness == "Stale" {
+                self.stale.push(name.clone());
+            }
+            for resource in version.resources {
+                let info = ResourceInfo {
+                    key: ResourceKey {
+                        group: name.clone(),
+                        version: version.version.clone(),
+                        resource: resource.resource,
+                        namespaced: resource.scope == "Namespaced",
+                    },
+                    kind: resource.response_kind.map(|kind| kind.kind).unwrap_or_default(),
+                    verbs: resource.verbs,
+                };
+                let known =
+                    self.preferred[first..].iter().any(|other| other.key.resource == info.key.resource);
+                if !known {
+                    self.preferred.push(info.clone());
+                }
+                self.all.push(info);
+            }
+        }
+    }
+}

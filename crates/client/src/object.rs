@@ -1,0 +1,201 @@
+//! What an object is to the client, and where objects live.
+
+use std::fmt::Debug;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// A kind of k8s-openapi with a name of its own: everything that can be read, watched and written.
+pub trait Object:
+    k8s_openapi::Resource
+    + k8s_openapi::Metadata<Ty = ObjectMeta>
+    + Serialize
+    + DeserializeOwned
+    + Clone
+    + Debug
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<K> Object for K where
+    K: k8s_openapi::Resource
+        + k8s_openapi::Metadata<Ty = ObjectMeta>
+        + Serialize
+        + DeserializeOwned
+        + Clone
+        + Debug
+        + Send
+        + Sync
+        + 'static
+{
+}
+
+/// Objects of one path, in one form: what an informer lists and watches.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Collection {
+    pub(crate) path: String,
+    pub(crate) metadata_only: bool,
+}
+
+impl Collection {
+    /// The objects of a kind in `ns`, or everywhere if that is empty.
+    #[must_use]
+    pub fn of<K: Object>(ns: &str) -> Self {
+        let path = path(K::GROUP, K::VERSION, K::URL_PATH_SEGMENT, ns, "", None);
+        Self { path, metadata_only: false }
+    }
+
+    /// The metadata of the objects of a resource: read them as [`crate::PartialObject`].
+    #[must_use]
+    pub fn metadata_of(resource: &ResourceKey) -> Self {
+        Self { path: resource.path("", "", None), metadata_only: true }
+    }
+
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+}
+
+/// A list, as of one revision.
+#[derive(Clone, Debug)]
+pub struct ObjectList<K> {
+    pub items: Vec<K>,
+    pub metadata: ListMeta,
+}
+
+impl<K> ObjectList<K> {
+    #[must_use]
+    pub fn resource_version(&self) -> &str {
+        self.metadata.resource_version.as_deref().unwrap_or_default()
+    }
+
+    /// Where the next page begins; nothing if this was the last.
+    #[must_use]
+    pub fn next_page(&self) -> Option<&str> {
+        self.metadata.continue_.as_deref().filter(|token| !token.is_empty())
+    }
+}
+
+/// What may not stand in a path segment or a query value as it is.
+const RESERVED: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'#')
+    .add(b'%')
+    .add(b'&')
+    .add(b'+')
+    .add(b'/')
+    .add(b'<')
+    .add(b'=')
+    .add(b'>')
+    .add(b'?')
+    .add(b'`')
+    .add(b'{')
+    .add(b'}');
+
+pub(crate) fn escape(text: &str) -> impl std::fmt::Display + '_ {
+    utf8_percent_encode(text, RESERVED)
+}
+
+/// A resource as the API's paths name it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ResourceKey {
+    pub group: String,
+    pub version: String,
+    pub resource: String,
+    pub namespaced: bool,
+}
+
+impl ResourceKey {
+    /// The resource of a kind known at compile time.
+    #[must_use]
+    pub fn of<K: Object>() -> Self {
+        Self {
+            group: K::GROUP.to_owned(),
+            version: K::VERSION.to_owned(),
+            resource: K::URL_PATH_SEGMENT.to_owned(),
+            // The scope is not needed to build paths of typed objects: their callers name a namespace or none.
+            namespaced: true,
+        }
+    }
+
+    /// `pods`, `deployments.apps`.
+    #[must_use]
+    pub fn qualified(&self) -> String {
+        qualified(&self.group, &self.resource)
+    }
+
+    /// The `apiVersion` of its objects.
+    #[must_use]
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    #[must_use]
+    pub fn path(&self, ns: &str, name: &str, subresource: Option<&str>) -> String {
+        path(&self.group, &self.version, &self.resource, ns, name, subresource)
+    }
+}
+
+pub(crate) fn qualified(group: &str, resource: &str) -> String {
+    if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") }
+}
+
+/// The path of an object, or of its collection if `name` is empty; without namespace if `ns` is empty.
+pub(crate) fn path(
+    group: &str,
+    version: &str,
+    resource: &str,
+    ns: &str,
+    name: &str,
+    subresource: Option<&str>,
+) -> String {
+    let mut path = String::with_capacity(96);
+    if group.is_empty() {
+        path.push_str("/api/");
+    } else {
+        path.push_str("/apis/");
+        path.push_str(group);
+        path.push('/');
+    }
+    path.push_str(version);
+    if !ns.is_empty() {
+        path.push_str("/namespaces/");
+        path.push_str(&escape(ns).to_string());
+    }
+    path.push('/');
+    path.push_str(resource);
+    if !name.is_empty() {
+        path.push('/');
+        path.push_str(&escape(name).to_string());
+    }
+    if let Some(subresource) = subresource {
+        path.push('/');
+        path.push_str(subresource);
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::apps::v1::Deployment;
+    use k8s_openapi::api::core::v1::Node;
+
+    #[test]
+    fn paths() {
+        let deployments = ResourceKey::of::<Deployment>();
+        assert_eq!(deployments.path("", "", None), "/apis/apps/v1/deployments");
+        assert_eq!(
+            deployments.path("web", "a", Some("status")),
+            "/apis/apps/v1/namespaces/web/deployments/a/status"
+        );
+        assert_eq!(ResourceKey::of::<Node>().path("", "../n?x", None), "/api/v1/nodes/..%2Fn%3Fx");
+        assert_eq!(deployments.qualified(), "deployments.apps");
+    }
+}

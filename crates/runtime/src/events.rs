@@ -1,0 +1,294 @@
+//! The event recorder: tells users what a loop did, through events.k8s.io. The same thing happening again does not make
+//! another event but counts in the series of the first. Recording never blocks; when too much happens at once, some of
+//! it is not told.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::clock::Clock;
+use base::tasks::TaskGroup;
+use client::{Client, ClientError, Object, Patch};
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+/// What waits to be written.
+const BACKLOG: usize = 1000;
+/// Series that are remembered.
+const SERIES: usize = 4096;
+/// A series nothing was added to for so long has ended: Kubernetes' value.
+const END_OF_SERIES: Duration = Duration::from_secs(6 * 60);
+/// How often the count of a series is written while it goes on.
+const WRITE_COUNT: Duration = Duration::from_secs(60);
+const LONGEST_NOTE: usize = 1024;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EventType {
+    Normal,
+    Warning,
+}
+
+impl EventType {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+/// Something worth telling.
+#[derive(Clone, Debug)]
+pub struct Occurrence {
+    pub regarding: ObjectReference,
+    pub related: Option<ObjectReference>,
+    pub kind: EventType,
+    pub reason: String,
+    pub action: String,
+    pub note: String,
+}
+
+/// A reference to an object, as events have it.
+#[must_use]
+pub fn reference<K: Object>(object: &K) -> ObjectReference {
+    let meta = object.metadata();
+    ObjectReference {
+        api_version: Some(K::API_VERSION.to_owned()),
+        kind: Some(K::KIND.to_owned()),
+        namespace: meta.namespace.clone(),
+        name: meta.name.clone(),
+        uid: meta.uid.clone(),
+        resource_version: meta.resource_version.clone(),
+        field_path: None,
+    }
+}
+
+/// Records events in the name of one component. Clones share it.
+#[derive(Clone)]
+pub struct Recorder {
+    sender: mpsc::Sender<Occurrence>,
+}
+
+impl Recorder {
+    /// A recorder that writes in `tasks`.
+    #[must_use]
+    pub fn new(client: Client, component: &str, clock: Clock, tasks: &TaskGroup) -> Self {
+        let (sender, receiver) = mpsc::channel(BACKLOG);
+        let writer = Writer {
+            client,
+            component: component.into(),
+            instance: format!("{component}-{}", host()),
+            clock,
+            series: HashMap::new(),
+            serial: 0,
+        };
+        let stopping = tasks.stopping();
+        tasks.spawn(async move {
+            tokio::select! {
+                () = stopping => {}
+                () = writer.run(receiver) => {}
+            }
+        });
+        Self { sender }
+    }
+
+    pub fn normal<K: Object>(&self, object: &K, reason: &str, note: impl Into<String>) {
+        self.event(object, EventType::Normal, reason, note);
+    }
+
+    pub fn warning<K: Object>(&self, object: &K, reason: &str, note: impl Into<String>) {
+        self.event(object, EventType::Warning, reason, note);
+    }
+
+    fn event<K: Object>(&self, object: &K, kind: EventType, reason: &str, note: impl Into<String>) {
+        self.record(Occurrence {
+            regarding: reference(object),
+            related: None,
+            kind,
+            reason: reason.to_owned(),
+            action: reason.to_owned(),
+            note: note.into(),
+        });
+    }
+
+    pub fn record(&self, occurrence: Occurrence) {
+        if self.sender.try_send(occurrence).is_err() {
+            tracing::debug!("an event was not recorded: too many at once, or stopping");
+        }
+    }
+}
+
+fn host() -> String {
+    base::addresses::hostname().unwrap_or_else(|| "localhost".to_owned())
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct SeriesKey {
+    regarding: (Option<String>, Option<String>, Option<String>, Option<String>),
+    related: Option<String>,
+    kind: EventType,
+    reason: String,
+    action: String,
+    note: String,
+}
+
+struct Series {
+    namespace: String,
+    name: String,
+    count: i32,
+    /// What the API server knows.
+    written: i32,
+    last: MicroTime,
+    last_seen: Instant,
+    last_written: Instant,
+}
+
+struct Writer {
+    client: Client,
+    component: Arc<str>,
+    instance: String,
+    clock: Clock,
+    series: HashMap<SeriesKey, Series>,
+    serial: u32,
+}
+
+impl Writer {
+    async fn run(mut self, mut receiver: mpsc::Receiver<Occurrence>) {
+        loop {
+            let unwritten = self.series.values().filter(|series| series.count > series.written);
+            let due = unwritten.map(|series| series.last_written + WRITE_COUNT).min();
+            let occurrence = match due {
+                Some(due) => tokio::select! {
+                    occurrence = receiver.recv() => occurrence,
+                    () = tokio::time::sleep_until(due) => {
+                        self.write_counts().await;
+                        continue;
+                    }
+                },
+                None => receiver.recv().await,
+            };
+            let Some(occurrence) = occurrence else { return };
+            if let Err(error) = self.record(occurrence).await {
+                tracing::debug!(component = %self.component, %error, "an event was not written");
+            }
+        }
+    }
+
+    async fn record(&mut self, mut occurrence: Occurrence) -> Result<(), ClientError> {
+        truncate(&mut occurrence.note);
+        let now = Instant::now();
+        self.series
+            .retain(|_, series| now - series.last_seen < END_OF_SERIES || series.count > series.written);
+        let key = SeriesKey::of(&occurrence);
+        let stamp = MicroTime(self.clock.now());
+        if let Some(series) = self.series.get_mut(&key) {
+            series.count = series.count.saturating_add(1);
+            (series.last, series.last_seen) = (stamp, now);
+            // The second is told at once, the rest now and then.
+            if series.count > 2 {
+                return Ok(());
+            }
+            return self.write_count(&key).await;
+        }
+        let namespace = occurrence.regarding.namespace.clone().filter(|ns| !ns.is_empty());
+        let namespace = namespace.unwrap_or_else(|| "default".to_owned());
+        let event = self.event(&occurrence, &namespace, &stamp);
+        let name = event.metadata.name.clone().unwrap_or_default();
+        self.client.create(&namespace, &event).await?;
+        if self.series.len() < SERIES {
+            let series = Series {
+                namespace,
+                name,
+                count: 1,
+                written: 1,
+                last: stamp,
+                last_seen: now,
+                last_written: now,
+            };
+            self.series.insert(key, series);
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, occurrence: &Occurrence, namespace: &str, stamp: &MicroTime) -> Event {
+        self.serial = self.serial.wrapping_add(1);
+        let nanos = stamp.0.as_nanosecond();
+        let regarding = occurrence.regarding.name.as_deref().unwrap_or("unnamed");
+        Event {
+            metadata: ObjectMeta {
+                name: Some(format!("{regarding}.{:x}", nanos + i128::from(self.serial))),
+                namespace: Some(namespace.to_owned()),
+                ..ObjectMeta::default()
+            },
+            event_time: Some(stamp.clone()),
+            reporting_controller: Some(self.component.to_string()),
+            reporting_instance: Some(self.instance.clone()),
+            action: Some(occurrence.action.clone()),
+            reason: Some(occurrence.reason.clone()),
+            regarding: Some(occurrence.regarding.clone()),
+            related: occurrence.related.clone(),
+            note: Some(occurrence.note.clone()),
+            type_: Some(occurrence.kind.name().to_owned()),
+            ..Event::default()
+        }
+    }
+
+    async fn write_counts(&mut self) {
+        let now = Instant::now();
+        let due = |series: &Series| series.count > series.written && now >= series.last_written + WRITE_COUNT;
+        let keys: Vec<SeriesKey> =
+            self.series.iter().filter(|(_, series)| due(series)).map(|(key, _)| key.clone()).collect();
+        for key in keys {
+            if let Err(error) = self.write_count(&key).await {
+                tracing::debug!(component = %self.component, %error, "the count of an event was not written");
+            }
+        }
+    }
+
+    async fn write_count(&mut self, key: &SeriesKey) -> Result<(), ClientError> {
+        let Some(series) = self.series.get_mut(key) else { return Ok(()) };
+        series.last_written = Instant::now();
+        series.written = series.count;
+        let patch = Patch::Merge(json!({
+            "series": {"count": series.count, "lastObservedTime": series.last}
+        }));
+        match self.client.patch::<Event>(&series.namespace, &series.name, None, &patch).await {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                // It has expired, or its namespace is gone: the next occurrence makes a new one.
+                self.series.remove(key);
+                if error.is_not_found() { Ok(()) } else { Err(error) }
+            }
+        }
+    }
+}
+
+impl SeriesKey {
+    fn of(occurrence: &Occurrence) -> Self {
+        let Occurrence { regarding, related, kind, reason, action, note } = occurrence;
+        Self {
+            regarding: (
+                regarding.kind.clone(),
+                regarding.namespace.clone(),
+                regarding.name.clone(),
+                regarding.uid.clone(),
+            ),
+            related: related.as_ref().and_then(|related| related.uid.clone()),
+            kind: *kind,
+            reason: reason.clone(),
+            action: action.clone(),
+            note: note.clone(),
+        }
+    }
+}
+
+fn truncate(note: &mut String) {
+    if note.len() > LONGEST_NOTE {
+        let end = (0..=LONGEST_NOTE).rev().find(|at| note.is_char_boundary(*at)).unwrap_or(0);
+        note.truncate(end);
+    }
+}

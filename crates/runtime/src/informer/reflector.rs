@@ -1,0 +1,183 @@
+//! Keeps a cache as the API server has it: a streamed list, then changes, for ever. A watch that ends is resumed where
+//! it ended; a revision that is no longer kept means beginning anew.
+
+use std::time::{Duration, Instant};
+
+use client::{Client, ClientError, Collection, ListOptions, Object, WatchEvent, WatchOptions, WatchStream};
+use rand::Rng;
+
+use super::{Cache, Selection};
+
+/// The server ends a watch after five to ten minutes, so that watches spread over servers.
+const WATCH_SECONDS: std::ops::Range<u32> = 300..600;
+const PAGE: u32 = 500;
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// A watch that lived this long worked.
+const WORKED: Duration = Duration::from_secs(5);
+
+pub struct Reflector<K> {
+    client: Client,
+    collection: Collection,
+    selection: Selection,
+    cache: Cache<K>,
+    /// What the cache holds; nothing before the first list.
+    revision: Option<String>,
+    /// Whether the server streams lists; older ones do not.
+    streams_lists: bool,
+}
+
+impl<K: Object> Reflector<K> {
+    pub fn new(client: Client, collection: Collection, selection: Selection, cache: Cache<K>) -> Self {
+        Self { client, collection, selection, cache, revision: None, streams_lists: true }
+    }
+
+    /// Runs until dropped.
+    pub async fn run(mut self) {
+        let mut pause = FIRST_PAUSE;
+        let mut troubled = 0u32;
+        loop {
+            let begin = Instant::now();
+            let outcome = self.round().await;
+            if begin.elapsed() >= WORKED {
+                pause = FIRST_PAUSE;
+            }
+            match outcome {
+                Ok(()) if begin.elapsed() >= WORKED => {
+                    troubled = 0;
+                    continue;
+                }
+                Ok(()) => {}
+                Err(error) if error.is_gone() || is_ahead(&error) => {
+                    tracing::debug!(path = self.collection.path(), %error, "listing anew");
+                    self.revision = None;
+                }
+                Err(error) if self.streams_lists && self.revision.is_none() && refuses_streaming(&error) => {
+                    self.streams_lists = false;
+                    continue;
+                }
+                Err(error) => {
+                    troubled += 1;
+                    // The first few are a restart of the server.
+                    if troubled == 4 {
+                        tracing::warn!(path = self.collection.path(), error = chain(&error), "cannot watch");
+                    } else {
+                        tracing::debug!(path = self.collection.path(), error = chain(&error), "watch ended");
+                    }
+                }
+            }
+            let jitter = rand::rng().random_range(1.0..2.0);
+            tokio::time::sleep(pause.mul_f64(jitter)).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Lists if need be, and follows changes until the watch ends.
+    async fn round(&mut self) -> Result<(), ClientError> {
+        let mut watch = match &self.revision {
+            None if self.streams_lists => self.stream_list().await?,
+            None => {
+                self.list().await?;
+                self.open(false).await?
+            }
+            Some(_) => self.open(false).await?,
+        };
+        while let Some(event) = watch.next().await? {
+            match event {
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                    self.revision = object.metadata().resource_version.clone();
+                    self.cache.apply(object);
+                }
+                WatchEvent::Deleted(object) => {
+                    self.revision = object.metadata().resource_version.clone();
+                    self.cache.remove(object);
+                }
+                WatchEvent::Bookmark { resource_version, .. } => self.revision = Some(resource_version),
+            }
+        }
+        Ok(())
+    }
+
+    async fn open(&self, send_initial_events: bool) -> Result<WatchStream<K>, ClientError> {
+        let options = WatchOptions {
+            label_selector: self.selection.label_selector.clone(),
+            field_selector: self.selection.field_selector.clone(),
+            resource_version: self.revision.clone().unwrap_or_default(),
+            send_initial_events,
+            bookmarks: true,
+            timeout_seconds: rand::rng().random_range(WATCH_SECONDS),
+        };
+        self.client.watch_collection(&self.collection, &options).await
+    }
+
+    async fn stream_list(&mut self) -> Result<WatchStream<K>, ClientError> {
+        let mut watch = self.open(true).await?;
+        let mut all = std::collections::HashMap::new();
+        while let Some(event) = watch.next().await? {
+            match event {
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                    all.insert(crate::Key::of(&object), object);
+                }
+                WatchEvent::Deleted(object) => {
+                    all.remove(&crate::Key::of(&object));
+                }
+                WatchEvent::Bookmark { initial_events_end: false, .. } => {}
+                WatchEvent::Bookmark { resource_version, .. } => {
+                    self.cache.replace(all.into_values().collect());
+                    self.revision = Some(resource_version);
+                    return Ok(watch);
+                }
+            }
+        }
+        // It ended before the list did: the next round finds an end at once and begins anew.
+        Ok(watch)
+    }
+
+    async fn list(&mut self) -> Result<(), ClientError> {
+        let mut all = Vec::new();
+        let mut options = ListOptions {
+            label_selector: self.selection.label_selector.clone(),
+            field_selector: self.selection.field_selector.clone(),
+            limit: PAGE,
+            ..ListOptions::default()
+        };
+        loop {
+            let page = self.client.list_collection::<K>(&self.collection, &options).await?;
+            let (next, revision) = (page.next_page().map(str::to_owned), page.resource_version().to_owned());
+            all.extend(page.items);
+            match next {
+                Some(next) => options.continue_token = next,
+                None => {
+                    self.cache.replace(all);
+                    self.revision = Some(revision);
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+/// The server does not know streamed lists, or not of this resource.
+fn refuses_streaming(error: &ClientError) -> bool {
+    error.is_invalid() || matches!(error.code(), Some(400 | 405 | 406))
+}
+
+/// The server has not come as far as the cache: it was restored from a backup.
+fn is_ahead(error: &ClientError) -> bool {
+    let causes = error.status().and_then(|status| status.details.as_ref()).and_then(|d| d.causes.as_ref());
+    causes.is_some_and(|causes| {
+        causes.iter().any(|cause| cause.reason.as_deref() == Some("ResourceVersionTooLarge"))
+    })
+}
+
+/// An error with everything that caused it, on one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
