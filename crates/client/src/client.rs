@@ -296,7 +296,11 @@ impl Client {
 }
 
 fn transport_error(ask: &Ask<'_>, source: crate::TransportError) -> ClientError {
-    ClientError::Transport { verb: ask.method.to_string(), path: ask.target.clone(), source }
+    ClientError::Transport {
+        verb: ask.method.to_string(),
+        path: ask.target.clone(),
+        source: Box::new(source),
+    }
 }
 
 /// The `Status` of a refusal; made up from the code if something other than an API server answered.

@@ -12,7 +12,7 @@ pub enum ClientError {
     #[error("{}", .status.message.as_deref().unwrap_or("the server gave no reason"))]
     Status { status: Box<Status>, retry_after: Option<Duration> },
     #[error("{verb} {path}")]
-    Transport { verb: String, path: String, source: TransportError },
+    Transport { verb: String, path: String, source: Box<TransportError> },
     #[error("{verb} {path}: no answer within {limit:?}")]
     Timeout { verb: String, path: String, limit: Duration },
     #[error("encoding an object")]
@@ -22,7 +22,13 @@ pub enum ClientError {
     #[error("a watch event of {0} bytes is too long")]
     LongEvent(usize),
     #[error("reading the kubeconfig")]
-    Kubeconfig(#[from] KubeconfigError),
+    Kubeconfig(#[source] Box<KubeconfigError>),
+}
+
+impl From<KubeconfigError> for ClientError {
+    fn from(error: KubeconfigError) -> Self {
+        Self::Kubeconfig(Box::new(error))
+    }
 }
 
 impl ClientError {

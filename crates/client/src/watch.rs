@@ -83,7 +83,7 @@ impl<K: DeserializeOwned> WatchStream<K> {
                 }
                 Some(Err(source)) => {
                     let (verb, path) = ("WATCH".to_owned(), self.path.clone());
-                    return Err(ClientError::Transport { verb, path, source });
+                    return Err(ClientError::Transport { verb, path, source: Box::new(source) });
                 }
                 None => return Ok(None),
             }
