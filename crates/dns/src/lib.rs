@@ -5,6 +5,7 @@
 
 pub mod cache;
 pub mod config;
+pub mod feed;
 pub mod metrics;
 pub mod names;
 pub mod records;
