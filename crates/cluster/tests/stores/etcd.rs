@@ -23,7 +23,6 @@ async fn create(client: &Client, name: &str) -> Result<u16> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "failed once in two runs: a selective watch on etcd saw nothing for 20 s; cause unknown, issue 2 stays open"]
 async fn battery() -> Result<()> {
     let Some(etcd) = testkit::Etcd::start()? else { return Ok(()) };
     run_all(connect(&etcd).await?).await
@@ -62,7 +61,6 @@ async fn a_restart_of_etcd_is_survived() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "failed once in two runs with a false conflict; updates wait for the cache since, not yet seen to help"]
 async fn two_servers_on_one_etcd_see_each_other_s_writes() -> Result<()> {
     let Some(etcd) = testkit::Etcd::start()? else { return Ok(()) };
     let one = Server::start_on(connect(&etcd).await?, |_| {}).await?;

@@ -1,7 +1,7 @@
 //! The etcd backend: an etcd cluster of version 3.4 or later through its v3 API.
 //!
 //! [`connections`] finds a member that answers and says what a failure means; [`watches`] keeps all
-//! watches on one stream and resumes them after a failure; [`rpc`] is generated.
+//! watches on one of etcd's and resumes them after a failure; [`rpc`] is generated.
 
 mod connections;
 mod convert;
@@ -31,8 +31,8 @@ use crate::error::{Result, StoreError};
 /// What etcd accepts in one request unless told otherwise.
 const LARGEST: usize = 3 << 19;
 
-/// Key that is written to find out how far the watches are. It sorts outside of any path.
-const MARK: &str = "ferry.watch-mark";
+/// A key that nobody writes, read to learn the revision. It sorts outside of any path.
+const PROBE: &str = "ferry.probe";
 
 /// Settings of the etcd backend.
 #[derive(Clone, Debug)]
@@ -102,11 +102,11 @@ impl Etcd {
         Ok(Self { cluster, watches })
     }
 
-    /// Refuses a starting point that is gone or yet to come.
-    async fn check_revision(&self, revision: Revision) -> Result<()> {
+    /// Refuses a starting point that is gone or yet to come; returns the store's revision.
+    async fn check_revision(&self, revision: Revision) -> Result<Revision> {
         let probe = self.cluster.probe(Some(revision)).await;
         match probe {
-            Ok(_) => Ok(()),
+            Ok(now) => Ok(now),
             Err(failed) => Err(self.cluster.read_error(failed, revision).await),
         }
     }
@@ -132,7 +132,7 @@ impl Cluster {
     async fn probe(&self, revision: Option<Revision>) -> Result<Revision, Failed> {
         let revision = revision.unwrap_or(0) as i64;
         let message =
-            rpc::RangeRequest { key: MARK.into(), revision, count_only: true, ..Default::default() };
+            rpc::RangeRequest { key: PROBE.into(), revision, count_only: true, ..Default::default() };
         let response = self.range(message).await?;
         Ok(response.header.map_or(0, |header| header.revision as Revision))
     }
@@ -270,8 +270,8 @@ impl Store for Etcd {
     }
 
     async fn watch(&self, prefix: &str, after: Revision, sink: Box<dyn WatchSink>) -> Result<WatchHandle> {
-        self.check_revision(after).await?;
-        self.watches.watch(prefix, after, sink).await
+        let now = self.check_revision(after).await?;
+        self.watches.watch(prefix, after, now, sink).await
     }
 
     async fn barrier(&self) -> Result<Revision> {

@@ -1,11 +1,11 @@
-//! All watches of a store on one stream: started, told, resumed after a failure, brought up to date.
+//! All watches of a store on one watch of etcd: started, told, resumed after a failure.
 //!
-//! Everything a member sends on one stream for watches that have caught up comes in revision order
-//! across the watches. So to know how far all of them are it is enough to write a key, the mark, that
-//! is watched on the same stream: when its event arrives, every event before it has. (etcd's own
-//! progress requests would save the write, but their answers overtake events before 3.4.25 and 3.5.8.)
-//! A watch that starts in the past first has to catch up, which the member does for all such watches in
-//! one pass: a second, passing watch on the mark's history, started later, tells when that is over.
+//! etcd keeps the order of one watch's events, but not that across watches: one whose turn comes while
+//! the stream is full is told later than its neighbours. So there is a single watch over all keys, the
+//! spine, and its events are dealt out here. Every revision has an event, so when the spine has brought
+//! a revision, everything up to it is known; a barrier needs no write. A watch that starts further back
+//! than the spine is, first catches up through a passing watch of its own, over all keys as well, until
+//! that has brought what the spine last brought.
 
 mod session;
 
@@ -19,11 +19,9 @@ use tokio::time::{sleep, timeout};
 
 use self::session::{Ended, Session};
 use super::Cluster;
-use crate::contract::{Revision, WatchHandle, WatchSink};
+use crate::contract::{Event, Revision, WatchHandle, WatchSink};
 use crate::error::{Result, StoreError};
 
-/// The watch on the mark. Others get the numbers above it, each used once.
-const MARK_WATCH: i64 = 1;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
@@ -38,17 +36,29 @@ enum Command {
 /// One watch.
 struct Watch {
     prefix: String,
-    /// The first revision that its sink has not been told of.
+    /// The first revision that its sink has not been told of; while it is on the spine that may be ahead.
     next: Revision,
     sink: Box<dyn WatchSink>,
-    /// Whoever waits for the watch to be established.
-    established: Option<oneshot::Sender<Result<()>>>,
+    /// Whoever waits for the watch to be established, and up to where it has to be told for that.
+    established: Option<(Revision, oneshot::Sender<Result<()>>)>,
+    /// The passing watch that it still depends on; `None`: it is on the spine.
+    passing: Option<i64>,
 }
 
 impl Watch {
+    /// Hands over those of some events that are this watch's and new to it.
+    fn tell(&mut self, events: &[Event]) {
+        let ours = |event: &&Event| event.revision() >= self.next && event.key().starts_with(&self.prefix);
+        let ours: Vec<_> = events.iter().filter(ours).cloned().collect();
+        if let Some(last) = ours.last() {
+            self.next = last.revision() + 1;
+            self.sink.events(ours);
+        }
+    }
+
     fn close(mut self, error: StoreError) {
         match self.established.take() {
-            Some(established) => {
+            Some((_, established)) => {
                 let _ = established.send(Err(error));
             }
             None => self.sink.closed(error),
@@ -74,14 +84,14 @@ pub(super) struct Watches {
 impl Watches {
     pub fn start(cluster: Arc<Cluster>) -> Self {
         let (commands, receiver) = mpsc::unbounded_channel();
-        let next_id = Arc::new(AtomicI64::new(MARK_WATCH + 1));
+        let next_id = Arc::new(AtomicI64::new(1));
         let patience = cluster.request_timeout;
         let hub = Hub {
             cluster,
             commands: receiver,
             watches: BTreeMap::new(),
             waiting: Vec::new(),
-            mark_revision: 0,
+            told: 0,
             next_id: next_id.clone(),
         };
         // Ends when the store, and with it the sender of commands, is gone.
@@ -89,16 +99,24 @@ impl Watches {
         Self { commands, next_id, patience }
     }
 
+    /// Starts a watch; it is established when it has been told everything up to `now`.
     pub async fn watch(
         &self,
         prefix: &str,
         after: Revision,
+        now: Revision,
         sink: Box<dyn WatchSink>,
     ) -> Result<WatchHandle> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (established, answer) = oneshot::channel();
-        let watch =
-            Watch { prefix: prefix.to_owned(), next: after + 1, sink, established: Some(established) };
+        let watch = Watch {
+            prefix: prefix.to_owned(),
+            // A new store is at 1: nothing happened at that revision.
+            next: after.max(1) + 1,
+            sink,
+            established: Some((now, established)),
+            passing: None,
+        };
         self.commands.send(Command::Watch { id, watch: Box::new(watch) }).map_err(|_| StoreError::Closed)?;
         let commands = self.commands.clone();
         let handle = WatchHandle::new(move || {
@@ -141,8 +159,8 @@ struct Hub {
     watches: BTreeMap<i64, Watch>,
     /// Who waits for which revision.
     waiting: Vec<(Revision, oneshot::Sender<()>)>,
-    /// Revision of a write of the mark, for passing watches to start from; 0 before the first.
-    mark_revision: Revision,
+    /// What the spine has brought; watches on it have been told everything up to here.
+    told: Revision,
     next_id: Arc<AtomicI64>,
 }
 
@@ -150,9 +168,8 @@ struct Hub {
 enum Effect {
     Nothing,
     Started(i64),
-    Cancelled(i64),
-    /// Somebody waits for progress.
-    Wanted,
+    /// The passing watch, if any, that nobody needs any more.
+    Cancelled(Option<i64>),
     Close(oneshot::Sender<()>),
 }
 
@@ -204,32 +221,58 @@ impl Hub {
                 Effect::Started(id)
             }
             Command::Cancel { id } => {
-                let known = self.watches.remove(&id).is_some();
+                let cancelled = self.watches.remove(&id);
                 self.answer_waiting();
-                if known { Effect::Cancelled(id) } else { Effect::Nothing }
+                cancelled.map_or(Effect::Nothing, |watch| Effect::Cancelled(watch.passing))
             }
             Command::WaitFor { revision, reply } => {
                 self.waiting.push((revision, reply));
                 self.answer_waiting();
-                if self.waiting.is_empty() { Effect::Nothing } else { Effect::Wanted }
+                Effect::Nothing
             }
             Command::Close { reply } => Effect::Close(reply),
         }
     }
 
-    /// Everything that all established watches have been told.
+    /// Deals out what the spine brought: all changes up to this revision.
+    fn spine_told(&mut self, events: &[Event], revision: Revision) {
+        self.told = self.told.max(revision);
+        for watch in self.watches.values_mut().filter(|watch| watch.passing.is_none()) {
+            watch.tell(events);
+        }
+        self.settle();
+    }
+
+    /// Tells whoever waits for something that has come about.
+    fn settle(&mut self) {
+        let told = self.told;
+        for watch in self.watches.values_mut().filter(|watch| watch.passing.is_none()) {
+            if let Some((_, established)) = watch.established.take_if(|(revision, _)| *revision <= told) {
+                let _ = established.send(Ok(()));
+            }
+        }
+        self.answer_waiting();
+    }
+
+    /// Answers those who wait for a revision that all established watches have been told.
     fn answer_waiting(&mut self) {
         if self.waiting.is_empty() {
             return;
         }
-        let established = self.watches.values().filter(|watch| watch.established.is_none());
-        let told = established.map(|watch| watch.next - 1).min().unwrap_or(Revision::MAX);
-        for (revision, reply) in std::mem::take(&mut self.waiting) {
-            if revision <= told {
-                let _ = reply.send(());
-            } else if !reply.is_closed() {
-                self.waiting.push((revision, reply));
+        let idle = self.watches.values().all(|watch| watch.established.is_some());
+        let told = if idle { Revision::MAX } else { self.told };
+        let (done, waiting) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .filter(|(_, reply)| !reply.is_closed())
+            .partition::<Vec<_>, _>(|(revision, _)| *revision <= told);
+        self.waiting = waiting;
+        if !done.is_empty() && !idle {
+            for watch in self.watches.values_mut().filter(|watch| watch.passing.is_none()) {
+                watch.progress(told);
             }
+        }
+        for (_, reply) in done {
+            let _ = reply.send(());
         }
     }
 

@@ -357,3 +357,57 @@ async fn a_cluster_goes_on_without_a_member_but_not_without_a_majority() {
     let result = Etcd::connect(options).await.map(|_| ());
     assert!(matches!(&result, Err(error) if error.is_retriable()), "{result:?}");
 }
+
+/// Many watches, a reader that is slow at times, large values: etcd then delivers to some watches later
+/// than to others, and nothing may get lost over it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_watches_of_a_busy_store_lose_nothing() {
+    const PREFIXES: usize = 20;
+    if no_etcd() {
+        return;
+    }
+    let member = Member::start(None);
+    let store = member.connect().await;
+    let start = Ctx::new(store.clone(), "many").put("start", "x").await;
+    let recorders: Vec<_> = (0..PREFIXES).map(|_| Recorder::default()).collect();
+    let mut handles = Vec::new();
+    let writers: Vec<_> = (0..8)
+        .map(|writer| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                let mut acknowledged = Vec::new();
+                for nth in 0..200 {
+                    let prefix = (writer * 7 + nth) % PREFIXES;
+                    let op = Op::Put { value: Bytes::from(vec![b'v'; 20_000]), lease: None };
+                    let key = format!("/many/{prefix:02}/{writer}").into();
+                    match store.txn(Txn { key, expect: Expect::Any, op }).await.unwrap() {
+                        Outcome::Committed { revision, .. } => acknowledged.push((prefix, revision)),
+                        conflict @ Outcome::Conflict { .. } => panic!("{conflict:?}"),
+                    }
+                }
+                acknowledged
+            })
+        })
+        .collect();
+    // While writes go on: every one of them begins in the past and has to catch up.
+    for (prefix, recorder) in recorders.iter().enumerate() {
+        let watch = store.watch(&format!("/many/{prefix:02}/"), start, recorder.sink()).await.unwrap();
+        handles.push(watch);
+        store.barrier().await.unwrap();
+        // Holds up the runtime's threads, and with them the stream.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mut acknowledged = vec![Vec::new(); PREFIXES];
+    for writer in writers {
+        for (prefix, revision) in writer.await.unwrap() {
+            acknowledged[prefix].push(revision);
+        }
+    }
+    let end = store.barrier().await.unwrap();
+    for (recorder, mut wanted) in recorders.iter().zip(acknowledged) {
+        wanted.sort_unstable();
+        let told = recorder.told.lock();
+        assert_eq!(told.events.iter().map(Event::revision).collect::<Vec<_>>(), wanted);
+        assert!(told.progress >= end || wanted.last() == Some(&end), "{} of {end}", told.progress);
+    }
+}

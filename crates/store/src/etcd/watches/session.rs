@@ -1,24 +1,16 @@
 //! One connection's worth of watching.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::stream;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::sleep;
 use tonic::Streaming;
 
 use super::super::connections::{chain, request};
-use super::super::{MARK, convert, rpc};
-use super::{Effect, Hub, MARK_WATCH};
-use crate::contract::{Expect, Op, Outcome, Revision, Txn, prefix_end};
-use crate::error::{Result, StoreError};
-
-/// Pause after the mark could not be written.
-const MARK_RETRY: Duration = Duration::from_millis(200);
+use super::super::{convert, rpc};
+use super::{Effect, Hub};
+use crate::contract::{Event, Revision};
+use crate::error::StoreError;
 
 /// Why a session is over.
 pub(super) enum Ended {
@@ -31,21 +23,10 @@ pub(super) enum Ended {
     },
 }
 
-/// The stream and what is known of the watches on it.
+/// The stream and the watch on it that all share.
 pub(super) struct Session {
     requests: mpsc::UnboundedSender<rpc::WatchRequest>,
-    /// Watches of which it is not known whether they have caught up.
-    behind: BTreeSet<i64>,
-    /// The passing watch, and those that have caught up when it is told something.
-    passing: Option<(i64, BTreeSet<i64>)>,
-    /// The watch on the mark exists, so that a write of the mark will be seen.
-    ready: bool,
-    /// A write of the mark is under way; the answer is its revision.
-    marking: bool,
-    /// The latest of our marks, and the latest that was seen.
-    written: Revision,
-    seen: Revision,
-    marked: mpsc::UnboundedSender<Result<Revision>>,
+    spine: i64,
 }
 
 impl Session {
@@ -53,21 +34,8 @@ impl Session {
     pub async fn run(hub: &mut Hub) -> Ended {
         let (number, grpc) = hub.cluster.connections.current();
         let (requests, mut outgoing) = mpsc::unbounded_channel();
-        let (marked, mut marks) = mpsc::unbounded_channel();
-        let mut session = Self {
-            requests,
-            behind: BTreeSet::new(),
-            passing: None,
-            ready: false,
-            marking: false,
-            written: 0,
-            seen: 0,
-            marked,
-        };
-        session.create(MARK_WATCH, MARK, &format!("{MARK}\0"), 0);
-        for id in hub.watches.keys().copied().collect::<Vec<_>>() {
-            session.start(hub, id);
-        }
+        let mut session = Self { requests, spine: 0 };
+        session.start_spine(hub);
         let outgoing = stream::poll_fn(move |context| outgoing.poll_recv(context));
         let mut client = rpc::WatchClient::new(grpc);
         let opened = tokio::time::timeout(hub.cluster.request_timeout, client.watch(request(outgoing))).await;
@@ -82,14 +50,10 @@ impl Session {
                 command = hub.commands.recv() => {
                     let Some(command) = command else { return Ended::Closed(None) };
                     match hub.take(command) {
-                        Effect::Nothing => {}
+                        Effect::Nothing | Effect::Cancelled(None) => {}
                         Effect::Started(id) => session.start(hub, id),
-                        Effect::Cancelled(id) => session.cancel(id),
-                        Effect::Wanted => session.advance(hub),
+                        Effect::Cancelled(Some(passing)) => session.cancel(passing),
                         Effect::Close(reply) => return Ended::Closed(Some(reply)),
-                    }
-                    if hub.watches.is_empty() {
-                        return Ended::Idle;
                     }
                 }
                 message = receive(&mut incoming) => match message {
@@ -101,26 +65,19 @@ impl Session {
                     }
                     Err(reason) => return failed(hub, number, reason, worked),
                 },
-                Some(mark) = marks.recv() => {
-                    session.marking = false;
-                    match mark {
-                        // Its event is what counts; but passing watches can start here.
-                        Ok(revision) => {
-                            session.written = revision;
-                            hub.mark_revision = hub.mark_revision.max(revision);
-                        }
-                        Err(error) => tracing::debug!(%error, "cannot write the mark; will try again"),
-                    }
-                    session.advance(hub);
-                }
+            }
+            if hub.watches.is_empty() {
+                return Ended::Idle;
             }
         }
     }
 
-    fn create(&self, id: i64, key: &str, end: &str, start: Revision) {
+    /// Asks for all changes from this revision on.
+    fn create(&self, hub: &Hub, start: Revision) -> i64 {
+        let id = hub.next_id.fetch_add(1, Ordering::Relaxed);
         let create = rpc::WatchCreateRequest {
-            key: if key.is_empty() { vec![0] } else { key.into() },
-            range_end: if key.is_empty() { vec![0] } else { end.into() },
+            key: vec![0],
+            range_end: vec![0],
             start_revision: start as i64,
             progress_notify: true,
             prev_kv: true,
@@ -128,6 +85,7 @@ impl Session {
             ..Default::default()
         };
         self.send(rpc::WatchRequestRequestUnion::CreateRequest(create));
+        id
     }
 
     fn send(&self, request: rpc::WatchRequestRequestUnion) {
@@ -135,145 +93,116 @@ impl Session {
         let _ = self.requests.send(rpc::WatchRequest { request_union: Some(request) });
     }
 
-    fn start(&mut self, hub: &Hub, id: i64) {
-        let Some(watch) = hub.watches.get(&id) else { return };
-        self.behind.insert(id);
-        self.create(id, &watch.prefix, &prefix_end(&watch.prefix), watch.next);
-    }
-
-    fn cancel(&mut self, id: i64) {
-        self.behind.remove(&id);
+    fn cancel(&self, id: i64) {
         self.send(rpc::WatchRequestRequestUnion::CancelRequest(rpc::WatchCancelRequest { watch_id: id }));
     }
 
-    fn respond(&mut self, hub: &mut Hub, response: rpc::WatchResponse) -> Result<(), String> {
-        let id = response.watch_id;
-        let revision = hub.cluster.saw(response.header.as_ref());
-        let ours = id == MARK_WATCH || self.passing.as_ref().is_some_and(|(passing, _)| *passing == id);
-        if ours && response.canceled && response.compact_revision == 0 {
-            return Err(response.cancel_reason);
-        }
-        if let Some((passing, caught_up)) = self.passing.take_if(|(passing, _)| *passing == id) {
-            if response.created && !response.canceled {
-                self.passing = Some((passing, caught_up));
-                return Ok(());
+    /// A spine that begins where the watch that is furthest back has to go on. All watches are on it.
+    fn start_spine(&mut self, hub: &mut Hub) {
+        for watch in hub.watches.values_mut() {
+            if watch.passing.take().is_none() && watch.established.is_none() {
+                watch.progress(hub.told);
             }
-            if !response.canceled {
+        }
+        let Some(next) = hub.watches.values().map(|watch| watch.next).min() else { return };
+        hub.told = next - 1;
+        self.spine = self.create(hub, next);
+        hub.settle();
+    }
+
+    /// A new watch: on the spine, unless that is already past its beginning.
+    fn start(&self, hub: &mut Hub, id: i64) {
+        let Some(next) = hub.watches.get(&id).map(|watch| watch.next) else { return };
+        if next <= hub.told {
+            let passing = self.create(hub, next);
+            if let Some(watch) = hub.watches.get_mut(&id) {
+                watch.passing = Some(passing);
+            }
+        }
+        hub.settle();
+    }
+
+    fn respond(&mut self, hub: &mut Hub, response: rpc::WatchResponse) -> Result<(), String> {
+        let revision = hub.cluster.saw(response.header.as_ref());
+        let id = response.watch_id;
+        let spine = id == self.spine;
+        if response.canceled {
+            return match (response.compact_revision as Revision, spine) {
+                (0, true) => Err(response.cancel_reason),
+                (compacted, true) => {
+                    self.spine_compacted(hub, compacted);
+                    Ok(())
+                }
+                (compacted, false) => {
+                    passing_ended(hub, id, compacted, &response.cancel_reason);
+                    Ok(())
+                }
+            };
+        }
+        if response.created {
+            return Ok(());
+        }
+        // Keys that are not text are not ours.
+        let last =
+            response.events.iter().filter_map(|event| event.kv.as_ref()).map(|kv| kv.mod_revision).max();
+        let told = last.map_or(revision, |last| last as Revision);
+        let events: Vec<_> =
+            response.events.into_iter().filter_map(|event| convert::event(event).ok()).collect();
+        if spine {
+            hub.spine_told(&events, told);
+        } else {
+            self.passing_told(hub, id, &events, told);
+        }
+        Ok(())
+    }
+
+    /// A watch that catches up is told; when it has come as far as the spine, it joins that.
+    fn passing_told(&self, hub: &mut Hub, id: i64, events: &[Event], told: Revision) {
+        let reached = told >= hub.told;
+        let Some(watch) = hub.watches.values_mut().find(|watch| watch.passing == Some(id)) else { return };
+        watch.tell(events);
+        watch.progress(told);
+        if reached {
+            watch.passing = None;
+            self.cancel(id);
+            hub.settle();
+        }
+    }
+
+    /// History that some watches would have needed is gone; the others go on.
+    fn spine_compacted(&mut self, hub: &mut Hub, compacted: Revision) {
+        let lost = |watch: &super::Watch| {
+            let reached = if watch.passing.is_none() && watch.established.is_none() { hub.told } else { 0 };
+            watch.next.max(reached + 1) < compacted
+        };
+        let ids: Vec<_> = hub.watches.iter().filter(|(_, watch)| lost(watch)).map(|(id, _)| *id).collect();
+        for id in ids {
+            let Some(watch) = hub.watches.remove(&id) else { continue };
+            if let Some(passing) = watch.passing {
                 self.cancel(passing);
             }
-            for id in caught_up {
-                self.established(hub, id);
-            }
-            self.advance(hub);
-        } else if id == MARK_WATCH {
-            self.mark_told(hub, &response);
-        } else if response.canceled {
-            self.behind.remove(&id);
-            if let Some(watch) = hub.watches.remove(&id) {
-                let requested = watch.next - 1;
-                watch.close(match response.compact_revision as Revision {
-                    0 => StoreError::Refused { reason: response.cancel_reason.into() },
-                    compacted => StoreError::Compacted { requested, compacted },
-                });
-            }
-            hub.answer_waiting();
-        } else if response.created {
-            // A watch that starts in the future has nothing to catch up with.
-            if hub.watches.get(&id).is_some_and(|watch| watch.next > revision) {
-                self.established(hub, id);
-            }
-            self.advance(hub);
-        } else {
-            self.told(hub, id, response, revision)?;
+            let requested = watch.next - 1;
+            watch.close(StoreError::Compacted { requested, compacted });
         }
-        Ok(())
+        for watch in hub.watches.values() {
+            if let Some(passing) = watch.passing {
+                self.cancel(passing);
+            }
+        }
+        self.start_spine(hub);
     }
+}
 
-    /// Events of a watch; none means that there is nothing up to the revision.
-    fn told(
-        &mut self,
-        hub: &mut Hub,
-        id: i64,
-        response: rpc::WatchResponse,
-        revision: Revision,
-    ) -> Result<(), String> {
-        let Some(watch) = hub.watches.get_mut(&id) else { return Ok(()) };
-        if response.events.is_empty() {
-            watch.progress(revision);
-        } else {
-            let events = response.events.into_iter().map(convert::event);
-            let mut events = events.collect::<Result<Vec<_>>>().map_err(|error| error.to_string())?;
-            let last = events.last().map_or(0, |event| event.revision());
-            events.retain(|event| event.revision() >= watch.next && **event.key() != *MARK);
-            if !events.is_empty() {
-                watch.sink.events(events);
-            }
-            watch.next = watch.next.max(last + 1);
-        }
-        hub.answer_waiting();
-        Ok(())
-    }
-
-    /// The mark was written: every watch that has caught up has been told everything before.
-    fn mark_told(&mut self, hub: &mut Hub, response: &rpc::WatchResponse) {
-        if response.created {
-            self.ready = true;
-            self.advance(hub);
-        }
-        let mark =
-            response.events.iter().filter_map(|event| event.kv.as_ref()).map(|kv| kv.mod_revision).max();
-        if let Some(mark) = mark {
-            let mark = mark as Revision;
-            self.seen = self.seen.max(mark);
-            hub.mark_revision = hub.mark_revision.max(mark);
-            for (id, watch) in &mut hub.watches {
-                if !self.behind.contains(id) {
-                    watch.progress(mark);
-                }
-            }
-            hub.answer_waiting();
-            self.advance(hub);
-        }
-    }
-
-    fn established(&mut self, hub: &mut Hub, id: i64) {
-        self.behind.remove(&id);
-        if let Some(established) = hub.watches.get_mut(&id).and_then(|watch| watch.established.take()) {
-            let _ = established.send(Ok(()));
-        }
-    }
-
-    /// Takes the next step towards what is waited for: first all watches have to catch up, then the
-    /// mark has to be written and come back.
-    fn advance(&mut self, hub: &Hub) {
-        let catch_up = !self.behind.is_empty() && self.passing.is_none();
-        let outstanding = self.marking || self.written > self.seen;
-        if catch_up && hub.mark_revision > 0 {
-            let id = hub.next_id.fetch_add(1, Ordering::Relaxed);
-            self.create(id, MARK, &format!("{MARK}\0"), hub.mark_revision);
-            self.passing = Some((id, self.behind.clone()));
-        } else if self.ready
-            && !outstanding
-            && (catch_up || (self.behind.is_empty() && !hub.waiting.is_empty()))
-        {
-            self.marking = true;
-            let (cluster, marked) = (hub.cluster.clone(), self.marked.clone());
-            tokio::spawn(async move {
-                let op = Op::Put { value: Bytes::new(), lease: None };
-                let txn = Txn { key: Arc::from(MARK), expect: Expect::Any, op };
-                let result = match cluster.txn(&txn).await {
-                    Ok(Outcome::Committed { revision, .. } | Outcome::Conflict { revision, .. }) => {
-                        Ok(revision)
-                    }
-                    Err(error) => {
-                        sleep(MARK_RETRY).await;
-                        Err(error)
-                    }
-                };
-                let _ = marked.send(result);
-            });
-        }
-    }
+/// The member ended a passing watch: what it was for cannot go on.
+fn passing_ended(hub: &mut Hub, id: i64, compacted: Revision, reason: &str) {
+    let found = hub.watches.iter().find(|(_, watch)| watch.passing == Some(id)).map(|(id, _)| *id);
+    let Some(watch) = found.and_then(|id| hub.watches.remove(&id)) else { return };
+    let requested = watch.next - 1;
+    watch.close(match compacted {
+        0 => StoreError::Refused { reason: reason.into() },
+        compacted => StoreError::Compacted { requested, compacted },
+    });
+    hub.answer_waiting();
 }
 
 fn failed(hub: &Hub, number: usize, reason: String, worked: bool) -> Ended {
