@@ -43,8 +43,14 @@ fn any_value() -> impl Strategy<Value = Value> {
     })
 }
 
+/// 400 cases, or as many as `PROPTEST_CASES` asks for.
+fn config() -> ProptestConfig {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|count| count.parse().ok()).unwrap_or(400);
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn arbitrary_bytes_are_a_value_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0usize..6) {

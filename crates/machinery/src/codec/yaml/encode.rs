@@ -215,8 +215,11 @@ impl Emitter {
 
     fn literal(&mut self, text: &str, indent: usize) {
         self.out.push('|');
+        let mut indent = indent;
         if text.starts_with([' ', '\n']) {
             self.out.push('2');
+            // What the number says, also where the document is nothing but this text.
+            indent = indent.max(2);
         }
         if !text.ends_with('\n') {
             self.out.push('-');
@@ -405,6 +408,18 @@ mod tests {
             quote: 'it''s: so'\nsp: ' x'\nspec:\n  empty: {}\n  list:\n  - a: x\n    b: 1\n  - - 1\n    - - 2\n  - []\n  \
             - {}\n  none: null\ntab: \"a\\tb\"\ntail: |-\n  a\n  b\ntext: |\n  a\n  b\n\"yes\": \"yes\"\n";
         assert_eq!(written(&value), want);
+    }
+
+    #[test]
+    fn a_document_of_one_indented_text_is_read_back() {
+        for text in ["\n x", " x\n", "\n\n  x\n y\n", " \n", "\n", "x\n y"] {
+            let value = Value::from(text);
+            for value in [value.clone(), json!([value.clone()]), json!({"a": [[value.clone()]], "b": value})]
+            {
+                let read = super::super::decode(&encode(&value)).map(|decoded| decoded.value);
+                assert_eq!(read, Ok(value.clone()), "{}", written(&value));
+            }
+        }
     }
 
     #[test]
