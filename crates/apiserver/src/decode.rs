@@ -147,7 +147,7 @@ fn protobuf(body: &[u8], expected: &Expected<'_>) -> Result<Value> {
 }
 
 /// The registry of kinds that Kubernetes names when it does not find one.
-fn scheme(group: &str) -> &'static str {
+pub(crate) fn scheme(group: &str) -> &'static str {
     match group {
         "apiextensions.k8s.io" => "k8s.io/apiextensions-apiserver/pkg/apiserver/apiserver.go:55",
         "apiregistration.k8s.io" => "k8s.io/kube-aggregator/pkg/apiserver/scheme/scheme.go:28",
@@ -227,7 +227,7 @@ fn check_kind(value: &Value, expected: &Expected<'_>, body: &[u8]) -> Result<()>
 }
 
 /// The word that stands for a group in messages about conversion.
-fn package(group: &str) -> &str {
+pub(crate) fn package(group: &str) -> &str {
     if group.is_empty() { "core" } else { group.split('.').next().unwrap_or(group) }
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use store::{Embedded, Revision};
 
-use crate::{ClusterError, storage};
+use crate::{ClusterError, live_backup, storage};
 
 const SNAPSHOT: &str = "store.snapshot";
 const PKI: &str = "pki";
@@ -15,13 +15,19 @@ const PKI: &str = "pki";
 /// lost store notice that they must list again instead of taking new objects for ones they know.
 const SKIPPED_REVISIONS: u64 = 1_000_000;
 
-/// Writes a backup of the stopped cluster in `data_dir` to the new directory `target`.
+/// Writes a backup of the cluster in `data_dir`, running or stopped, to the new directory `target`.
 pub async fn backup(data_dir: &Path, target: &Path) -> Result<Revision, ClusterError> {
     create_empty(target)?;
-    let store = storage::open_existing(data_dir).await?;
-    let snapshot = store.snapshot(&target.join(SNAPSHOT)).await.map_err(ClusterError::Snapshot);
-    store.close().await;
-    let revision = snapshot?;
+    let snapshot = target.join(SNAPSHOT);
+    let revision = match live_backup::fetch(data_dir, &snapshot).await? {
+        Some(revision) => revision,
+        None => {
+            let store = storage::open_existing(data_dir).await?;
+            let revision = store.snapshot(&snapshot).await.map_err(ClusterError::Snapshot);
+            store.close().await;
+            revision?
+        }
+    };
     copy_directory(&data_dir.join(PKI), &target.join(PKI))?;
     Ok(revision)
 }

@@ -12,7 +12,7 @@ use base::tasks::TaskGroup;
 use store::Store;
 use tokio::net::TcpListener;
 
-use crate::{Certificates, ClusterError, Config, chain, storage};
+use crate::{Certificates, ClusterError, Config, StoreConfig, chain, live_backup, storage};
 
 /// How long background tasks may take to end once all requests have.
 const TASK_GRACE: Duration = Duration::from_secs(5);
@@ -100,6 +100,9 @@ impl ControlPlane {
         let Self { config, server, store, certificates, listener, tasks, .. } = self;
         Arc::clone(&certificates).watch(&tasks);
         certificates.prepare_service_account_key(Arc::clone(&server), &tasks);
+        if matches!(config.store, StoreConfig::Embedded) {
+            live_backup::serve(&config.data_dir, Arc::clone(&store), &tasks);
+        }
         let (stopped, stopping) = (Arc::clone(&server), tasks.stopping());
         tasks.spawn(async move {
             stopping.await;

@@ -36,6 +36,8 @@ pub enum ClusterError {
     Copy { from: PathBuf, to: PathBuf, source: io::Error },
     #[error("writing the store's snapshot")]
     Snapshot(#[source] store::StoreError),
+    #[error("fetching a snapshot from the cluster that runs in {}", .path.display())]
+    LiveSnapshot { path: PathBuf, source: io::Error },
     #[error("restoring the store")]
     Restore(#[source] store::StoreError),
     #[error("requests were still running when the grace of {0:?} was over")]

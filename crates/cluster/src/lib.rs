@@ -5,6 +5,7 @@ mod certificates;
 mod config;
 mod control_plane;
 mod error;
+mod live_backup;
 mod storage;
 
 pub use apiserver::admission::names as admission_plugins;

@@ -37,6 +37,46 @@ async fn objects_survive_a_restart_and_a_restore() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_running_cluster_is_backed_up() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let data = dir.path().join("data");
+    let server = Server::start_in(&data).await?;
+    let create = async |name: &str| {
+        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
+        server.admin.post(CONFIG_MAPS, &object).await
+    };
+    let before = create("before").await?;
+    assert_eq!(before.status, StatusCode::CREATED, "{}", before.body);
+    // Writes go on meanwhile; what was acknowledged before the backup began is in it.
+    let (backup, again) = (dir.path().join("backup"), dir.path().join("again"));
+    let writes = async {
+        for n in 0..20 {
+            let written = create(&format!("meanwhile-{n}")).await?;
+            assert_eq!(written.status, StatusCode::CREATED, "{}", written.body);
+        }
+        anyhow::Ok(())
+    };
+    let (first, second, written) =
+        tokio::join!(cluster::backup(&data, &backup), cluster::backup(&data, &again), writes);
+    let (first, second) = (first?, second?);
+    written?;
+    assert!(first > 1 && second > 1);
+    let after = create("after").await?;
+    assert_eq!(after.status, StatusCode::CREATED, "{}", after.body);
+    server.stop().await?;
+    assert!(!data.join("backup.sock").exists() && !data.join("backup.passing").exists());
+
+    let restored = dir.path().join("restored");
+    cluster::restore(&backup, &restored).await?;
+    let server = Server::start_in(&restored).await?;
+    let kept = server.admin.get(&format!("{CONFIG_MAPS}/before")).await?;
+    assert_eq!(kept.body, before.body);
+    let gone = server.admin.get(&format!("{CONFIG_MAPS}/after")).await?;
+    assert_eq!(gone.status, StatusCode::NOT_FOUND);
+    server.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_data_directory_serves_one_cluster() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let server = Server::start_in(dir.path()).await?;

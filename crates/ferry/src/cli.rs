@@ -53,7 +53,7 @@ pub enum Command {
     Apiserver(ServeArgs),
     /// Add the cluster to your kubeconfig, or print it.
     Kubeconfig(KubeconfigArgs),
-    /// Write a backup of a stopped cluster: its objects and its certificates.
+    /// Write a backup of a cluster, running or stopped: its objects and its certificates.
     Backup(BackupArgs),
     /// Make a cluster out of a backup, in an empty data directory.
     Restore(RestoreArgs),

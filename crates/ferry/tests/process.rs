@@ -26,7 +26,21 @@ struct Process {
 
 impl Process {
     async fn start(data_dir: &Path, flags: &[&str]) -> Result<Self> {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_ferry"))
+        Self::launch(Command::new(env!("CARGO_BIN_EXE_ferry")), data_dir, flags).await
+    }
+
+    /// With at most so many open files.
+    async fn start_limited(data_dir: &Path, files: usize) -> Result<Self> {
+        let mut shell = Command::new("sh");
+        shell
+            .arg("-c")
+            .arg(format!("ulimit -n {files}; exec \"$0\" \"$@\""))
+            .arg(env!("CARGO_BIN_EXE_ferry"));
+        Self::launch(shell, data_dir, &[]).await
+    }
+
+    async fn launch(mut command: Command, data_dir: &Path, flags: &[&str]) -> Result<Self> {
+        let mut child = command
             .args(["apiserver", "--listen", "127.0.0.1:0", "-v", "0", "--data-dir"])
             .arg(data_dir)
             .args(flags)
@@ -111,6 +125,57 @@ async fn a_signal_drains() -> Result<()> {
 
     let process = Process::start(dir.path(), &[]).await?;
     expect_all(&process.admin()?, &acknowledged.into_iter().collect(), &BTreeSet::new()).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_signal_ends_at_once() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let mut process = Process::start(dir.path(), &["--shutdown-grace", "10m"]).await?;
+    let admin = process.admin()?;
+    for n in 0..12 {
+        let mut object = config_map(&format!("large-{n}"));
+        object["data"]["text"] = "x".repeat(600 << 10).into();
+        ensure!(admin.post(PATH, &object).await?.status == 201);
+    }
+    // An answer too large to leave the server as long as nobody reads it: a request in flight.
+    let list = http::Request::get(PATH).body(http_body_util::Full::default())?;
+    let unread = admin.send(list).await?;
+    ensure!(unread.status() == 200, "{}", unread.status());
+    process.signal("TERM").await?;
+    let other = process.admin()?;
+    let connects = async || other.get("/livez").await.is_ok();
+    testkit::eventually("nobody new is let in", LIMIT, connects, |connects| !connects).await;
+    ensure!(process.child.try_wait()?.is_none(), "it did not wait for the request");
+    process.signal("TERM").await?;
+    let status = tokio::time::timeout(LIMIT, process.child.wait()).await.context("it goes on")??;
+    ensure!(status.code() == Some(1), "{status}");
+    drop(unread);
+    Ok(())
+}
+
+/// Out of descriptors: who is connected is served, and who waits is served as soon as there is one again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn running_out_of_descriptors_is_survived() -> Result<()> {
+    const FILES: usize = 64;
+    let dir = tempfile::tempdir()?;
+    let process = Process::start_limited(dir.path(), FILES).await?;
+    let admin = process.admin()?;
+    ensure!(admin.get("/livez").await?.status == 200);
+    let address = process.url.trim_start_matches("https://").trim_end_matches('/').to_owned();
+    let mut silent = Vec::new();
+    for _ in 0..2 * FILES {
+        silent.push(tokio::net::TcpStream::connect(&address).await?);
+    }
+    let open = format!("/proc/{}/fd", process.pid()?);
+    let count = async || std::fs::read_dir(&open).map_or(0, Iterator::count);
+    testkit::eventually("no descriptor is left", LIMIT, count, |count| *count >= FILES).await;
+    ensure!(admin.get(PATH).await?.status == 200, "who is connected is served");
+    drop(silent);
+    let late = process.admin()?;
+    let served = async || late.get("/livez").await.map_or(0, |reply| reply.status.as_u16());
+    testkit::eventually("served again", LIMIT, served, |code| *code == 200).await;
+    ensure!(admin.post(PATH, &config_map("after")).await?.status == 201);
+    Ok(())
 }
 
 /// Every acknowledged object is there as it was written; nothing is that nobody asked for.

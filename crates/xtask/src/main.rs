@@ -1,5 +1,6 @@
 //! Generators and checks of this repository.
 
+mod dependencies;
 mod docs;
 mod edges;
 mod rpc;
@@ -14,6 +15,7 @@ use std::path::Path;
 type Task = (&'static str, &'static str, fn(&Path) -> Result<()>);
 
 const TASKS: &[Task] = &[
+    ("dependencies", "check the crates from elsewhere against deny.toml", dependencies::check),
     ("docs", "regenerate the texts of the API documentation", docs::generate),
     ("rpc", "regenerate gRPC messages, clients and servers", rpc::generate),
     ("edges", "check which crates depend on which", edges::check),

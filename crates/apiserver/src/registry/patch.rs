@@ -3,9 +3,11 @@
 use super::scale::Wanted;
 use super::update::{Change, Door};
 use super::{Registry, Served, WriteContext, Written};
+use crate::decode;
 use crate::options::{FieldValidation, WriteOptions};
 use machinery::codec;
 use machinery::field::{FieldError, Path};
+use machinery::gvk;
 use machinery::patch;
 use machinery::schema::SchemaRef;
 use machinery::status::{Result, Status};
@@ -213,6 +215,11 @@ impl View {
             let errors = vec![FieldError::invalid_str(&Path::new("patch"), &shown, why)];
             Status::invalid("", "", "", &errors)
         };
+        if prepared.kind != PatchKind::Strategic
+            && let Some(why) = other_kind(old, &new)
+        {
+            return Err(invalid(&new, &why));
+        }
         let report = match codec::typed::normalize(&mut new, self.schema) {
             Ok(report) => report,
             Err(error) => return Err(invalid(&new, &error.to_string())),
@@ -229,6 +236,37 @@ impl View {
         }
         (self.default)(&mut new);
         Ok(new)
+    }
+}
+
+/// What Kubernetes has against a patch that made another kind of the object: it is decoded as what it says
+/// it is, and only then found to be something else.
+fn other_kind(old: &Value, new: &Value) -> Option<String> {
+    let text = |field: &str| {
+        let of = |value: &'_ Value| value[field].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+        of(new).or_else(|| of(old)).unwrap_or_default()
+    };
+    let (kind, api_version) = (text("kind"), text("apiVersion"));
+    let (group, version) = gvk::split_api_version(&api_version);
+    let old_kind = old["kind"].as_str().unwrap_or_default();
+    let (old_group, old_version) = gvk::split_api_version(old["apiVersion"].as_str().unwrap_or_default());
+    if (group, kind.as_str()) == (old_group, old_kind) {
+        return None;
+    }
+    let known = api::schema::schema();
+    known.kind(old_group, old_version, old_kind)?;
+    let Some(schema) = known.kind(group, version, &kind) else {
+        let scheme = decode::scheme(old_group);
+        return Some(format!(
+            "no kind {kind:?} is registered for version {api_version:?} in scheme {scheme:?}"
+        ));
+    };
+    match codec::typed::normalize(&mut new.clone(), schema) {
+        Err(error) => Some(error.to_string()),
+        Ok(_) => {
+            let package = decode::package(old_group);
+            Some(format!("converting ({version}.{kind}) to ({package}.{old_kind}): unknown conversion"))
+        }
     }
 }
 
@@ -250,5 +288,36 @@ fn json_type(value: &Value) -> &'static str {
         Value::Number(_) => "number",
         Value::Bool(_) => "bool",
         _ => "object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_patch_makes_no_other_kind() {
+        let old =
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}, "data": {"a": "2"}});
+        let with = |field: &str, value: &str| {
+            let mut new = old.clone();
+            new[field] = value.into();
+            other_kind(&old, &new)
+        };
+        assert_eq!(with("kind", "ConfigMap"), None);
+        assert_eq!(with("kind", ""), None);
+        assert_eq!(with("kind", "Secret").as_deref(), Some("illegal base64 data at input byte 0"));
+        assert_eq!(
+            with("kind", "Service").as_deref(),
+            Some("converting (v1.Service) to (core.ConfigMap): unknown conversion")
+        );
+        assert_eq!(
+            with("apiVersion", "v2").as_deref(),
+            None,
+            "another version of the same kind is not another kind"
+        );
+        let unknown = with("kind", "Nonsense").unwrap_or_default();
+        assert!(unknown.starts_with("no kind \"Nonsense\" is registered for version \"v1\""), "{unknown}");
     }
 }

@@ -111,6 +111,11 @@ impl Activity {
         self.requests.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// Requests that run now, streams and watches included.
+    pub fn requests(&self) -> u32 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
     /// Bytes arrived; between requests they are the beginning of a head.
     pub fn bytes_read(&self) {
         if self.requests.load(Ordering::Relaxed) == 0 && self.head_since.load(Ordering::Relaxed) == 0 {

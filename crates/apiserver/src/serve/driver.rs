@@ -16,6 +16,7 @@ use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, sleep};
 use tokio_rustls::server::TlsStream;
 
+use super::gather::{TurnEnd, gather};
 use super::stream::GuardedStream;
 use super::{Connection, RequestBody, ResponseBody, Segment, ServerConfig, Service};
 
@@ -46,13 +47,13 @@ pub(super) async fn drive<S: Service>(
             }
         })
     };
-    let io = TokioIo::new(io);
     if h2 {
-        let http = http2_builder(config, group).serve_connection(io, handler);
-        supervise(http, &connection, None, config, group).await;
+        let (io, output) = gather(io);
+        let http = http2_builder(config, group).serve_connection(TokioIo::new(io), handler);
+        supervise(http, &output, &connection, None, config, group).await;
     } else {
-        let http = http1_builder(config).serve_connection(io, handler).with_upgrades();
-        supervise(http, &connection, Some(config.header_timeout), config, group).await;
+        let http = http1_builder(config).serve_connection(TokioIo::new(io), handler).with_upgrades();
+        supervise(http, &(), &connection, Some(config.header_timeout), config, group).await;
     }
 }
 
@@ -139,6 +140,7 @@ enum Verdict {
 
 async fn supervise(
     http: impl Graceful,
+    output: &impl TurnEnd,
     connection: &Connection,
     header_timeout: Option<Duration>,
     config: &ServerConfig,
@@ -151,7 +153,7 @@ async fn supervise(
     loop {
         tokio::select! {
             biased;
-            outcome = http.as_mut() => {
+            outcome = turn(http.as_mut(), output, connection) => {
                 if let Err(error) = outcome {
                     tracing::debug!(peer = ?connection.peer, %error, "connection ended");
                     if error.is_parse() {
@@ -182,6 +184,22 @@ async fn supervise(
             }
         }
     }
+}
+
+/// Polls a connection; each time it has nothing more to do, its output goes out.
+async fn turn<H: Graceful>(
+    mut http: Pin<&mut H>,
+    output: &impl TurnEnd,
+    connection: &Connection,
+) -> hyper::Result<()> {
+    std::future::poll_fn(|cx| {
+        let outcome = http.as_mut().poll(cx);
+        if outcome.is_pending() {
+            output.end(cx, connection.activity.requests() > 1);
+        }
+        outcome
+    })
+    .await
 }
 
 fn judge(connection: &Connection, header_timeout: Option<Duration>, idle_timeout: Duration) -> Verdict {

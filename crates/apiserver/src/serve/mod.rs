@@ -6,6 +6,7 @@
 mod body;
 mod connection;
 mod driver;
+mod gather;
 mod in_process;
 mod listener;
 mod stream;
