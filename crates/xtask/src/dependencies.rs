@@ -1,8 +1,7 @@
 //! The crates from elsewhere that Ferry is built on, against the lists of `deny.toml`.
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
@@ -21,20 +20,24 @@ pub fn check(root: &Path) -> Result<()> {
     let rules = Rules::parse(&text);
     ensure!(!rules.licences.is_empty() && !rules.banned.is_empty(), "deny.toml without its lists");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    // Unlike `cargo metadata` this leaves out what no enabled feature needs.
     let output = Command::new(cargo)
         .args([
-            "metadata",
-            "--format-version",
-            "1",
-            "--offline",
-            "--filter-platform",
-            "x86_64-unknown-linux-gnu",
+            "tree",
+            "--workspace",
+            "--edges",
+            "normal,build,dev",
+            "--prefix",
+            "none",
+            "--format",
+            "{p}\t{l}",
         ])
+        .args(["--target", "x86_64-unknown-linux-gnu", "--offline"])
         .current_dir(root)
         .output()
-        .context("running cargo metadata")?;
-    ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
-    let problems = problems(&rules, &serde_json::from_slice(&output.stdout)?);
+        .context("running cargo tree")?;
+    ensure!(output.status.success(), "cargo tree: {}", String::from_utf8_lossy(&output.stderr));
+    let problems = problems(&rules, &String::from_utf8_lossy(&output.stdout));
     ensure!(problems.is_empty(), "deny.toml:\n{}", problems.join("\n"));
     Ok(())
 }
@@ -70,40 +73,28 @@ impl Rules {
     }
 }
 
-fn problems(rules: &Rules, metadata: &Value) -> Vec<String> {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let items = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let packages: BTreeMap<String, Value> =
-        items(&metadata["packages"]).into_iter().map(|package| (text(&package["id"]), package)).collect();
-    let edges: BTreeMap<String, Vec<String>> = items(&metadata["resolve"]["nodes"])
-        .iter()
-        .map(|node| (text(&node["id"]), items(&node["dependencies"]).iter().map(text).collect()))
-        .collect();
-    // The lock file also knows crates that no enabled feature needs.
-    let mut used = BTreeSet::new();
-    let mut queue: VecDeque<String> = items(&metadata["workspace_members"]).iter().map(text).collect();
-    while let Some(id) = queue.pop_front() {
-        queue.extend(edges.get(&id).into_iter().flatten().filter(|next| !used.contains(*next)).cloned());
-        used.insert(id);
-    }
-    let mut problems = Vec::new();
-    let mut versions: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for package in used.iter().filter_map(|id| packages.get(id)) {
-        let (name, licence) = (text(&package["name"]), text(&package["license"]));
-        if rules.banned.contains(&name) {
-            problems.push(format!("{name} is banned"));
+/// Goes through lines of `name vVERSION ...<tab>LICENCE`, in which a crate may come up again and again.
+fn problems(rules: &Rules, tree: &str) -> Vec<String> {
+    let mut problems = BTreeSet::new();
+    let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (package, licence) in tree.lines().filter_map(|line| line.split_once('\t')) {
+        let mut words = package.split(' ');
+        let (Some(name), Some(version)) = (words.next(), words.next()) else { continue };
+        if rules.banned.contains(name) {
+            problems.insert(format!("{name} is banned"));
         }
-        if !allows(&licence, &rules.licences) {
-            problems.push(format!("{name} has the licence {licence:?}"));
+        let licence = licence.trim_end_matches("(*)").trim();
+        if !allows(licence, &rules.licences) {
+            problems.insert(format!("{name} has the licence {licence:?}"));
         }
-        versions.entry(name).or_default().insert(text(&package["version"]));
+        versions.entry(name).or_default().insert(version);
     }
-    for (name, versions) in
-        versions.iter().filter(|(name, found)| found.len() > 1 && !rules.repeated.contains(*name))
-    {
-        problems.push(format!("{name} is there in several versions: {versions:?}"));
+    for (name, versions) in versions {
+        if versions.len() > 1 && !rules.repeated.contains(name) {
+            problems.insert(format!("{name} is there in several versions: {versions:?}"));
+        }
     }
-    problems
+    problems.into_iter().collect()
 }
 
 /// Whether a licence expression can be met by what is allowed. `AND` binds closer than `OR`; the old `/` is an `OR`.
@@ -152,7 +143,6 @@ fn one(words: &[&str], at: &mut usize, allowed: &BTreeSet<String>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn what_we_build_on_is_as_it_should_be() {
@@ -181,20 +171,15 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_used_counts() {
+    fn every_rule_is_checked() {
         let rules = Rules::parse(
             "[licenses]\nallow = [\n  \"MIT\", # fine\n]\n[bans]\nmultiple-versions = \"deny\"\ndeny = [\"ring\"]\nskip = []\n",
         );
         assert_eq!(rules.licences, BTreeSet::from(["MIT".to_owned()]));
         assert_eq!(rules.banned, BTreeSet::from(["ring".to_owned()]));
-        let package = |id: &str, name: &str, version: &str| json!({"id": id, "name": name, "license": "MIT", "version": version});
-        let mut metadata = json!({
-            "packages": [package("o", "own", "1"), package("r", "ring", "1"), package("a", "a", "1"), package("b", "a", "2")],
-            "workspace_members": ["o"],
-            "resolve": {"nodes": [{"id": "o", "dependencies": ["a"]}, {"id": "a", "dependencies": []}]},
-        });
-        assert!(problems(&rules, &metadata).is_empty());
-        metadata["resolve"]["nodes"][1]["dependencies"] = json!(["r", "b"]);
-        assert_eq!(problems(&rules, &metadata).len(), 2, "{:?}", problems(&rules, &metadata));
+        let fine = "own v1.0.0 (/own)\tMIT\nother v1.0.0\tMIT\nother v1.0.0\tMIT (*)\n";
+        assert!(problems(&rules, fine).is_empty());
+        let bad = problems(&rules, &format!("{fine}ring v1.0.0\tGPL-3.0\nother v2.0.0 (proc-macro)\tMIT\n"));
+        assert_eq!(bad.len(), 3, "{bad:?}");
     }
 }

@@ -321,7 +321,14 @@ impl WatchSink for Feed {
     }
 
     fn closed(&mut self, error: StoreError) {
-        tracing::warn!(kind = %self.shared.layout.kind, %error, "watch cache lost its feed; it fills again on the next request");
+        let kind = &self.shared.layout.kind;
+        match error {
+            // The server stops.
+            StoreError::Closed => tracing::debug!(%kind, "watch cache ends"),
+            error => {
+                tracing::warn!(%kind, %error, "watch cache lost its feed; it fills again on the next request");
+            }
+        }
         // Watchers of this fill can never be sure again: they end and their clients list anew.
         {
             let mut state = self.shared.state.write();
