@@ -1,1 +1,3 @@
 //! The kernel boundary: mounts, cgroups, namespaces, netlink, processes.
+
+pub mod nftables;

@@ -1,0 +1,324 @@
+//! Chains: the ones every packet passes, and those that pick an endpoint.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use sys::nftables::{
+    Base, Batch, Chain, CtKey, Expr, Family, FibField, FibResult, Hook, MetaKey, Nat, Register, Reject,
+    Verdict,
+};
+
+use super::entries::{
+    AFFINITY, CLOSED, CLOSED_PORTS, ELSEWHERE, ENDPOINTS, GUARDED, HAIRPINS, KNOWN, NODE_PORTS, SERVICES,
+    VIRTUAL,
+};
+use crate::model::{Cidr, Node, Protocol};
+use crate::plan::{Front, Pick, Source};
+
+pub const REJECT: &str = "reject";
+
+/// The mark of packets that leave with this node's address.
+const MASQUERADE: u32 = 0x4000;
+/// Addresses of this machine, as the kernel's routes see them.
+const LOCAL: u32 = 2;
+const STATE_NEW: u32 = 8;
+const STATUS_TRANSLATED: u32 = 0x20;
+
+const R0: Register = Register(0);
+
+const PREROUTING: u32 = 0;
+const INPUT: u32 = 1;
+const FORWARD: u32 = 2;
+const OUTPUT: u32 = 3;
+const POSTROUTING: u32 = 4;
+const BEFORE_TRANSLATION: i32 = -110;
+const DESTINATION: i32 = -100;
+const SOURCE: i32 = 100;
+
+/// The chains that the kernel calls.
+pub fn add_base(batch: &mut Batch, family: Family) {
+    batch.add_chain(&Chain { name: REJECT, hook: None });
+    // A reset is believed at once; an unreachable port only by the second attempt of a client on this machine.
+    let tcp = [
+        Expr::Meta { key: MetaKey::L4Protocol, to: R0 },
+        Expr::Compare { from: R0, equal: true, value: vec![Protocol::Tcp as u8] },
+        Expr::Reject(Reject::TcpReset),
+    ];
+    batch.add_rule(REJECT, &tcp);
+    batch.add_rule(REJECT, &[Expr::Reject(Reject::Unreachable(family))]);
+    let hook = |kind, number, priority| Some(Hook { kind, number, priority });
+    for (name, number) in [("guard-prerouting", PREROUTING), ("guard-output", OUTPUT)] {
+        batch.add_chain(&Chain { name, hook: hook("filter", number, BEFORE_TRANSLATION) });
+        batch.add_rule(name, &chain_of(&[&new_only(), &front(family, R0), &[verdict_of(GUARDED)]]));
+    }
+    for (name, number) in [("nat-prerouting", PREROUTING), ("nat-output", OUTPUT)] {
+        batch.add_chain(&Chain { name, hook: hook("nat", number, DESTINATION) });
+        batch.add_rule(name, &chain_of(&[&front(family, R0), &[verdict_of(SERVICES)]]));
+        batch.add_rule(
+            name,
+            &chain_of(&[&to_this_machine(family), &protocol_and_port(R0), &[verdict_of(NODE_PORTS)]]),
+        );
+    }
+    for (name, number) in [("filter-input", INPUT), ("filter-forward", FORWARD), ("filter-output", OUTPUT)] {
+        batch.add_chain(&Chain { name, hook: hook("filter", number, BEFORE_TRANSLATION) });
+        batch.add_rule(name, &chain_of(&[&new_only(), &front(family, R0), &[verdict_of(CLOSED)]]));
+    }
+    batch.add_rule(
+        "filter-input",
+        &chain_of(&[
+            &new_only(),
+            &to_this_machine(family),
+            &protocol_and_port(R0),
+            &[verdict_of(CLOSED_PORTS)],
+        ]),
+    );
+    // After translation nothing has a virtual address any more, unless its port is not one of the service's.
+    for (name, number) in [("late-forward", FORWARD), ("late-output", OUTPUT)] {
+        batch.add_chain(&Chain { name, hook: hook("filter", number, 0) });
+        let known = Expr::In { set: VIRTUAL.to_owned(), key: R0, inverted: false };
+        let steps = [destination(family, R0), known, Expr::Verdict(Verdict::Goto(REJECT.to_owned()))];
+        batch.add_rule(name, &chain_of(&[&new_only(), &steps]));
+    }
+    add_postrouting(batch, family, hook("nat", POSTROUTING, SOURCE));
+}
+
+fn add_postrouting(batch: &mut Batch, family: Family, hook: Option<Hook>) {
+    let name = "nat-postrouting";
+    batch.add_chain(&Chain { name, hook });
+    let marked = [
+        Expr::Meta { key: MetaKey::Mark, to: R0 },
+        bits(R0, MASQUERADE),
+        Expr::Compare { from: R0, equal: false, value: vec![0; 4] },
+    ];
+    let unmark = [
+        Expr::Meta { key: MetaKey::Mark, to: R0 },
+        Expr::Bitwise { from: R0, to: R0, mask: (!MASQUERADE).to_ne_bytes().to_vec(), xor: vec![0; 4] },
+        Expr::SetMark { from: R0 },
+        Expr::Masquerade { random: true },
+    ];
+    batch.add_rule(name, &chain_of(&[&marked, &unmark]));
+    let translated = [
+        Expr::Ct { key: CtKey::Status, to: R0 },
+        bits(R0, STATUS_TRANSLATED),
+        Expr::Compare { from: R0, equal: false, value: vec![0; 4] },
+    ];
+    let to_itself = [
+        source(family, R0),
+        destination(family, R0.after(family.address_length())),
+        Expr::In { set: HAIRPINS.to_owned(), key: R0, inverted: false },
+        Expr::Masquerade { random: false },
+    ];
+    batch.add_rule(name, &chain_of(&[&translated, &to_itself]));
+}
+
+#[must_use]
+pub fn pick_name(pick: &Pick) -> String {
+    let source = match pick.source {
+        Source::Inside => "inside".to_owned(),
+        Source::Outside => "outside".to_owned(),
+        Source::OutsideLocal { elsewhere } => format!("local-of-{elsewhere}"),
+    };
+    let port = if pick.node_port { "-port" } else { "" };
+    let affinity = pick.affinity_seconds.map(|seconds| format!("-for-{seconds}")).unwrap_or_default();
+    format!("{source}{port}-{}{affinity}", pick.count)
+}
+
+/// The chain of a way of picking.
+pub fn add_pick(batch: &mut Batch, family: Family, pick: &Pick, node: &Node) {
+    let name = pick_name(pick);
+    batch.add_chain(&Chain { name: &name, hook: None });
+    let pods: Vec<Cidr> = node
+        .pod_cidrs
+        .iter()
+        .copied()
+        .filter(|cidr| cidr.address.is_ipv4() == (family == Family::Ipv4))
+        .collect();
+    match pick.source {
+        Source::Inside => {
+            // Rules of a chain are all tried: with several ranges a client outside one may be inside the next.
+            if node.masquerade_all {
+                batch.add_rule(&name, &mark());
+            } else if !pods.is_empty() {
+                let outside: Vec<Expr> = pods.iter().flat_map(|cidr| within(family, cidr, false)).collect();
+                batch.add_rule(&name, &chain_of(&[&outside, &mark()]));
+            }
+            pick_from(batch, family, &name, pick, ENDPOINTS, pick.count);
+        }
+        Source::Outside => {
+            batch.add_rule(&name, &mark());
+            pick_from(batch, family, &name, pick, ENDPOINTS, pick.count);
+        }
+        Source::OutsideLocal { elsewhere } => {
+            let cluster = format!("{name}-cluster");
+            batch.add_chain(&Chain { name: &cluster, hook: None });
+            pick_from(batch, family, &cluster, pick, ELSEWHERE, elsewhere);
+            let go = Expr::Verdict(Verdict::Goto(cluster));
+            for cidr in &pods {
+                batch.add_rule(&name, &chain_of(&[&within(family, cidr, true), std::slice::from_ref(&go)]));
+            }
+            let from_here = [
+                Expr::Fib { field: FibField::Source, result: FibResult::AddressType, to: R0 },
+                Expr::Compare { from: R0, equal: true, value: LOCAL.to_ne_bytes().to_vec() },
+            ];
+            batch.add_rule(&name, &chain_of(&[&from_here, &mark(), &[go]]));
+            pick_from(batch, family, &name, pick, ENDPOINTS, pick.count);
+        }
+    }
+}
+
+/// Removes a chain that nothing leads to any more, and the one it leads to.
+pub fn remove_chain(batch: &mut Batch, name: &str) {
+    batch.flush_chain(name);
+    if name.starts_with("local-of-") {
+        let cluster = format!("{name}-cluster");
+        batch.flush_chain(&cluster);
+        batch.remove_chain(&cluster);
+    }
+    batch.remove_chain(name);
+}
+
+/// The rules that pick one of `count` endpoints of the front from `map`.
+fn pick_from(batch: &mut Batch, family: Family, chain: &str, pick: &Pick, map: &str, count: u32) {
+    if count == 0 {
+        return;
+    }
+    let length = family.address_length();
+    // The client, the front, and behind it the number of the endpoint or the endpoint itself.
+    let client = R0;
+    let own = if pick.affinity_seconds.is_some() { client.after(length) } else { R0 };
+    let chosen = own.after(length + 8);
+    let to = Expr::Dnat(Nat { family, address: chosen, port: chosen.after(length) });
+    let key = if pick.node_port { node_port(family, own) } else { front(family, own) };
+    let number = [
+        Expr::Random { to: chosen, modulus: count },
+        Expr::Lookup { map: map.to_owned(), key: own, to: chosen },
+    ];
+    let Some(seconds) = pick.affinity_seconds else {
+        batch.add_rule(chain, &chain_of(&[&key, &number, &[to]]));
+        return;
+    };
+    let remember =
+        Expr::Remember { map: AFFINITY.to_owned(), key: client, value: chosen, seconds: u64::from(seconds) };
+    let remembered = [
+        Expr::Lookup { map: AFFINITY.to_owned(), key: client, to: chosen },
+        Expr::In { set: KNOWN.to_owned(), key: own, inverted: false },
+    ];
+    let who = [source(family, client)];
+    batch.add_rule(chain, &chain_of(&[&who, &key, &remembered, &[remember.clone(), to.clone()]]));
+    batch.add_rule(chain, &chain_of(&[&who, &key, &number, &[remember, to]]));
+}
+
+#[must_use]
+pub fn guard_name(front: &Front, ranges: &[Cidr]) -> String {
+    let mut hasher = DefaultHasher::new();
+    (front, ranges).hash(&mut hasher);
+    format!("guard-{:016x}", hasher.finish())
+}
+
+/// A chain that lets only some sources through.
+pub fn add_guard(batch: &mut Batch, family: Family, name: &str, ranges: &[Cidr]) {
+    batch.add_chain(&Chain { name, hook: None });
+    for range in ranges {
+        batch.add_rule(name, &chain_of(&[&within(family, range, true), &[Expr::Verdict(Verdict::Return)]]));
+    }
+    // The node itself may always: a load balancer's address may be one of its own.
+    let from_here = [
+        Expr::Fib { field: FibField::Source, result: FibResult::AddressType, to: R0 },
+        Expr::Compare { from: R0, equal: true, value: LOCAL.to_ne_bytes().to_vec() },
+        Expr::Verdict(Verdict::Return),
+    ];
+    batch.add_rule(name, &from_here);
+    batch.add_rule(name, &[Expr::Verdict(Verdict::Drop)]);
+}
+
+fn chain_of(parts: &[&[Expr]]) -> Vec<Expr> {
+    parts.concat()
+}
+
+fn source(family: Family, to: Register) -> Expr {
+    let offset = if family == Family::Ipv4 { 12 } else { 8 };
+    Expr::Payload { base: Base::Network, offset, length: family.address_length() as u32, to }
+}
+
+fn destination(family: Family, to: Register) -> Expr {
+    let offset = if family == Family::Ipv4 { 16 } else { 24 };
+    Expr::Payload { base: Base::Network, offset, length: family.address_length() as u32, to }
+}
+
+fn protocol_and_port(to: Register) -> Vec<Expr> {
+    vec![
+        Expr::Meta { key: MetaKey::L4Protocol, to },
+        Expr::Payload { base: Base::Transport, offset: 2, length: 2, to: to.after(4) },
+    ]
+}
+
+/// Destination, protocol and port: the key of a service.
+fn front(family: Family, to: Register) -> Vec<Expr> {
+    let mut out = vec![destination(family, to)];
+    out.extend(protocol_and_port(to.after(family.address_length())));
+    out
+}
+
+/// The same for a port of the node, whose address is written as zeros.
+fn node_port(family: Family, to: Register) -> Vec<Expr> {
+    let mut out = vec![Expr::Load { to, value: vec![0; family.address_length()] }];
+    out.extend(protocol_and_port(to.after(family.address_length())));
+    out
+}
+
+fn verdict_of(map: &str) -> Expr {
+    Expr::VerdictOf { map: map.to_owned(), key: R0 }
+}
+
+fn bits(register: Register, mask: u32) -> Expr {
+    Expr::Bitwise { from: register, to: register, mask: mask.to_ne_bytes().to_vec(), xor: vec![0; 4] }
+}
+
+fn new_only() -> Vec<Expr> {
+    vec![
+        Expr::Ct { key: CtKey::State, to: R0 },
+        bits(R0, STATE_NEW),
+        Expr::Compare { from: R0, equal: false, value: vec![0; 4] },
+    ]
+}
+
+/// To an address of this machine other than loopback, which cannot be translated to another machine.
+fn to_this_machine(family: Family) -> Vec<Expr> {
+    let mut out = vec![
+        Expr::Fib { field: FibField::Destination, result: FibResult::AddressType, to: R0 },
+        Expr::Compare { from: R0, equal: true, value: LOCAL.to_ne_bytes().to_vec() },
+        destination(family, R0),
+    ];
+    match family {
+        Family::Ipv4 => {
+            let mask = vec![255, 0, 0, 0];
+            out.push(Expr::Bitwise { from: R0, to: R0, mask, xor: vec![0; 4] });
+            out.push(Expr::Compare { from: R0, equal: false, value: vec![127, 0, 0, 0] });
+        }
+        Family::Ipv6 => {
+            let mut loopback = vec![0; 16];
+            loopback[15] = 1;
+            out.push(Expr::Compare { from: R0, equal: false, value: loopback });
+        }
+    }
+    out
+}
+
+/// The source is in the range, or is not.
+fn within(family: Family, cidr: &Cidr, inside: bool) -> Vec<Expr> {
+    let (mask, network) = cidr.mask_and_network();
+    let xor = vec![0; mask.len()];
+    vec![
+        source(family, R0),
+        Expr::Bitwise { from: R0, to: R0, mask, xor },
+        Expr::Compare { from: R0, equal: inside, value: network },
+    ]
+}
+
+fn mark() -> Vec<Expr> {
+    let (mask, xor) = ((!MASQUERADE).to_ne_bytes().to_vec(), MASQUERADE.to_ne_bytes().to_vec());
+    vec![
+        Expr::Meta { key: MetaKey::Mark, to: R0 },
+        Expr::Bitwise { from: R0, to: R0, mask, xor },
+        Expr::SetMark { from: R0 },
+    ]
+}

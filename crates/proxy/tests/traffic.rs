@@ -1,0 +1,343 @@
+//! Real packets through real rules, in network namespaces of the test's own that have no way out: a node between a
+//! client outside and two pods.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::time::Duration;
+
+use proxy::model::{Cidr, Endpoint, Node, Port, Protocol, Service, ServiceName};
+use proxy::nftables::Nftables;
+use proxy::plan::plan;
+use proxy::state::State;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Namespaces that go away with the test.
+struct World {
+    id: u32,
+}
+
+fn ip(arguments: &str) {
+    let output = Command::new("ip").args(arguments.split_whitespace()).output().expect("running ip");
+    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+impl World {
+    /// A node with two pods (10.1.0.2 and 10.1.1.2) and a client outside (192.0.2.2).
+    fn new() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() || Command::new("ip").arg("-V").output().is_err() {
+            eprintln!("skipped: needs root and the ip command");
+            return None;
+        }
+        static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let next = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let world = Self { id: std::process::id() * 16 + next };
+        for name in ["node", "pod0", "pod1", "out"] {
+            ip(&format!("netns add {}", world.name(name)));
+            world.ip(name, "link set lo up");
+        }
+        for (at, (name, v4, v6)) in
+            [("pod0", "10.1.0", "fd01::"), ("pod1", "10.1.1", "fd01:1::"), ("out", "192.0.2", "fd02::")]
+                .iter()
+                .enumerate()
+        {
+            let (inner, node) = (world.name(name), world.name("node"));
+            ip(&format!("link add v{at} netns {node} type veth peer name eth0 netns {inner}"));
+            for (side, link, last) in [("node", format!("v{at}"), 1), (*name, "eth0".to_owned(), 2)] {
+                world.ip(side, &format!("addr add {v4}.{last}/24 dev {link}"));
+                world.ip(side, &format!("addr add {v6}{last}/64 dev {link} nodad"));
+                world.ip(side, &format!("link set {link} up"));
+            }
+            world.ip(name, &format!("route add default via {v4}.1"));
+            world.ip(name, &format!("-6 route add default via {v6}1"));
+        }
+        // A node without a route for an address does not even try it; the client outside plays the rest of the world.
+        world.ip("node", "route add default via 192.0.2.2");
+        world.within("node", || {
+            for file in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
+                std::fs::write(format!("/proc/sys/net/{file}"), "1").expect("forwarding");
+            }
+        });
+        Some(world)
+    }
+
+    fn name(&self, name: &str) -> String {
+        format!("ferry-proxy-{}-{name}", self.id)
+    }
+
+    fn ip(&self, name: &str, arguments: &str) {
+        ip(&format!("-n {} {arguments}", self.name(name)));
+    }
+
+    /// Runs `body` on a thread inside a namespace.
+    fn within<T: Send + 'static>(&self, name: &str, body: impl FnOnce() -> T + Send + 'static) -> T {
+        self.start(name, body).join().expect("the thread")
+    }
+
+    fn start<T: Send + 'static>(
+        &self,
+        name: &str,
+        body: impl FnOnce() -> T + Send + 'static,
+    ) -> std::thread::JoinHandle<T> {
+        let path = format!("/run/netns/{}", self.name(name));
+        std::thread::spawn(move || {
+            let file = std::fs::File::open(path).expect("the namespace");
+            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).expect("entering it");
+            body()
+        })
+    }
+
+    /// A server in a pod that says who it is and who called, over TCP and UDP, both families.
+    fn serve(&self, name: &'static str) {
+        let (tcp, udp) = self.within(name, || {
+            (
+                TcpListener::bind("[::]:8080").expect("listening"),
+                UdpSocket::bind("[::]:8080").expect("listening"),
+            )
+        });
+        std::thread::spawn(move || {
+            for stream in tcp.incoming() {
+                let Ok(mut stream) = stream else { continue };
+                let peer =
+                    stream.peer_addr().map(|peer| peer.ip().to_canonical().to_string()).unwrap_or_default();
+                let _ = stream.write_all(format!("{name} {peer}").as_bytes());
+            }
+        });
+        std::thread::spawn(move || {
+            let mut buffer = [0; 64];
+            while let Ok((_, peer)) = udp.recv_from(&mut buffer) {
+                let _ = udp.send_to(format!("{name} {}", peer.ip().to_canonical()).as_bytes(), peer);
+            }
+        });
+    }
+
+    /// What a server answers to a connection from a namespace; an error says why there was none.
+    fn ask(&self, from: &str, to: &str) -> Result<String, std::io::ErrorKind> {
+        let to: SocketAddr = to.parse().expect("an address");
+        self.within(from, move || {
+            let mut stream = TcpStream::connect_timeout(&to, PATIENCE).map_err(|error| error.kind())?;
+            stream.set_read_timeout(Some(PATIENCE)).map_err(|error| error.kind())?;
+            let mut text = String::new();
+            stream.read_to_string(&mut text).map_err(|error| error.kind())?;
+            Ok(text)
+        })
+    }
+
+    fn ask_udp(&self, from: &str, to: &str) -> String {
+        let to: SocketAddr = to.parse().expect("an address");
+        self.within(from, move || {
+            let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a socket");
+            socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+            socket.send_to(b"who", to).expect("sent");
+            let mut buffer = [0; 64];
+            let length = socket.recv(&mut buffer).expect("an answer");
+            String::from_utf8_lossy(&buffer[..length]).into_owned()
+        })
+    }
+
+    fn backend(&self) -> Nftables {
+        let pods = ["10.1.0.0/16", "fd01::/16"];
+        let pod_cidrs = pods.iter().filter_map(|text| Cidr::parse(text)).collect();
+        let node = Node { name: "node".into(), pod_cidrs, ..Node::default() };
+        self.within("node", move || Nftables::open(node).expect("a netlink socket"))
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for name in ["node", "pod0", "pod1", "out"] {
+            let _ = Command::new("ip").args(["netns", "del", &self.name(name)]).status();
+        }
+    }
+}
+
+const PODS: [&str; 2] = ["10.1.0.2", "10.1.1.2"];
+const PODS_V6: [&str; 2] = ["fd01::2", "fd01:1::2"];
+
+fn endpoint(address: &str, local: bool) -> Endpoint {
+    Endpoint {
+        address: address.parse().expect("an address"),
+        port: 8080,
+        ready: true,
+        serving: true,
+        terminating: false,
+        local,
+        zone_hints: Default::default(),
+        node_hints: Default::default(),
+    }
+}
+
+fn service(addresses: &[&str]) -> Service {
+    let endpoints = addresses.iter().map(|address| endpoint(address, true)).collect();
+    Service {
+        name: ServiceName { namespace: "default".into(), name: "web".into() },
+        cluster_ips: vec!["10.96.0.9".parse().expect("v4"), "fd96::9".parse().expect("v6")],
+        external_ips: vec![],
+        load_balancer_ips: vec![],
+        source_ranges: vec![],
+        ports: vec![Port {
+            name: String::new(),
+            protocol: Protocol::Tcp,
+            port: 80,
+            node_port: Some(30080),
+            endpoints,
+        }],
+        affinity_seconds: None,
+        internal_local: false,
+        external_local: false,
+        health_check_port: None,
+    }
+}
+
+/// Puts a service in force, as a difference to what was.
+fn set(backend: &Nftables, state: &mut State, service: &Service) {
+    let difference = state.set(&service.name, plan(service, &Node::default()));
+    backend.apply(&difference).unwrap_or_else(|error| panic!("{error:?} in {difference:#?}"));
+}
+
+fn begin(world: &World) -> (Nftables, State) {
+    world.serve("pod0");
+    world.serve("pod1");
+    let (backend, state) = (world.backend(), State::default());
+    backend.replace(&state.whole()).expect("an empty table");
+    (backend, state)
+}
+
+/// Who answered, over many connections.
+fn answers(world: &World, from: &str, to: &str) -> std::collections::BTreeSet<String> {
+    (0..16).map(|_| world.ask(from, to).unwrap_or_else(|error| format!("{error}"))).collect()
+}
+
+fn texts(all: &[&str]) -> std::collections::BTreeSet<String> {
+    all.iter().map(|text| (*text).to_owned()).collect()
+}
+
+#[test]
+fn cluster_ips_node_ports_and_changes() {
+    let Some(world) = World::new() else { return };
+    let (backend, mut state) = begin(&world);
+    // Nothing behind it yet: refused at once, not timed out.
+    set(&backend, &mut state, &service(&[]));
+    assert_eq!(world.ask("out", "10.96.0.9:80"), Err(std::io::ErrorKind::ConnectionRefused));
+    assert_eq!(world.ask("node", "10.96.0.9:80"), Err(std::io::ErrorKind::ConnectionRefused));
+    assert_eq!(world.ask("out", "192.0.2.1:30080"), Err(std::io::ErrorKind::ConnectionRefused));
+    set(&backend, &mut state, &service(&PODS));
+    // From outside the pods: through the node's address. From a pod: with its own, but for itself.
+    assert_eq!(answers(&world, "out", "10.96.0.9:80"), texts(&["pod0 10.1.0.1", "pod1 10.1.1.1"]));
+    assert_eq!(answers(&world, "node", "10.96.0.9:80"), texts(&["pod0 10.1.0.1", "pod1 10.1.1.1"]));
+    assert_eq!(answers(&world, "pod1", "10.96.0.9:80"), texts(&["pod0 10.1.1.2", "pod1 10.1.1.1"]));
+    assert_eq!(answers(&world, "out", "192.0.2.1:30080"), texts(&["pod0 10.1.0.1", "pod1 10.1.1.1"]));
+    assert_eq!(answers(&world, "pod0", "192.0.2.1:30080"), texts(&["pod0 10.1.0.1", "pod1 10.1.1.1"]));
+    // A port that is not the service's.
+    assert_eq!(world.ask("out", "10.96.0.9:81"), Err(std::io::ErrorKind::ConnectionRefused));
+    // One endpoint leaves, all leave, the service leaves.
+    set(&backend, &mut state, &service(&PODS[..1]));
+    assert_eq!(answers(&world, "out", "10.96.0.9:80"), texts(&["pod0 10.1.0.1"]));
+    assert_eq!(
+        answers(&world, "pod0", "10.96.0.9:80"),
+        texts(&["pod0 10.1.0.1"]),
+        "a pod that speaks to itself"
+    );
+    set(&backend, &mut state, &service(&[]));
+    assert_eq!(world.ask("pod1", "10.96.0.9:80"), Err(std::io::ErrorKind::ConnectionRefused));
+    let gone = state.set(&service(&[]).name, vec![]);
+    backend.apply(&gone).expect("removed");
+    assert!(state.whole().is_empty());
+    backend.remove().expect("removed");
+    backend.remove().expect("removing nothing");
+    assert!(backend.apply(&gone).is_err(), "there is no table left");
+}
+
+#[test]
+fn ipv6_and_udp() {
+    let Some(world) = World::new() else { return };
+    let (backend, mut state) = begin(&world);
+    let mut both = service(&[PODS[0], PODS[1], PODS_V6[0], PODS_V6[1]]);
+    let udp = Port { protocol: Protocol::Udp, node_port: None, ..both.ports[0].clone() };
+    both.ports.push(udp);
+    set(&backend, &mut state, &both);
+    assert_eq!(answers(&world, "out", "[fd96::9]:80"), texts(&["pod0 fd01::1", "pod1 fd01:1::1"]));
+    assert_eq!(answers(&world, "pod1", "[fd96::9]:80"), texts(&["pod0 fd01:1::2", "pod1 fd01:1::1"]));
+    assert_eq!(answers(&world, "out", "[fd02::1]:30080"), texts(&["pod0 fd01::1", "pod1 fd01:1::1"]));
+    let got: std::collections::BTreeSet<String> =
+        (0..16).map(|_| world.ask_udp("pod1", "10.96.0.9:80")).collect();
+    assert_eq!(got, texts(&["pod0 10.1.1.2", "pod1 10.1.1.1"]));
+}
+
+#[test]
+fn clients_outside_keep_their_address_where_asked() {
+    let Some(world) = World::new() else { return };
+    let (backend, mut state) = begin(&world);
+    let mut local = service(&PODS);
+    local.external_local = true;
+    local.external_ips = vec!["198.51.100.7".parse().expect("v4")];
+    local.ports[0].endpoints[1].local = false;
+    set(&backend, &mut state, &local);
+    assert_eq!(answers(&world, "out", "192.0.2.1:30080"), texts(&["pod0 192.0.2.2"]));
+    assert_eq!(answers(&world, "out", "198.51.100.7:80"), texts(&["pod0 192.0.2.2"]));
+    // Clients in the cluster are not bound to the node.
+    assert_eq!(answers(&world, "pod1", "198.51.100.7:80"), texts(&["pod0 10.1.1.2", "pod1 10.1.1.1"]));
+    assert_eq!(answers(&world, "node", "198.51.100.7:80"), texts(&["pod0 10.1.0.1", "pod1 10.1.1.1"]));
+}
+
+#[test]
+fn clients_come_back_to_the_same_endpoint() {
+    let Some(world) = World::new() else { return };
+    let (backend, mut state) = begin(&world);
+    let mut affine = service(&PODS);
+    affine.affinity_seconds = Some(60);
+    set(&backend, &mut state, &affine);
+    let first = answers(&world, "out", "10.96.0.9:80");
+    assert_eq!(first.len(), 1, "{first:?}");
+    // The remembered endpoint leaves: the client goes to the other one.
+    let gone = if first.contains("pod0 10.1.0.1") { 0 } else { 1 };
+    affine.ports[0].endpoints.remove(gone);
+    set(&backend, &mut state, &affine);
+    let second = answers(&world, "out", "10.96.0.9:80");
+    assert_eq!(second.len(), 1, "{second:?}");
+    assert!(first.is_disjoint(&second), "{first:?} {second:?}");
+    assert_eq!(answers(&world, "out", "192.0.2.1:30080").len(), 1);
+}
+
+#[test]
+fn a_load_balancer_lets_only_some_in() {
+    let Some(world) = World::new() else { return };
+    let (backend, mut state) = begin(&world);
+    let mut balanced = service(&PODS[..1]);
+    balanced.load_balancer_ips = vec!["198.51.100.8".parse::<IpAddr>().expect("v4")];
+    balanced.source_ranges = vec![Cidr::parse("192.0.2.0/24").expect("a range")];
+    set(&backend, &mut state, &balanced);
+    assert_eq!(answers(&world, "out", "198.51.100.8:80"), texts(&["pod0 10.1.0.1"]));
+    balanced.source_ranges = vec![Cidr::parse("203.0.113.0/24").expect("a range")];
+    set(&backend, &mut state, &balanced);
+    assert_eq!(world.ask("out", "198.51.100.8:80"), Err(std::io::ErrorKind::TimedOut));
+    assert_eq!(answers(&world, "out", "10.96.0.9:80"), texts(&["pod0 10.1.0.1"]));
+    let whole = state.set(&balanced.name, vec![]);
+    backend.apply(&whole).expect("removed with its guard");
+}
+
+#[test]
+fn many_services_cost_one_batch_and_a_change_costs_little() {
+    let Some(world) = World::new() else { return };
+    let (backend, mut state) = begin(&world);
+    for number in 0..2000_u16 {
+        let mut one = service(&PODS);
+        one.name.name = format!("web-{number}");
+        one.cluster_ips = vec![[10, 97, (number >> 8) as u8, number as u8].into()];
+        one.ports[0].node_port = None;
+        state.set(&one.name, plan(&one, &Node::default()));
+    }
+    backend.replace(&state.whole()).expect("all at once");
+    assert_eq!(answers(&world, "out", "10.97.7.207:80").len(), 2);
+    let mut one = service(&PODS[..1]);
+    one.name.name = "web-1999".into();
+    one.cluster_ips = vec![[10, 97, 7, 207].into()];
+    one.ports[0].node_port = None;
+    let difference = state.set(&one.name, plan(&one, &Node::default()));
+    assert!(difference.added.len() + difference.removed.len() < 8, "{difference:#?}");
+    backend.apply(&difference).expect("a small change");
+    assert_eq!(answers(&world, "out", "10.97.7.207:80").len(), 1);
+}

@@ -1,0 +1,270 @@
+//! Changes that happen together or not at all.
+
+use super::message::Writer;
+use super::{Expr, Family, Verdict};
+
+const SUBSYSTEM: u16 = 10;
+const BATCH_BEGIN: u16 = 16;
+const BATCH_END: u16 = 17;
+const NEW_TABLE: u16 = 0;
+const NEW_CHAIN: u16 = 3;
+const DELETE_CHAIN: u16 = 5;
+const NEW_RULE: u16 = 6;
+const DELETE_RULE: u16 = 8;
+const NEW_SET: u16 = 9;
+const NEW_ELEMENT: u16 = 12;
+const DELETE_ELEMENT: u16 = 14;
+const DESTROY_TABLE: u16 = 26;
+
+const REQUEST: u16 = 1;
+const ACK: u16 = 4;
+const CREATE: u16 = 0x400;
+const APPEND: u16 = 0x800;
+
+/// Elements of a set go in several messages of this many bytes at most: a nest's length has 16 bits.
+const MESSAGE_BYTES: usize = 30_000;
+
+const SET_MAP: u32 = 8;
+const SET_TIMEOUT: u32 = 0x10;
+const SET_DYNAMIC: u32 = 0x20;
+const SET_INTERVAL: u32 = 4;
+const DATA_VERDICT: u32 = 0xffff_ff00;
+
+/// Where a base chain is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hook {
+    /// `nat` or `filter`.
+    pub kind: &'static str,
+    /// 0 prerouting, 1 input, 2 forward, 3 output, 4 postrouting.
+    pub number: u32,
+    pub priority: i32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chain<'a> {
+    pub name: &'a str,
+    pub hook: Option<Hook>,
+}
+
+/// What a set's elements carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Nothing: a plain set.
+    Nothing,
+    Verdict,
+    /// Bytes, of this length, and how tools should show them.
+    Bytes {
+        length: u32,
+        kind: u32,
+    },
+}
+
+/// A set or a map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Set<'a> {
+    pub name: &'a str,
+    pub key_length: u32,
+    /// How tools should show the key: the types of its parts, six bits each.
+    pub key_kind: u32,
+    pub value: Value,
+    /// Elements come from rules too, and leave by themselves; at most this many.
+    pub dynamic: Option<u32>,
+    /// Keys are ranges.
+    pub interval: bool,
+}
+
+/// An element to add.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Element {
+    Key(Vec<u8>),
+    Verdict(Vec<u8>, Verdict),
+    Bytes(Vec<u8>, Vec<u8>),
+    /// The end of a range: the first key behind it.
+    IntervalEnd(Vec<u8>),
+}
+
+impl Element {
+    #[must_use]
+    pub fn key(&self) -> &[u8] {
+        match self {
+            Self::Key(key) | Self::Verdict(key, _) | Self::Bytes(key, _) | Self::IntervalEnd(key) => key,
+        }
+    }
+
+    fn write(&self, out: &mut Writer, with_value: bool) {
+        out.nest(1, |out| {
+            out.nest(1, |out| out.attribute(1, self.key()));
+            match self {
+                Self::Verdict(_, verdict) if with_value => out.nest(2, |out| verdict.write(out)),
+                Self::Bytes(_, value) if with_value => out.nest(2, |out| out.attribute(1, value)),
+                Self::IntervalEnd(_) => out.number(3, 1),
+                _ => {}
+            }
+        });
+    }
+}
+
+/// Changes to one table.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    family: Family,
+    table: String,
+    pub(super) out: Writer,
+    pub(super) sequence: u32,
+    /// What each message does, for the error that names it.
+    pub(super) steps: Vec<String>,
+}
+
+impl Batch {
+    #[must_use]
+    pub fn new(family: Family, table: &str) -> Self {
+        let mut batch =
+            Self { family, table: table.to_owned(), out: Writer::default(), sequence: 0, steps: Vec::new() };
+        batch.out.message(BATCH_BEGIN, REQUEST, 0, 0, SUBSYSTEM, |_| {});
+        batch
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// How many bytes the kernel is given.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.out.len()
+    }
+
+    fn step(&mut self, kind: u16, flags: u16, what: String, body: impl FnOnce(&mut Writer)) {
+        self.sequence += 1;
+        self.steps.push(what);
+        let (sequence, family) = (self.sequence, self.family.code());
+        self.out.message(SUBSYSTEM << 8 | kind, REQUEST | ACK | flags, sequence, family, 0, body);
+    }
+
+    /// Makes the table if it is not there.
+    pub fn add_table(&mut self) {
+        let table = self.table.clone();
+        self.step(NEW_TABLE, CREATE, format!("adding the table {table}"), |out| out.text(1, &table));
+    }
+
+    /// Removes the table with all that is in it, if it is there.
+    pub fn remove_table(&mut self) {
+        let table = self.table.clone();
+        self.step(DESTROY_TABLE, 0, format!("removing the table {table}"), |out| out.text(1, &table));
+    }
+
+    pub fn add_chain(&mut self, chain: &Chain<'_>) {
+        let table = self.table.clone();
+        self.step(NEW_CHAIN, CREATE, format!("adding the chain {}", chain.name), |out| {
+            out.text(1, &table);
+            out.text(3, chain.name);
+            if let Some(hook) = &chain.hook {
+                out.nest(4, |out| {
+                    out.number(1, hook.number);
+                    out.number(2, hook.priority as u32);
+                });
+                out.text(7, hook.kind);
+            }
+        });
+    }
+
+    pub fn remove_chain(&mut self, name: &str) {
+        let table = self.table.clone();
+        self.step(DELETE_CHAIN, 0, format!("removing the chain {name}"), |out| {
+            out.text(1, &table);
+            out.text(3, name);
+        });
+    }
+
+    /// Removes all rules of a chain.
+    pub fn flush_chain(&mut self, name: &str) {
+        let table = self.table.clone();
+        self.step(DELETE_RULE, 0, format!("emptying the chain {name}"), |out| {
+            out.text(1, &table);
+            out.text(2, name);
+        });
+    }
+
+    /// Adds a rule behind the others of its chain.
+    pub fn add_rule(&mut self, chain: &str, steps: &[Expr]) {
+        let table = self.table.clone();
+        self.step(NEW_RULE, CREATE | APPEND, format!("adding a rule to the chain {chain}"), |out| {
+            out.text(1, &table);
+            out.text(2, chain);
+            out.nest(4, |out| steps.iter().for_each(|step| step.write(out)));
+        });
+    }
+
+    pub fn add_set(&mut self, set: &Set<'_>) {
+        let table = self.table.clone();
+        let id = self.sequence + 1;
+        self.step(NEW_SET, CREATE, format!("adding the set {}", set.name), |out| {
+            let mut flags = 0;
+            flags |= if set.value == Value::Nothing { 0 } else { SET_MAP };
+            flags |= if set.dynamic.is_some() { SET_DYNAMIC | SET_TIMEOUT } else { 0 };
+            flags |= if set.interval { SET_INTERVAL } else { 0 };
+            out.text(1, &table);
+            out.text(2, set.name);
+            out.number(3, flags);
+            out.number(4, set.key_kind);
+            out.number(5, set.key_length);
+            match set.value {
+                Value::Nothing => {}
+                Value::Verdict => {
+                    out.number(6, DATA_VERDICT);
+                    out.number(7, 0);
+                }
+                Value::Bytes { length, kind } => {
+                    out.number(6, kind);
+                    out.number(7, length);
+                }
+            }
+            out.number(10, id);
+            if let Some(size) = set.dynamic {
+                out.nest(9, |out| out.number(1, size));
+            }
+        });
+    }
+
+    pub fn add_elements<'a>(&mut self, set: &str, elements: impl IntoIterator<Item = &'a Element>) {
+        self.elements(NEW_ELEMENT, CREATE, "adding elements to", set, elements, true);
+    }
+
+    pub fn remove_elements<'a>(&mut self, set: &str, elements: impl IntoIterator<Item = &'a Element>) {
+        self.elements(DELETE_ELEMENT, 0, "removing elements from", set, elements, false);
+    }
+
+    fn elements<'a>(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        what: &str,
+        set: &str,
+        elements: impl IntoIterator<Item = &'a Element>,
+        with_value: bool,
+    ) {
+        let mut elements = elements.into_iter().peekable();
+        let table = self.table.clone();
+        while elements.peek().is_some() {
+            self.step(kind, flags, format!("{what} {set}"), |out| {
+                out.text(1, &table);
+                out.text(2, set);
+                out.nest(3, |out| {
+                    let start = out.len();
+                    while out.len() - start < MESSAGE_BYTES
+                        && let Some(element) = elements.next()
+                    {
+                        element.write(out, with_value);
+                    }
+                });
+            });
+        }
+    }
+
+    /// The whole, ready for the kernel.
+    pub(super) fn finish(mut self) -> (Writer, Vec<String>) {
+        self.out.message(BATCH_END, REQUEST, self.sequence + 1, 0, SUBSYSTEM, |_| {});
+        (self.out, self.steps)
+    }
+}

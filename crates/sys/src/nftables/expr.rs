@@ -1,0 +1,295 @@
+//! The steps of a rule.
+
+use super::message::Writer;
+use super::{Family, Register};
+
+/// What becomes of a packet.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    Accept,
+    Drop,
+    Return,
+    Jump(String),
+    Goto(String),
+}
+
+impl Verdict {
+    pub(super) fn write(&self, to: &mut Writer) {
+        let (code, chain) = match self {
+            Self::Drop => (0, None),
+            Self::Accept => (1, None),
+            Self::Jump(chain) => (-3, Some(chain)),
+            Self::Goto(chain) => (-4, Some(chain)),
+            Self::Return => (-5_i32, None),
+        };
+        // NFTA_DATA_VERDICT
+        to.nest(2, |to| {
+            to.number(1, code as u32);
+            if let Some(chain) = chain {
+                to.text(2, chain);
+            }
+        });
+    }
+}
+
+/// Where the bytes of a packet are counted from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Base {
+    Network = 1,
+    Transport = 2,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetaKey {
+    Mark = 3,
+    InInterfaceName = 6,
+    OutInterfaceName = 7,
+    L4Protocol = 16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CtKey {
+    State = 0,
+    Direction = 1,
+    Status = 2,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FibField {
+    Source = 1,
+    Destination = 2,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FibResult {
+    AddressType = 3,
+}
+
+/// Destination address translation from registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nat {
+    pub family: Family,
+    pub address: Register,
+    pub port: Register,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reject {
+    /// Port unreachable, in the words of the family.
+    Unreachable(Family),
+    TcpReset,
+}
+
+/// One step of a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expr {
+    Payload {
+        base: Base,
+        offset: u32,
+        length: u32,
+        to: Register,
+    },
+    Meta {
+        key: MetaKey,
+        to: Register,
+    },
+    SetMark {
+        from: Register,
+    },
+    Ct {
+        key: CtKey,
+        to: Register,
+    },
+    Fib {
+        field: FibField,
+        result: FibResult,
+        to: Register,
+    },
+    Compare {
+        from: Register,
+        equal: bool,
+        value: Vec<u8>,
+    },
+    /// `to = from & mask ^ xor`
+    Bitwise {
+        from: Register,
+        to: Register,
+        mask: Vec<u8>,
+        xor: Vec<u8>,
+    },
+    Load {
+        to: Register,
+        value: Vec<u8>,
+    },
+    /// A number from 0 to `modulus - 1` at random.
+    Random {
+        to: Register,
+        modulus: u32,
+    },
+    /// The packet goes on if the set has the key (or has it not).
+    In {
+        set: String,
+        key: Register,
+        inverted: bool,
+    },
+    /// The value of the key; the rule ends if there is none.
+    Lookup {
+        map: String,
+        key: Register,
+        to: Register,
+    },
+    /// The verdict of the key; the rule ends if there is none.
+    VerdictOf {
+        map: String,
+        key: Register,
+    },
+    /// Puts `key: value` into a map for `seconds`, or renews it.
+    Remember {
+        map: String,
+        key: Register,
+        value: Register,
+        seconds: u64,
+    },
+    Dnat(Nat),
+    Masquerade {
+        random: bool,
+    },
+    Reject(Reject),
+    Verdict(Verdict),
+}
+
+fn data(to: &mut Writer, kind: u16, value: &[u8]) {
+    to.nest(kind, |to| to.attribute(1, value));
+}
+
+impl Expr {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Payload { .. } => "payload",
+            Self::Meta { .. } | Self::SetMark { .. } => "meta",
+            Self::Ct { .. } => "ct",
+            Self::Fib { .. } => "fib",
+            Self::Compare { .. } => "cmp",
+            Self::Bitwise { .. } => "bitwise",
+            Self::Load { .. } | Self::Verdict(_) => "immediate",
+            Self::Random { .. } => "numgen",
+            Self::In { .. } | Self::Lookup { .. } | Self::VerdictOf { .. } => "lookup",
+            Self::Remember { .. } => "dynset",
+            Self::Dnat(_) => "nat",
+            Self::Masquerade { .. } => "masq",
+            Self::Reject(_) => "reject",
+        }
+    }
+
+    /// As an element of a rule's list of expressions.
+    pub(super) fn write(&self, to: &mut Writer) {
+        to.nest(1, |to| {
+            to.text(1, self.name());
+            to.nest(2, |to| self.attributes(to));
+        });
+    }
+
+    /// Attribute numbers as the kernel's interface gives them, per expression.
+    fn attributes(&self, out: &mut Writer) {
+        match self {
+            Self::Payload { base, offset, length, to } => {
+                out.number(1, to.code());
+                out.number(2, *base as u32);
+                out.number(3, *offset);
+                out.number(4, *length);
+            }
+            Self::Meta { key, to } => {
+                out.number(2, *key as u32);
+                out.number(1, to.code());
+            }
+            Self::SetMark { from } => {
+                out.number(2, MetaKey::Mark as u32);
+                out.number(3, from.code());
+            }
+            Self::Ct { key, to } => {
+                out.number(2, *key as u32);
+                out.number(1, to.code());
+            }
+            Self::Fib { field, result, to } => {
+                out.number(3, *field as u32);
+                out.number(2, *result as u32);
+                out.number(1, to.code());
+            }
+            Self::Compare { from, equal, value } => {
+                out.number(1, from.code());
+                out.number(2, u32::from(!*equal));
+                data(out, 3, value);
+            }
+            Self::Bitwise { from, to, mask, xor } => {
+                out.number(1, from.code());
+                out.number(2, to.code());
+                out.number(3, mask.len() as u32);
+                data(out, 4, mask);
+                data(out, 5, xor);
+            }
+            Self::Load { to, value } => {
+                out.number(1, to.code());
+                data(out, 2, value);
+            }
+            Self::Verdict(verdict) => {
+                out.number(1, 0);
+                out.nest(2, |out| verdict.write(out));
+            }
+            Self::Random { to, modulus } => {
+                out.number(1, to.code());
+                out.number(2, *modulus);
+                out.number(3, 1);
+                out.number(4, 0);
+            }
+            Self::In { set, key, inverted } => {
+                out.text(1, set);
+                out.number(2, key.code());
+                if *inverted {
+                    out.number(5, 1);
+                }
+            }
+            Self::Lookup { map, key, to } => {
+                out.text(1, map);
+                out.number(2, key.code());
+                out.number(3, to.code());
+            }
+            Self::VerdictOf { map, key } => {
+                out.text(1, map);
+                out.number(2, key.code());
+                out.number(3, 0);
+            }
+            Self::Remember { map, key, value, seconds } => {
+                out.text(1, map);
+                out.number(3, 1);
+                out.number(4, key.code());
+                out.number(5, value.code());
+                out.long(6, seconds * 1000);
+            }
+            Self::Dnat(Nat { family, address, port }) => {
+                out.number(1, 1);
+                out.number(2, u32::from(family.code()));
+                out.number(3, address.code());
+                out.number(4, address.code());
+                out.number(5, port.code());
+                out.number(6, port.code());
+            }
+            Self::Masquerade { random } => {
+                if *random {
+                    out.number(1, 0x10);
+                }
+            }
+            Self::Reject(Reject::TcpReset) => {
+                out.number(1, 1);
+                out.attribute(2, &[0]);
+            }
+            Self::Reject(Reject::Unreachable(family)) => {
+                let code = match family {
+                    Family::Ipv4 => 3,
+                    Family::Ipv6 => 4,
+                };
+                out.number(1, 0);
+                out.attribute(2, &[code]);
+            }
+        }
+    }
+}

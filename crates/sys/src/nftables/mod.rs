@@ -1,0 +1,53 @@
+//! nftables through netlink: tables, chains, rules, sets and their elements, changed in one atomic batch.
+//!
+//! Only what Ferry needs: no listing of rules, no parsing of expressions. Names of things are the caller's.
+
+mod batch;
+mod expr;
+mod message;
+mod socket;
+
+pub use batch::{Batch, Chain, Element, Hook, Set, Value};
+pub use expr::{Base, CtKey, Expr, FibField, FibResult, MetaKey, Nat, Reject, Verdict};
+pub use socket::{NftError, Socket};
+
+/// Address families of tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Family {
+    Ipv4,
+    Ipv6,
+}
+
+impl Family {
+    const fn code(self) -> u8 {
+        match self {
+            Self::Ipv4 => 2,
+            Self::Ipv6 => 10,
+        }
+    }
+
+    /// The length of an address.
+    #[must_use]
+    pub const fn address_length(self) -> usize {
+        match self {
+            Self::Ipv4 => 4,
+            Self::Ipv6 => 16,
+        }
+    }
+}
+
+/// A register of four bytes, 0 to 15. Longer values take several in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Register(pub u8);
+
+impl Register {
+    const fn code(self) -> u32 {
+        8 + self.0 as u32
+    }
+
+    /// The register behind a value of `length` bytes that begins here.
+    #[must_use]
+    pub const fn after(self, length: usize) -> Self {
+        Self(self.0 + length.div_ceil(4) as u8)
+    }
+}

@@ -1,0 +1,109 @@
+//! The netlink socket: sends a batch, reads what the kernel says to each step.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::net::netlink::{self, SocketAddrNetlink};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, sendto, socket_with, sockopt,
+};
+
+use super::Batch;
+
+/// Why the kernel did not take a batch. Nothing of it was done.
+#[derive(Debug, thiserror::Error)]
+pub enum NftError {
+    #[error("opening a netlink socket")]
+    Open(#[source] io::Error),
+    #[error("sending {bytes} bytes of changes")]
+    Send { bytes: usize, source: io::Error },
+    #[error("reading the kernel's answer")]
+    Receive(#[source] io::Error),
+    #[error("{step}")]
+    Refused { step: String, source: io::Error },
+}
+
+impl NftError {
+    /// Whether something that was to be removed, or that was referred to, is not there.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Self::Refused { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+/// A way to the kernel's nftables, of the network namespace in which it was opened.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+}
+
+const ERROR: u16 = 2;
+
+impl Socket {
+    pub fn open() -> Result<Self, NftError> {
+        let fd = socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            Some(netlink::NETFILTER),
+        )
+        .map_err(|error| NftError::Open(error.into()))?;
+        bind(&fd, &SocketAddrNetlink::new(0, 0)).map_err(|error| NftError::Open(error.into()))?;
+        Ok(Self { fd })
+    }
+
+    /// Does all of the batch or nothing of it.
+    pub fn apply(&self, batch: Batch) -> Result<(), NftError> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let (writer, steps) = batch.finish();
+        let bytes = writer.bytes();
+        // The whole batch is one datagram, and each step is answered: both buffers must hold that.
+        let _ = sockopt::set_socket_send_buffer_size_force(&self.fd, bytes.len() + 4096);
+        let _ = sockopt::set_socket_recv_buffer_size_force(&self.fd, (steps.len() * 1024).max(212_992));
+        sendto(&self.fd, bytes, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))
+            .map_err(|error| NftError::Send { bytes: bytes.len(), source: error.into() })?;
+        self.answers(&steps)
+    }
+
+    fn answers(&self, steps: &[String]) -> Result<(), NftError> {
+        let mut buffer = vec![0; 65536];
+        let mut outcome = Ok(());
+        let mut answered = 0;
+        while answered < steps.len() {
+            let received = match recv(&self.fd, &mut buffer[..], RecvFlags::empty()) {
+                Ok((_, length)) => length,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return outcome.and(Err(NftError::Receive(error.into()))),
+            };
+            let mut rest = &buffer[..received.min(buffer.len())];
+            while let Some((length, kind, sequence, code)) = header(rest) {
+                if kind == ERROR {
+                    answered += 1;
+                    if code != 0 && outcome.is_ok() {
+                        let step = steps.get(sequence.wrapping_sub(1) as usize);
+                        let step = step.map_or("the batch as a whole", String::as_str).to_owned();
+                        outcome =
+                            Err(NftError::Refused { step, source: io::Error::from_raw_os_error(-code) });
+                    }
+                    // A batch that is refused as a whole is answered once.
+                    if sequence == 0 || sequence as usize > steps.len() {
+                        return outcome;
+                    }
+                }
+                rest = &rest[length.next_multiple_of(4).min(rest.len())..];
+            }
+        }
+        outcome
+    }
+}
+
+/// Length, kind, sequence and error code of the message at the beginning of `bytes`.
+fn header(bytes: &[u8]) -> Option<(usize, u16, u32, i32)> {
+    let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    let length = word(0)? as usize;
+    let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
+    let code = word(16).unwrap_or_default() as i32;
+    (length >= 16 && length <= bytes.len()).then_some((length, kind, word(8)?, code))
+}
