@@ -1,5 +1,6 @@
 //! What travels with a request through the chain.
 
+use crate::chain::audit::Record;
 use crate::query::Query;
 use crate::registry::Warnings;
 use crate::request_info::RequestInfo;
@@ -10,18 +11,21 @@ use std::sync::Arc;
 
 pub struct Context {
     pub method: Method,
-    pub path: String,
+    pub uri: http::Uri,
+    pub path: Arc<str>,
     pub query: Query,
     pub headers: HeaderMap,
-    pub info: RequestInfo,
+    pub info: Arc<RequestInfo>,
     pub user: Arc<UserInfo>,
     pub warnings: Warnings,
     pub accepts_gzip: bool,
+    /// What is recorded about the request, if anything is.
+    pub audit: Option<Box<Record>>,
 }
 
 impl Context {
     pub fn new(parts: http::request::Parts) -> Self {
-        let path = parts.uri.path().to_owned();
+        let path: Arc<str> = parts.uri.path().into();
         let query = Query::parse(parts.uri.query());
         let info = RequestInfo::new(&parts.method, &path, &query);
         let accepts_gzip = parts
@@ -34,10 +38,12 @@ impl Context {
             path,
             query,
             headers: parts.headers,
-            info,
+            info: Arc::new(info),
             user: Arc::new(UserInfo::anonymous()),
             warnings: Warnings::default(),
             accepts_gzip,
+            audit: None,
+            uri: parts.uri,
         }
     }
 

@@ -26,6 +26,7 @@ mod user;
 
 pub use authenticate::{AuthenticationConfig, JwtError, ServiceAccountConfig, TokenFileError};
 pub use chain::ChainConfig;
+pub use chain::audit;
 pub use registry::allocate::ServiceConfig;
 pub use rest::Limits;
 pub use server::{ApiServer, BuildError, Config};

@@ -44,6 +44,13 @@ pub fn page_not_found() -> Reply {
     text(404, "404 page not found\n")
 }
 
+/// There is no room for the request now.
+pub fn too_many_requests(retry_after: u64) -> Reply {
+    let mut reply = text(429, "Too many requests, please try again later.\n");
+    reply.headers_mut().insert(http::header::RETRY_AFTER, HeaderValue::from(retry_after));
+    reply
+}
+
 /// An error, in the encoding the client reads if it can be had.
 pub fn status(status: &Status, accepted: Option<&Accepted>) -> Reply {
     let plain = Accepted {
@@ -59,6 +66,8 @@ pub fn status(status: &Status, accepted: Option<&Accepted>) -> Reply {
         Err(_) => (Encoding::Json.media_type(), machinery::codec::json::encode(&value).into()),
     };
     let mut reply = with_type(status.code, media_type, body);
+    // For those who audit: the code alone does not tell what was wrong.
+    reply.extensions_mut().insert(Arc::new(status.clone()));
     let wait = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
     if wait > 0 {
         reply.headers_mut().insert(http::header::RETRY_AFTER, HeaderValue::from(wait));

@@ -3,9 +3,9 @@
 use crate::admission::{Admission, AdmissionConfig};
 use crate::authenticate::{Authentication, AuthenticationConfig, JwtError, TokenFileError};
 use crate::bootstrap;
-use crate::chain::{Chain, ChainConfig, RequestMetrics};
+use crate::chain::audit::{Audit, AuditConfig, AuditSetupError};
+use crate::chain::{Chain, ChainConfig};
 use crate::discovery::{CHECKS, Discovery, built_in};
-use crate::openapi::OpenApi;
 use crate::registry::Registry;
 use crate::registry::allocate::{ServiceConfig, Services};
 use crate::rest::{Limits, Rest};
@@ -13,8 +13,10 @@ use base::clock::Clock;
 use base::metrics::{Metrics, MetricsError};
 use base::pki::ServiceAccountKey;
 use base::readiness::{Gate, Probes, Readiness};
+use base::tasks::TaskGroup;
 use machinery::status::Status;
 use std::sync::Arc;
+use std::time::Duration;
 use store::Store;
 
 /// What can be set.
@@ -22,6 +24,7 @@ use store::Store;
 pub struct Config {
     pub authentication: AuthenticationConfig,
     pub admission: AdmissionConfig,
+    pub audit: AuditConfig,
     pub chain: ChainConfig,
     pub limits: Limits,
     /// `host:port` by which clients reach this server; discovery tells it.
@@ -34,6 +37,7 @@ impl Default for Config {
         Self {
             authentication: AuthenticationConfig::default(),
             admission: AdmissionConfig::default(),
+            audit: AuditConfig::default(),
             chain: ChainConfig::default(),
             // As large as Kubernetes allows.
             limits: Limits { max_body_bytes: 3 * 1024 * 1024, cbor: false },
@@ -49,6 +53,8 @@ pub enum BuildError {
     Metrics(#[from] MetricsError),
     #[error(transparent)]
     TokenFile(#[from] TokenFileError),
+    #[error(transparent)]
+    Audit(#[from] AuditSetupError),
     #[error("creating the objects a new cluster has: {0}")]
     Bootstrap(Status),
 }
@@ -64,7 +70,6 @@ pub struct ApiServer {
 impl ApiServer {
     pub fn build(config: Config, store: Arc<dyn Store>, clock: &Clock) -> Result<Self, BuildError> {
         let metrics = Metrics::new(clock)?;
-        let request_metrics = RequestMetrics::new(&metrics)?;
         let readiness = Readiness::new();
         let (started, shutdown) = register_checks(&readiness, &store);
         let registry =
@@ -73,29 +78,39 @@ impl ApiServer {
         let authentication = Arc::new(authentication);
         let rest = Rest { registry, authentication, limits: config.limits };
         let discovery = Discovery::new(built_in(api::resources::RESOURCES), config.advertise.clone());
-        let chain = Chain::new(
-            rest,
-            discovery,
-            OpenApi::built_in(),
-            readiness,
-            metrics,
-            request_metrics,
-            config.chain,
-        );
+        let audit = Audit::build(&config.audit, &metrics, clock)?;
+        let chain = Chain::new(rest, discovery, readiness, metrics, clock.clone(), audit, config.chain)?;
         Ok(Self { chain: Arc::new(chain), advertise: config.advertise, started, shutdown })
     }
 
     /// Makes sure that the objects every cluster has are there; after that the server is ready.
     pub async fn start(&self) -> Result<(), BuildError> {
         bootstrap::run(&self.chain.rest.registry, &self.advertise).await.map_err(BuildError::Bootstrap)?;
+        if let Some(fairness) = self.chain.fairness() {
+            fairness.maintain().await.map_err(BuildError::Bootstrap)?;
+        }
         self.started.iter().for_each(Gate::open);
         Ok(())
+    }
+
+    /// Runs what the server does besides answering requests, until the group stops.
+    pub fn spawn(&self, tasks: &TaskGroup) {
+        if let Some(fairness) = self.chain.fairness() {
+            fairness.spawn(tasks);
+        }
     }
 
     /// Gives the key of service account tokens. Making one takes longer than starting, so it may come later:
     /// requests that need it wait.
     pub fn set_service_account_key(&self, key: &ServiceAccountKey) -> Result<(), JwtError> {
         self.chain.rest.authentication.service_accounts.set_key(key)
+    }
+
+    /// Everything that was recorded is on disk when this returns, or `limit` is over.
+    pub fn flush(&self, limit: Duration) {
+        if let Some(audit) = &self.chain.audit {
+            audit.flush(limit);
+        }
     }
 
     /// Not ready any more; open watches end.

@@ -66,6 +66,11 @@ impl Metrics {
         Ok(metric)
     }
 
+    /// Registers something that reads its figures when it is asked.
+    pub fn register<C: Collector + 'static>(&self, collector: C) -> Result<(), MetricsError> {
+        self.registry.register(Box::new(collector))
+    }
+
     /// Everything, in the text format scrapers read.
     pub fn encode(&self) -> Result<Vec<u8>, MetricsError> {
         let mut text = Vec::with_capacity(16 * 1024);

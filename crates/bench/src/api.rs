@@ -58,7 +58,7 @@ pub async fn run(arguments: &ApiArguments) -> Result<()> {
     Ok(())
 }
 
-async fn wait_ready(ferry: &Ferry) -> Result<Duration> {
+pub async fn wait_ready(ferry: &Ferry) -> Result<Duration> {
     let target = Target::new(&ferry.access()?)?;
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {

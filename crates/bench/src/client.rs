@@ -37,6 +37,20 @@ impl Target {
         Ok(Self { address: access.address, connector: TlsConnector::from(Arc::new(config)) })
     }
 
+    /// As [`Target::new`], without a certificate: whoever sends requests says who they are.
+    pub fn without_identity(access: &Access) -> Result<Self> {
+        let mut roots = RootCertStore::empty();
+        for authority in &access.authority {
+            roots.add(authority.clone())?;
+        }
+        let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Self { address: access.address, connector: TlsConnector::from(Arc::new(config)) })
+    }
+
     pub async fn connect(&self) -> Result<Connection> {
         let stream = TcpStream::connect(self.address).await.context("connecting")?;
         stream.set_nodelay(true)?;

@@ -6,6 +6,7 @@
 
 mod api;
 mod client;
+mod flood;
 mod kubeconfig;
 mod load;
 mod process;
@@ -27,6 +28,8 @@ struct Arguments {
 enum Benchmark {
     /// The API server: start-up, memory, CPU per request, throughput, lists, watches.
     Api(ApiArguments),
+    /// Latency of one user while another one floods the server.
+    Flood(FloodArguments),
 }
 
 /// What the API benchmark can be told.
@@ -55,10 +58,31 @@ struct ApiArguments {
     watch_seconds: u64,
 }
 
+/// What the flood can be told.
+#[derive(clap::Args, Clone, Debug)]
+struct FloodArguments {
+    /// The ferry binary to measure [default: beside this program].
+    #[arg(long)]
+    ferry: Option<PathBuf>,
+    /// Connections of the flood.
+    #[arg(long, default_value_t = 500)]
+    connections: usize,
+    /// Requests of the other user per measurement.
+    #[arg(long, default_value_t = 3000)]
+    requests: usize,
+    /// Whether the server has priority and fairness.
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
+    fair: bool,
+    /// Be the flood against the server of this kubeconfig, until the standard input ends.
+    #[arg(long, hide = true)]
+    hammer: Option<PathBuf>,
+}
+
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     match arguments.benchmark {
         Benchmark::Api(arguments) => runtime.block_on(api::run(&arguments)),
+        Benchmark::Flood(arguments) => runtime.block_on(flood::run(&arguments)),
     }
 }

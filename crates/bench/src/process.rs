@@ -75,11 +75,16 @@ impl Ferry {
     }
 
     pub async fn start(binary: &Path) -> Result<Self> {
+        Self::start_with(binary, &[]).await
+    }
+
+    pub async fn start_with(binary: &Path, flags: &[&str]) -> Result<Self> {
         let data_dir = tempfile::tempdir()?;
         let started = Instant::now();
         let child = Command::new(binary)
             .args(["apiserver", "--listen", "127.0.0.1:0", "--data-dir"])
             .arg(data_dir.path())
+            .args(flags)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

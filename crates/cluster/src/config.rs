@@ -27,15 +27,18 @@ impl Config {
     /// Defaults, with everything under `data_dir`.
     #[must_use]
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
+        let data_dir = data_dir.into();
+        let mut api = apiserver::Config::default();
+        api.audit.trail = Some(audit_trail(&data_dir));
         Self {
-            data_dir: data_dir.into(),
+            data_dir,
             listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 6443)),
             store: StoreConfig::Embedded,
             files: CertificateFiles::default(),
             service_ip: Ipv4Addr::new(10, 0, 0, 1).into(),
             cluster_domain: "cluster.local".to_owned(),
             serving: ServerConfig::default(),
-            api: apiserver::Config::default(),
+            api,
             clock: Clock::system(),
         }
     }
@@ -90,6 +93,12 @@ impl CertificateFiles {
             .flatten()
             .map(PathBuf::as_path)
     }
+}
+
+/// Where the built-in audit trail of a cluster is.
+#[must_use]
+pub fn audit_trail(data_dir: &Path) -> PathBuf {
+    data_dir.join("logs/audit.log")
 }
 
 /// How often certificates are looked at for renewal and for changed files.

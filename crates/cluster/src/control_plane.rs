@@ -99,6 +99,7 @@ impl ControlPlane {
     pub async fn run(self, ready: impl FnOnce()) -> Result<(), ClusterError> {
         let Self { config, server, store, certificates, listener, tasks, .. } = self;
         Arc::clone(&certificates).watch(&tasks);
+        server.spawn(&tasks);
         certificates.prepare_service_account_key(Arc::clone(&server), &tasks);
         if matches!(config.store, StoreConfig::Embedded) {
             live_backup::serve(&config.data_dir, Arc::clone(&store), &tasks);
@@ -129,6 +130,7 @@ impl ControlPlane {
         if let Err(error) = tasks.drain(TASK_GRACE).await {
             tracing::warn!(error = chain(&error), "tasks were cancelled");
         }
+        server.flush(TASK_GRACE);
         store.close().await;
         started?;
         if drained { Ok(()) } else { Err(ClusterError::Undrained(grace)) }

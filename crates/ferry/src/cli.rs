@@ -7,6 +7,7 @@ use std::time::Duration;
 use base::logging::Format;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::audit::AuditArgs;
 use crate::flags::{parse_cidrs, parse_duration, parse_listen, parse_ports};
 use crate::kubernetes_flags::KubernetesArgs;
 
@@ -57,6 +58,8 @@ pub enum Command {
     Backup(BackupArgs),
     /// Make a cluster out of a backup, in an empty data directory.
     Restore(RestoreArgs),
+    /// Ask who did something, and why: who deleted this pod, who scaled that deployment.
+    Audit(AuditArgs),
     /// Look whether this machine is fit to run a cluster.
     Check(CheckArgs),
     /// Print the version.

@@ -19,6 +19,15 @@ const MODES: [&str; 6] = ["Node", "RBAC", "ABAC", "AlwaysAllow", "AlwaysDeny", "
 
 #[derive(Args, Debug)]
 pub struct KubernetesArgs {
+    #[command(flatten)]
+    pub audit: crate::audit_flags::AuditFlags,
+
+    /// Whether requests queue for seats as FlowSchemas and PriorityLevelConfigurations say; otherwise they are only
+    /// counted, and refused when they are too many.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set, num_args = 0..=1,
+          default_missing_value = "true", require_equals = true, help_heading = "API server")]
+    pub enable_priority_and_fairness: bool,
+
     /// Who decides what users may do; Node and RBAC are both always on in this version.
     #[arg(long, value_name = "MODE[,MODE]", value_delimiter = ',', default_value = "Node,RBAC",
           value_parser = parse_mode, help_heading = "API server")]
@@ -80,6 +89,8 @@ impl KubernetesArgs {
                 config.api.limits.cbor = on;
             }
         }
+        config.api.chain.priority_and_fairness = self.enable_priority_and_fairness;
+        self.audit.apply(&mut config.api.audit)?;
         config.api.admission.enable = self.enable_admission_plugins;
         config.api.admission.disable = self.disable_admission_plugins;
         Ok(())
@@ -163,6 +174,12 @@ mod tests {
             "--enable-admission-plugins=LimitRanger,ResourceQuota",
             "--disable-admission-plugins=Priority",
             "--max-requests-inflight=10",
+            "--enable-priority-and-fairness=false",
+            "--audit-policy-file=/etc/kubernetes/audit.yaml",
+            "--audit-log-path=/var/log/audit.log",
+            "--audit-log-maxage=30",
+            "--audit-log-maxbackup=10",
+            "--audit-log-maxsize=100",
             "--max-mutating-requests-inflight=5",
             "--feature-gates=CBORServingAndStorage=true,WatchList=true",
         ]);
@@ -170,6 +187,10 @@ mod tests {
         assert!(config.api.limits.cbor);
         assert_eq!(config.api.chain.max_requests_in_flight, 10);
         assert_eq!(config.api.admission.disable, ["Priority"]);
+        assert!(!config.api.chain.priority_and_fairness);
+        let log = config.api.audit.log.expect("a log");
+        assert_eq!((log.rotation.max_bytes, log.rotation.max_backups), (100 << 20, 10));
+        assert!(config.api.audit.trail.is_some());
     }
 
     #[test]
@@ -185,6 +206,8 @@ mod tests {
             ("--enable-admission-plugins=Nonsense", "no such plugin"),
             ("--requestheader-username-headers=X-User", "only X-Remote-User"),
             ("--service-cluster-ip-range=10.0.0.0", "is not a range"),
+            ("--audit-log-format=xml", "xml"),
+            ("--audit-log-maxage=3", "--audit-log-path"),
         ] {
             let error = configured(&[flag]).expect_err(flag);
             assert!(error.contains(want), "{flag}: {error}");

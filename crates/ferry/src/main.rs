@@ -1,5 +1,7 @@
 //! The `ferry` binary: parse, build, run, drain.
 
+mod audit;
+mod audit_flags;
 mod check;
 mod cli;
 mod flags;
@@ -52,6 +54,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Kubeconfig(arguments) => kubeconfig::run(&arguments),
+        Command::Audit(arguments) => audit::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Up(arguments) => on_runtime(serve::run(arguments, serve::Role::Up)),
         Command::Server(arguments) => on_runtime(serve::run(arguments, serve::Role::Server)),

@@ -1,8 +1,19 @@
 //! Priority and fairness of a new cluster: who shares what with whom.
 
-use super::{Wanted, condition};
-use machinery::Value;
+use super::Wanted;
+use crate::options::DeleteOptions;
+use crate::registry::update::{Change, Door};
+use crate::registry::{Registry, Warnings, WriteContext};
+use crate::user::UserInfo;
+use api::value::Fields;
+use machinery::status::Result;
+use machinery::{Value, meta};
 use serde_json::json;
+
+const GROUP: &str = "flowcontrol.apiserver.k8s.io";
+const MANAGER: &str = "api-priority-and-fairness-config-producer-v1";
+/// Objects that are as they are: nobody can do without them.
+const MANDATORY: [&str; 2] = ["exempt", "catch-all"];
 
 /// Specs with this annotation follow the server's version; users take it away to keep their own.
 const FOLLOWS: &str = "apf.kubernetes.io/autoupdate-spec";
@@ -103,36 +114,110 @@ static SCHEMAS: [Schema; 11] = [
     schema("catch-all", 10000, "catch-all", "ByUser", EVERYBODY, Requests::All),
 ];
 
-pub fn objects() -> impl Iterator<Item = Wanted> {
+fn objects() -> impl Iterator<Item = Wanted> {
     let exempt = json!({"type": "Exempt", "exempt": {"nominalConcurrencyShares": 0, "lendablePercent": 0}});
     let levels = std::iter::once(("exempt", exempt)).chain(LEVELS.iter().map(level));
-    let levels = levels.map(|(name, spec)| {
-        wanted("PriorityLevelConfiguration", "prioritylevelconfigurations", name, spec, None)
-    });
-    levels.chain(SCHEMAS.iter().map(|schema| {
-        let found = format!(
-            "This FlowSchema references the PriorityLevelConfiguration object named {:?} and it exists",
-            schema.level
-        );
-        let status = json!({"conditions": [condition("Dangling", "False", "Found", &found)]});
-        wanted("FlowSchema", "flowschemas", schema.name, schema.spec(), Some(status))
-    }))
+    let levels = levels
+        .map(|(name, spec)| wanted("PriorityLevelConfiguration", "prioritylevelconfigurations", name, spec));
+    levels.chain(SCHEMAS.iter().map(|schema| wanted("FlowSchema", "flowschemas", schema.name, schema.spec())))
 }
 
-fn wanted(kind: &str, resource: &'static str, name: &str, spec: Value, status: Option<Value>) -> Wanted {
-    let mut object = json!({
+fn wanted(kind: &str, resource: &'static str, name: &str, spec: Value) -> Wanted {
+    let object = json!({
         "apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": kind,
         "metadata": {"name": name, "annotations": {FOLLOWS: "true"}},
         "spec": spec,
     });
-    if let Some(status) = status {
-        object["status"] = status;
+    Wanted { resource: (GROUP, "v1", resource), object, manager: MANAGER }
+}
+
+/// Creates what is missing, brings up to date what follows the server, and takes away what followed an older one. Users
+/// keep their own spec by setting the annotation to `false`; the mandatory objects are not theirs to change.
+pub async fn maintain(registry: &Registry) -> Result<()> {
+    let wanted: Vec<Wanted> = objects().collect();
+    futures_util::future::try_join_all(wanted.iter().map(|wanted| keep(registry, wanted))).await?;
+    for resource in ["prioritylevelconfigurations", "flowschemas"] {
+        let ours = |name: &str| {
+            wanted.iter().any(|wanted| wanted.resource.2 == resource && meta::name(&wanted.object) == name)
+        };
+        for object in registry.find_all((GROUP, "v1", resource), "", FOLLOWS).await? {
+            let name = meta::name(&object);
+            if follows(&object) == Some(true) && !ours(name) {
+                let served = registry.builtin(GROUP, "v1", resource)?;
+                let (user, warnings) = (UserInfo::server(), Warnings::default());
+                let context = WriteContext::server(&user, &warnings, "");
+                match registry.delete(served, name, &DeleteOptions::default(), &context).await {
+                    Err(status) if status.code == 404 => {}
+                    outcome => drop(outcome?),
+                }
+            }
+        }
     }
-    Wanted {
-        resource: ("flowcontrol.apiserver.k8s.io", "v1", resource),
-        object,
-        manager: "api-priority-and-fairness-config-producer-v1",
+    Ok(())
+}
+
+/// What the annotation says, if it says anything.
+fn follows(object: &Value) -> Option<bool> {
+    match meta::annotation(object, FOLLOWS)? {
+        "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
+        "0" | "f" | "F" | "FALSE" | "false" | "False" => Some(false),
+        _ => None,
     }
+}
+
+async fn keep(registry: &Registry, wanted: &Wanted) -> Result<()> {
+    let name = meta::name(&wanted.object);
+    let Some(present) = registry.find(wanted.resource, "", name).await? else {
+        return match super::create(registry, wanted.resource, wanted.object.clone(), wanted.manager).await {
+            Err(status) if status.reason == "AlreadyExists" => Ok(()),
+            outcome => outcome.map(drop),
+        };
+    };
+    if revised(&present, wanted).is_none() {
+        return Ok(());
+    }
+    let served = registry.builtin(GROUP, "v1", wanted.resource.2)?;
+    let (user, warnings) = (UserInfo::server(), Warnings::default());
+    let context =
+        WriteContext { manager: wanted.manager.to_owned(), ..WriteContext::server(&user, &warnings, "") };
+    let outcome = registry
+        .update(served, name, Door::main(served.rules()), true, &context, |old| {
+            Ok(Change::Replace(revised(old, wanted).unwrap_or_else(|| old.clone())))
+        })
+        .await;
+    match outcome {
+        // Somebody who deletes it wins; it comes back with the next look.
+        Err(status) if status.code == 404 => Ok(()),
+        outcome => outcome.map(drop),
+    }
+}
+
+/// The object as it should be; `None` if it is.
+fn revised(present: &Value, wanted: &Wanted) -> Option<Value> {
+    let untouched = meta::generation(present) == 1;
+    let follow = MANDATORY.contains(&meta::name(present)) || follows(present).unwrap_or(untouched);
+    let spec = spec_for(present, wanted);
+    let differs = follow && *present.field("spec") != spec;
+    if !differs && follows(present) == Some(follow) {
+        return None;
+    }
+    let mut new = present.clone();
+    if differs {
+        new.set("spec", spec);
+    }
+    let annotations = meta::metadata_mut(&mut new).entry("annotations").or_insert_with(|| json!({}));
+    annotations[FOLLOWS] = follow.to_string().into();
+    Some(new)
+}
+
+/// The wanted spec; the shares of the exempt level are the user's affair.
+fn spec_for(present: &Value, wanted: &Wanted) -> Value {
+    let mut spec = wanted.object.field("spec").clone();
+    let own = present.field("spec").field("exempt");
+    if spec.has("exempt") && own.is_object() {
+        spec.set("exempt", own.clone());
+    }
+    spec
 }
 
 fn level((name, shares, lendable, queues): &Level) -> (&'static str, Value) {

@@ -3,7 +3,7 @@
 //! What is missing is created; what users have changed stays as it is, as far as Kubernetes leaves it to them.
 
 mod api_services;
-mod flow_control;
+pub mod flow_control;
 mod kubernetes_service;
 mod policy;
 mod rbac;
@@ -59,12 +59,12 @@ pub async fn run(registry: &Registry, advertise: &str) -> Result<()> {
     try_join_all(namespaces.iter().map(|wanted| ensure(registry, wanted))).await?;
     registry.fill_services().await?;
     let mut wanted: Vec<Wanted> = PRIORITY_CLASSES.iter().map(priority_class).collect();
-    wanted.extend(flow_control::objects());
     wanted.extend(api_services::objects());
     wanted.extend(kubernetes_service::objects(&registry.services.config, advertise));
     // Commits are grouped: all at once costs hardly more than one.
     tokio::try_join!(
         try_join_all(wanted.iter().map(|wanted| ensure(registry, wanted))),
+        flow_control::maintain(registry),
         rbac::reconcile(registry)
     )?;
     Ok(())

@@ -50,6 +50,8 @@ struct State {
     objects: BTreeMap<Arc<str>, Arc<Entry>>,
     window: VecDeque<Arc<Event>>,
     window_bytes: usize,
+    /// Of the objects, together.
+    object_bytes: usize,
     /// Sequence number of the window's first event.
     first: u64,
     /// Watches may start after any revision from here on.
@@ -74,6 +76,13 @@ pub enum Progress {
     Lost,
     /// The server stops.
     Ended,
+}
+
+/// How much a cache holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    pub objects: usize,
+    pub bytes: usize,
 }
 
 /// A consistent view: the objects and the revision they are at.
@@ -121,7 +130,9 @@ impl Cache {
             let mut state = self.shared.state.write();
             let epoch = state.epoch + 1;
             let first = state.first + state.window.len() as u64;
-            *state = State { objects, first, oldest: revision, revision, epoch, ..State::default() };
+            let object_bytes = objects.values().map(|entry: &Arc<Entry>| entry.bytes.len()).sum();
+            *state =
+                State { objects, object_bytes, first, oldest: revision, revision, epoch, ..State::default() };
             epoch
         };
         let feed = Feed { shared: self.shared.clone() };
@@ -167,6 +178,12 @@ impl Cache {
 
     pub fn get(&self, key: &str) -> Option<Arc<Entry>> {
         self.shared.state.read().objects.get(key).cloned()
+    }
+
+    /// How much it holds now.
+    pub fn size(&self) -> Size {
+        let state = self.shared.state.read();
+        Size { objects: state.objects.len(), bytes: state.object_bytes }
     }
 
     /// Revision up to which this cache has applied changes of its own resource.
@@ -284,13 +301,16 @@ impl State {
         match change {
             store::Event::Put { kv, .. } => {
                 let entry = Arc::new(Entry::new(kv.key.clone(), kv.value, kv.mod_revision));
+                self.object_bytes += entry.bytes.len();
                 let previous = self.objects.insert(kv.key, entry.clone());
+                self.object_bytes -= previous.as_ref().map_or(0, |previous| previous.bytes.len());
                 self.revision = self.revision.max(kv.mod_revision);
                 self.remember(Event::new(entry, previous, false));
             }
             store::Event::Delete { key, revision, .. } => {
                 self.revision = self.revision.max(revision);
                 let Some(previous) = self.objects.remove(&key) else { return };
+                self.object_bytes -= previous.bytes.len();
                 let last = Arc::new(previous.at(revision));
                 self.remember(Event::new(last, Some(previous), true));
             }

@@ -18,7 +18,7 @@ pub fn write(context: &Context, connection: &Connection, reply: &Reply, took: Du
         client = peer,
         user = context.user.name,
         verb = context.info.verb,
-        path = context.path,
+        path = &*context.path,
         code = reply.status().as_u16(),
         micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
     );

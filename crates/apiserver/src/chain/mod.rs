@@ -1,9 +1,15 @@
 //! Life of a request: every stage between the connection and the handler, in order.
 //!
-//! panic guard → request info → authenticate → impersonate → limits → authorize → route → handler → log.
+//! panic guard → request info → authenticate → audit → impersonate → priority and fairness → authorize → route
+//! → handler → audit → log.
 
 mod access_log;
+pub mod audit;
+mod audited;
+mod debug;
+pub mod fairness;
 mod health;
+mod held;
 mod impersonate;
 mod in_flight;
 mod metrics;
@@ -13,7 +19,7 @@ mod openid;
 
 pub use metrics::RequestMetrics;
 
-use crate::authorize::Attributes;
+use crate::authorize::{Attributes, Decision};
 use crate::context::Context;
 use crate::discovery::Discovery;
 use crate::negotiate::{Offers, accept};
@@ -21,10 +27,14 @@ use crate::openapi::OpenApi;
 use crate::reply::{self, Reply};
 use crate::rest::Rest;
 use crate::serve::{Connection, RequestBody, ResponseBody, Service};
-use base::metrics::Metrics;
+use audit::Audit;
+use base::clock::Clock;
+use base::metrics::{Metrics, MetricsError};
 use base::readiness::Readiness;
+use fairness::{Classification, Fairness};
 use futures_util::FutureExt;
-use http::{Request, Response};
+use held::Place;
+use http::{HeaderValue, Request, Response};
 use in_flight::InFlight;
 use machinery::status::Status;
 use std::panic::AssertUnwindSafe;
@@ -36,6 +46,8 @@ use std::time::{Duration, Instant};
 pub struct ChainConfig {
     pub max_requests_in_flight: usize,
     pub max_mutating_in_flight: usize,
+    /// Whether requests queue for seats by FlowSchemas and PriorityLevelConfigurations; otherwise they are only counted.
+    pub priority_and_fairness: bool,
     /// Requests other than watches and streams end after this long.
     pub request_timeout: Duration,
 }
@@ -45,6 +57,7 @@ impl Default for ChainConfig {
         Self {
             max_requests_in_flight: 400,
             max_mutating_in_flight: 200,
+            priority_and_fairness: true,
             request_timeout: Duration::from_secs(60),
         }
     }
@@ -58,8 +71,16 @@ pub struct Chain {
     pub readiness: Readiness,
     pub metrics: Metrics,
     pub request_metrics: RequestMetrics,
+    pub clock: Clock,
+    pub audit: Option<Arc<Audit>>,
     config: ChainConfig,
-    in_flight: InFlight,
+    room: Room,
+}
+
+/// What keeps requests from being too many.
+enum Room {
+    Fair(Arc<Fairness>),
+    Counted(InFlight),
 }
 
 impl Service for Chain {
@@ -71,8 +92,12 @@ impl Service for Chain {
         let started = Instant::now();
         let (parts, body) = request.into_parts();
         let mut context = Context::new(parts);
-        let handled = AssertUnwindSafe(self.guarded(&mut context, body, &connection)).catch_unwind().await;
-        let reply = handled.unwrap_or_else(|panic| self.panicked(&context, panic.as_ref()));
+        let id = audited::id(&context.headers);
+        let handling = self.guarded(&mut context, body, &connection, started, &id);
+        let handled = AssertUnwindSafe(handling).catch_unwind().await;
+        let reply = handled.unwrap_or_else(|panic| self.panicked(&mut context, panic.as_ref()));
+        let mut reply = self.audited(&mut context, reply);
+        reply.headers_mut().insert("audit-id", id);
         let took = started.elapsed();
         self.request_metrics.record(&context, reply.status().as_u16(), took);
         access_log::write(&context, &connection, &reply, took);
@@ -80,59 +105,165 @@ impl Service for Chain {
     }
 }
 
+/// How long a request may wait for a seat: this part of the time it has, and never longer than a minute.
+const WAIT_PART: u32 = 4;
+const MAX_WAIT: Duration = Duration::from_secs(60);
+
 impl Chain {
     pub fn new(
         rest: Rest,
         discovery: Discovery,
-        openapi: OpenApi,
         readiness: Readiness,
         metrics: Metrics,
-        request_metrics: RequestMetrics,
+        clock: Clock,
+        audit: Option<Arc<Audit>>,
         config: ChainConfig,
-    ) -> Self {
-        let in_flight = InFlight::new(config.max_requests_in_flight, config.max_mutating_in_flight);
-        Self {
+    ) -> Result<Self, MetricsError> {
+        let request_metrics = RequestMetrics::new(&metrics)?;
+        let (reading, mutating) = (config.max_requests_in_flight, config.max_mutating_in_flight);
+        let room = if config.priority_and_fairness {
+            let fairness = Arc::new(Fairness::new(rest.registry.clone(), reading.saturating_add(mutating)));
+            metrics.register(fairness.collector()?)?;
+            Room::Fair(fairness)
+        } else {
+            Room::Counted(InFlight::new(reading, mutating))
+        };
+        Ok(Self {
             rest,
             discovery: arc_swap::ArcSwap::from_pointee(discovery),
-            openapi: Arc::new(openapi),
+            openapi: Arc::new(OpenApi::built_in()),
             readiness,
             metrics,
             request_metrics,
+            clock,
+            audit,
             config,
-            in_flight,
+            room,
+        })
+    }
+
+    pub fn fairness(&self) -> Option<&Arc<Fairness>> {
+        match &self.room {
+            Room::Fair(fairness) => Some(fairness),
+            Room::Counted(_) => None,
         }
     }
 
-    async fn guarded(&self, context: &mut Context, body: RequestBody, connection: &Connection) -> Reply {
-        match self.enter(context, connection).await {
-            Ok(_permit) if context.is_long_running() => self.route(context, body).await,
-            Ok(_permit) => {
-                match tokio::time::timeout(self.config.request_timeout, self.route(context, body)).await {
-                    Ok(reply) => reply,
-                    Err(_) => self.refuse(
-                        context,
-                        &Status::timeout("Timeout: request did not complete within the allotted timeout", 0),
-                    ),
+    /// Who is it, is there room, may they; then the handler.
+    async fn guarded(
+        &self,
+        context: &mut Context,
+        body: RequestBody,
+        connection: &Connection,
+        started: Instant,
+        id: &HeaderValue,
+    ) -> Reply {
+        if let Err(status) = self.identify(context, connection, started, id).await {
+            return self.refuse(context, &status);
+        }
+        match &self.room {
+            Room::Fair(fairness) => {
+                let limit = (self.config.request_timeout / WAIT_PART).min(MAX_WAIT);
+                if context.is_long_running() && context.info.verb != "watch" {
+                    return self.admitted(context, body, Place::default(), started).await;
                 }
+                let (class, outcome) = fairness.enter(context, started, started + limit).await;
+                let mut reply = match outcome {
+                    Ok(seat) => {
+                        let watched =
+                            (context.info.verb == "watch").then(|| fairness.watched(context)).flatten();
+                        let place = Place { seat: Some(seat), watched };
+                        self.admitted(context, body, place, started).await
+                    }
+                    Err(refused) => reply::too_many_requests(refused.retry_after),
+                };
+                if let Some(Classification { schema_uid, level_uid }) = class {
+                    let headers = reply.headers_mut();
+                    headers.insert("x-kubernetes-pf-flowschema-uid", schema_uid);
+                    headers.insert("x-kubernetes-pf-prioritylevel-uid", level_uid);
+                }
+                reply
             }
-            Err(status) => self.refuse(context, &status),
+            Room::Counted(in_flight) => match in_flight.enter(context) {
+                Some(_permit) => self.admitted(context, body, Place::default(), started).await,
+                None => reply::too_many_requests(1),
+            },
         }
     }
 
-    /// The doors: who is it, may they, is there room.
-    async fn enter(
+    async fn identify(
         &self,
         context: &mut Context,
         connection: &Connection,
-    ) -> Result<in_flight::Permit, Status> {
-        let authorization = &self.rest.registry.authorization;
-        context.user = self.rest.authentication.user(connection, &context.headers).await?;
-        if let Some(user) = impersonate::impersonate(context, authorization).await? {
-            context.user = Arc::new(user);
+        started: Instant,
+        id: &HeaderValue,
+    ) -> Result<(), Status> {
+        match self.rest.authentication.user(connection, &context.headers).await {
+            Ok(user) => context.user = user,
+            Err(status) => {
+                if let Some(audit) = &self.audit {
+                    audit.not_authenticated(context, connection, id, started, &status);
+                }
+                return Err(status);
+            }
         }
-        let permit = self.in_flight.enter(context)?;
-        authorization.check(&context.user, &Attributes::of(context)).await?;
-        Ok(permit)
+        if let Some(audit) = &self.audit {
+            context.audit = audit.begin(context, connection, id, started)?;
+        }
+        if let Some(user) = impersonate::impersonate(context, &self.rest.registry.authorization).await? {
+            context.user = Arc::new(user);
+            if let Some(record) = &context.audit {
+                record.impersonate(context.user.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// A request that has its place: authorized, handled, within its time.
+    async fn admitted(
+        &self,
+        context: &mut Context,
+        body: RequestBody,
+        place: Place,
+        started: Instant,
+    ) -> Reply {
+        if let Err(status) = self.authorize(context).await {
+            return self.refuse(context, &status);
+        }
+        let body = match self.audited_body(context, body).await {
+            Ok(body) => body,
+            Err(status) => return self.refuse(context, &status),
+        };
+        let deadline = started + self.config.request_timeout;
+        let reply = if context.is_long_running() {
+            self.route(context, body).await
+        } else {
+            match tokio::time::timeout_at(deadline.into(), self.route(context, body)).await {
+                Ok(reply) => reply,
+                Err(_) => self.refuse(
+                    context,
+                    &Status::timeout("Timeout: request did not complete within the allotted timeout", 0),
+                ),
+            }
+        };
+        held::hold(reply, place, deadline)
+    }
+
+    async fn authorize(&self, context: &Context) -> Result<(), Status> {
+        let attributes = Attributes::of(context);
+        let decision = self.rest.registry.authorization.decide(&context.user, &attributes).await?;
+        let (allowed, reason) = match &decision {
+            Decision::Allowed(reason) => ("allow", &**reason),
+            Decision::NoOpinion(reason) => ("forbid", reason.as_str()),
+        };
+        if let Some(record) = &context.audit {
+            record.annotate("authorization.k8s.io/decision", allowed);
+            record.annotate("authorization.k8s.io/reason", reason);
+        }
+        match decision {
+            Decision::Allowed(_) => Ok(()),
+            Decision::NoOpinion(reason) => Err(attributes.forbidden(&context.user, &reason)),
+        }
     }
 
     async fn route(&self, context: &Context, body: RequestBody) -> Reply {
@@ -158,12 +289,15 @@ impl Chain {
         reply::status(status, accepted.as_ref())
     }
 
-    fn panicked(&self, context: &Context, panic: &(dyn std::any::Any + Send)) -> Reply {
+    fn panicked(&self, context: &mut Context, panic: &(dyn std::any::Any + Send)) -> Reply {
         let text = panic
             .downcast_ref::<&str>()
             .copied()
             .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
             .unwrap_or("unknown cause");
+        if let (Some(audit), Some(record)) = (&self.audit, context.audit.take()) {
+            audit.panicked(&record, text);
+        }
         tracing::error!(path = %context.path, method = %context.method, panic = text, "request handler panicked");
         let status = Status::internal(format!(
             "This request caused apiserver to panic. Look in the logs for details. Path: {}",

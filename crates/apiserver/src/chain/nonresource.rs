@@ -15,7 +15,7 @@ impl Chain {
         if let Some(reply) = self.health(context).await {
             return reply;
         }
-        let path = context.path.as_str();
+        let path = &*context.path;
         if path.starts_with("//") {
             return reply::page_not_found();
         }
@@ -28,6 +28,9 @@ impl Chain {
                 ),
                 Err(error) => reply::status(&Status::internal(error), None),
             };
+        }
+        if let Some(reply) = self.debug(context) {
+            return reply;
         }
         if let Some(reply) = self.openid(context).await {
             return reply;

@@ -10,7 +10,7 @@ impl Chain {
     /// The configuration and the key set; `None`: the path is neither.
     pub(super) async fn openid(&self, context: &Context) -> Option<Reply> {
         let accounts = &self.rest.authentication.service_accounts;
-        let path = context.path.as_str();
+        let path = &*context.path;
         if !matches!(path, "/.well-known/openid-configuration" | "/openid/v1/jwks") {
             return None;
         }

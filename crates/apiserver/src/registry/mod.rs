@@ -100,10 +100,11 @@ impl<'a> WriteContext<'a> {
     }
 }
 
-/// `Warning` headers collected while a request is handled; each text once.
+/// `Warning` headers collected while a request is handled, each text once; and annotations of its audit event.
 #[derive(Debug, Default)]
 pub struct Warnings {
     texts: Mutex<Vec<String>>,
+    annotations: Mutex<Vec<(&'static str, String)>>,
 }
 
 impl Warnings {
@@ -117,6 +118,17 @@ impl Warnings {
 
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.texts.lock())
+    }
+
+    /// Notes something for those who audit the request; the last value of a key counts.
+    pub fn annotate(&self, key: &'static str, value: impl Into<String>) {
+        let mut annotations = self.annotations.lock();
+        annotations.retain(|(known, _)| *known != key);
+        annotations.push((key, value.into()));
+    }
+
+    pub fn take_annotations(&self) -> Vec<(&'static str, String)> {
+        std::mem::take(&mut self.annotations.lock())
     }
 }
 

@@ -107,6 +107,7 @@ impl Registry {
         if !applied {
             served.track(Some(&old), &mut new, context);
         }
+        note_scaling(&old, &new, context);
         let attributes = Attributes::new(served, context, Operation::Update).named(name);
         self.admission.mutate(self, &attributes, Some(&mut new), Some(&old)).await?;
         escalation::check(&self.authorization, served, context, name, &new, Some(&old)).await?;
@@ -303,5 +304,17 @@ fn check_revision(served: &Served, name: &str, new: &Value, revision: u64) -> Re
         Ok(given) if given == revision => Ok(()),
         Ok(_) => Err(served.conflict(name, MODIFIED)),
         Err(why) => Err(Status::new(500, "", format!("resourceVersion: Invalid value: {given:?}: {why}"))),
+    }
+}
+
+/// Says to those who audit that the number of replicas is another one.
+fn note_scaling(old: &Value, new: &Value, context: &WriteContext<'_>) {
+    let replicas =
+        |object: &Value| object.get("spec").and_then(|spec| spec.get("replicas")).and_then(Value::as_i64);
+    if let (from, Some(to)) = (replicas(old), replicas(new))
+        && from != Some(to)
+    {
+        let from = from.map_or_else(|| "1".to_owned(), |from| from.to_string());
+        context.warnings.annotate("ferry.dev/replicas", format!("{from} -> {to}"));
     }
 }

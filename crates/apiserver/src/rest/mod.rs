@@ -164,7 +164,7 @@ impl Rest {
     }
 
     /// The whole body, refused when it is too large.
-    async fn read_body(&self, body: RequestBody) -> Result<Bytes> {
+    pub async fn read_body(&self, body: RequestBody) -> Result<Bytes> {
         use http_body::Body;
         let limit = self.limits.max_body_bytes;
         let too_large = || Status::too_large(format!("Request entity too large: limit is {limit}"));

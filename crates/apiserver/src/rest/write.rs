@@ -4,6 +4,7 @@ use super::{Rest, Route};
 use crate::decode::{self, Expected};
 use crate::negotiate::{Accepted, content_type, unsupported_patch_type};
 use crate::options::{WriteKind, WriteOptions};
+use crate::registry::Written;
 use crate::registry::patch::{PatchKind, check_name};
 use crate::registry::update::{Change, Door};
 use crate::reply::{self, Reply};
@@ -26,7 +27,13 @@ impl Rest {
         let expected = Expected::of(route.served);
         let object = decode::object(&bytes, encoding, expected, options.field_validation, &context.warnings)?;
         let write = self.write_context(route, &options.field_manager, options.dry_run);
+        if let Some(record) = &context.audit {
+            record.object(&object);
+        }
         let written = self.registry.create(route.served, object, &write).await?;
+        if let (Some(record), Written::Stored(entry)) = (&context.audit, &written) {
+            record.generated_name(entry.key.rsplit('/').next().unwrap_or(""));
+        }
         reply::object(201, route.served, &written, accepted, context)
     }
 
@@ -58,6 +65,9 @@ impl Rest {
             return Err(Status::bad_request("name must be provided"));
         }
         check_name(&object, name)?;
+        if let Some(record) = &context.audit {
+            record.object(&object);
+        }
         let write = self.write_context(route, &options.field_manager, options.dry_run);
         crate::registry::metadata::check_namespace(&object, route.served, write.namespace)?;
         // With a version the client takes a conflict itself; without, the last write wins.

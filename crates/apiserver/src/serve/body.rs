@@ -118,6 +118,17 @@ impl ResponseBody {
         Self::Pieces(Pieces(Box::pin(pieces)))
     }
 
+    /// The pieces of a body that has them, otherwise the body as it is.
+    pub fn into_pieces(self) -> Result<impl Stream<Item = Bytes> + Send + 'static, Self> {
+        match self {
+            Self::Pieces(Pieces(pieces)) => Ok(pieces),
+            Self::Stream(mut receiver) => {
+                Ok(Box::pin(futures_util::stream::poll_fn(move |cx| receiver.poll_recv(cx))) as Pin<Box<_>>)
+            }
+            other => Err(other),
+        }
+    }
+
     /// The length in bytes, unless the body is a stream.
     #[must_use]
     pub fn len(&self) -> Option<usize> {

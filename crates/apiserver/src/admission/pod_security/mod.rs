@@ -69,12 +69,16 @@ impl Plugin for PodSecurity {
                 Some(path) => {
                     let template = object.at(path);
                     if template.is_object() {
+                        annotate(template, &policy, attributes);
                         warn(template, &policy, attributes);
                     }
                     Ok(())
                 }
                 None if old.is_some_and(|old| !is_significant(object, old)) => Ok(()),
                 None => {
+                    let note = |key, value| attributes.context.warnings.annotate(key, value);
+                    note("pod-security.kubernetes.io/enforce-policy", policy.enforce.to_string());
+                    annotate(object, &policy, attributes);
                     let findings = checks::evaluate(policy.enforce, object);
                     if !findings.is_empty() {
                         let why = format!(
@@ -94,6 +98,15 @@ impl Plugin for PodSecurity {
 
 fn template_path(attributes: &Attributes<'_>) -> Option<&'static str> {
     TEMPLATES.iter().find(|row| attributes.is(row.0, row.1)).map(|row| row.2)
+}
+
+/// What the standard for audits has against a pod goes to the audit event.
+fn annotate(pod: &Value, policy: &Policy, attributes: &Attributes<'_>) {
+    let findings = checks::evaluate(policy.audit, pod);
+    if !findings.is_empty() {
+        let why = format!("would violate PodSecurity \"{}\": {}", policy.audit, finding::details(&findings));
+        attributes.context.warnings.annotate("pod-security.kubernetes.io/audit-violations", why);
+    }
 }
 
 fn warn(pod: &Value, policy: &Policy, attributes: &Attributes<'_>) {

@@ -1,0 +1,219 @@
+//! One audit event, as `audit.k8s.io/v1` writes it.
+
+use super::policy::{Level, Stage};
+use crate::user::UserInfo;
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
+
+/// Set on events whose objects were left out for their size.
+const TRUNCATED: &str = "audit.k8s.io/truncated";
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Event<'a> {
+    pub kind: &'static str,
+    pub api_version: &'static str,
+    pub level: Level,
+    #[serde(rename = "auditID")]
+    pub audit_id: &'a str,
+    pub stage: Stage,
+    #[serde(rename = "requestURI")]
+    pub request_uri: &'a str,
+    pub verb: &'a str,
+    pub user: User<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub impersonated_user: Option<User<'a>>,
+    #[serde(rename = "sourceIPs", skip_serializing_if = "<[String]>::is_empty")]
+    pub source_ips: &'a [String],
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub user_agent: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub object_ref: Option<ObjectRef<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_status: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_object: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_object: Option<&'a Value>,
+    #[serde(serialize_with = "micro_time")]
+    pub request_received_timestamp: Timestamp,
+    #[serde(serialize_with = "micro_time")]
+    pub stage_timestamp: Timestamp,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<&'a str, &'a str>,
+    #[serde(skip)]
+    pub encoded: OnceCell<Bytes>,
+}
+
+/// Who, as events carry it.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct User<'a> {
+    #[serde(skip_serializing_if = "str::is_empty")]
+    username: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    uid: &'a str,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    groups: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    extra: Option<&'a BTreeMap<String, Vec<String>>>,
+}
+
+impl<'a> From<&'a UserInfo> for User<'a> {
+    fn from(user: &'a UserInfo) -> Self {
+        Self {
+            username: &user.name,
+            uid: &user.uid,
+            groups: &user.groups,
+            extra: (!user.extra.is_empty()).then_some(&user.extra),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ObjectRef<'a> {
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub resource: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub namespace: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub name: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub uid: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub api_group: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub api_version: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub resource_version: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub subresource: &'a str,
+}
+
+/// Six decimals, always.
+fn micro_time<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{time:.6}"))
+}
+
+impl Event<'_> {
+    /// One line of JSON, without its end.
+    pub fn json(&self) -> Bytes {
+        let encode = || serde_json::to_vec(self).unwrap_or_default().into();
+        self.encoded.get_or_init(encode).clone()
+    }
+
+    /// Within `limit` bytes, without its objects if need be; `None` if even that is too much.
+    pub fn json_within(&self, limit: usize) -> Option<Bytes> {
+        let whole = self.json();
+        if whole.len() <= limit {
+            return Some(whole);
+        }
+        let mut less =
+            Event { request_object: None, response_object: None, encoded: OnceCell::new(), ..self.clone() };
+        less.annotations.insert(TRUNCATED, "true");
+        Some(less.json()).filter(|less| self.level >= Level::Request && less.len() <= limit)
+    }
+
+    /// One line of text, as older servers wrote it.
+    pub fn legacy(&self) -> String {
+        let list = |values: &[String]| {
+            let quoted: Vec<String> = values.iter().map(|value| format!("{value:?}")).collect();
+            quoted.join(",")
+        };
+        let or = |text: &str, other: &str| if text.is_empty() { other.to_owned() } else { text.to_owned() };
+        let as_user = self.impersonated_user.as_ref();
+        let code = self.response_status.map(|status| status["code"].to_string());
+        format!(
+            "{} AUDIT: id={:?} stage=\"{:?}\" ip={:?} method={:?} user={:?} groups={:?} as={:?} asgroups={:?} user-agent={:?} namespace={:?} uri={:?} response=\"{}\"",
+            format_args!("{:.6}", self.request_received_timestamp),
+            self.audit_id,
+            self.stage,
+            self.source_ips.first().map_or("<unknown>", String::as_str),
+            self.verb,
+            or(self.user.username, "<none>"),
+            or(&list(self.user.groups), "<none>"),
+            as_user.map_or("<self>", |user| user.username),
+            as_user.map_or("<lookup>".to_owned(), |user| list(user.groups)),
+            self.user_agent,
+            or(self.object_ref.as_ref().map_or("", |object| object.namespace), "<none>"),
+            self.request_uri,
+            code.as_deref().unwrap_or("<deferred>"),
+        )
+    }
+}
+
+/// Takes managedFields out of an object, or out of the objects of a list.
+pub fn without_managed_fields(object: &mut Value) {
+    let forget = |object: &mut Value| {
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.remove("managedFields");
+        }
+    };
+    forget(object);
+    if let Some(items) = object.get_mut("items").and_then(Value::as_array_mut) {
+        items.iter_mut().for_each(forget);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn event<'a>(object: &'a Value, status: &'a Value) -> Event<'a> {
+        Event {
+            kind: "Event",
+            api_version: "audit.k8s.io/v1",
+            level: Level::Request,
+            audit_id: "id",
+            stage: Stage::ResponseComplete,
+            request_uri: "/api/v1/namespaces/n/pods",
+            verb: "create",
+            user: User { username: "alice", ..User::default() },
+            impersonated_user: None,
+            source_ips: &[],
+            user_agent: "",
+            object_ref: Some(ObjectRef {
+                resource: "pods",
+                namespace: "n",
+                api_version: "v1",
+                ..ObjectRef::default()
+            }),
+            response_status: Some(status),
+            request_object: Some(object),
+            response_object: None,
+            request_received_timestamp: "2026-01-02T03:04:05Z".parse().expect("a time"),
+            stage_timestamp: "2026-01-02T03:04:05.1234567Z".parse().expect("a time"),
+            annotations: BTreeMap::new(),
+            encoded: OnceCell::new(),
+        }
+    }
+
+    #[test]
+    fn events_look_as_kubernetes_writes_them() {
+        let (object, status) = (json!({"a": "x".repeat(1000)}), json!({"metadata": {}, "code": 201}));
+        let event = event(&object, &status);
+        let text =
+            String::from_utf8(event.json_within(500).expect("without the object").to_vec()).expect("text");
+        assert_eq!(
+            text,
+            r#"{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"Request","auditID":"id","stage":"ResponseComplete","requestURI":"/api/v1/namespaces/n/pods","verb":"create","user":{"username":"alice"},"objectRef":{"resource":"pods","namespace":"n","apiVersion":"v1"},"responseStatus":{"code":201,"metadata":{}},"requestReceivedTimestamp":"2026-01-02T03:04:05.000000Z","stageTimestamp":"2026-01-02T03:04:05.123456Z","annotations":{"audit.k8s.io/truncated":"true"}}"#
+        );
+        assert!(event.json_within(100).is_none());
+        assert!(event.json().len() > 500);
+        let legacy = event.legacy();
+        assert!(legacy.contains(r#"method="create" user="alice" groups="<none>" as="<self>""#), "{legacy}");
+        assert!(legacy.ends_with(r#"response="201""#), "{legacy}");
+    }
+
+    #[test]
+    fn managed_fields_go() {
+        let mut list = json!({"metadata": {}, "items": [{"metadata": {"name": "a", "managedFields": []}}]});
+        without_managed_fields(&mut list);
+        assert_eq!(list["items"][0], json!({"metadata": {"name": "a"}}));
+    }
+}

@@ -1,0 +1,287 @@
+//! Audit: who did what, when, from where, and how it ended.
+//!
+//! A policy says what is recorded; backends keep it. Beside that, and on by default, Ferry keeps a small trail of all
+//! writes: who wrote what, and why, without any object in it. `ferry audit` reads it.
+
+mod backend;
+mod event;
+pub mod log_file;
+mod policy;
+mod record;
+mod trail;
+
+pub use backend::{Format, Mode};
+pub use log_file::Rotation;
+pub use policy::PolicyError;
+pub use record::Record;
+
+use crate::authorize::Attributes;
+use crate::context::Context;
+use crate::serve::{Connection, Peer};
+use backend::{AuditError, Backend, Backends, BlockingLog, BufferedLog};
+use base::clock::Clock;
+use base::metrics::{IntCounter, IntCounterVec, Metrics, MetricsError};
+use http::HeaderValue;
+use log_file::LogFile;
+use machinery::status::Status;
+use parking_lot::Mutex;
+use policy::{Level, Policy, Stage};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The header by which loops say why they write.
+const CAUSE: &str = "ferry-cause";
+/// Events of the trail that wait for the disk; more are lost.
+const TRAIL_BUFFER: usize = 16 * 1024;
+
+/// What is to be recorded, and where.
+#[derive(Clone, Debug, Default)]
+pub struct AuditConfig {
+    /// Without one, nothing goes to log and webhook.
+    pub policy_file: Option<PathBuf>,
+    pub log: Option<LogConfig>,
+    /// Where the built-in trail is kept, if it is.
+    pub trail: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug)]
+pub struct LogConfig {
+    /// `-` for the standard output.
+    pub path: PathBuf,
+    pub rotation: Rotation,
+    pub format: Format,
+    pub mode: Mode,
+    pub buffer: usize,
+    /// Larger events go without their objects, or not at all.
+    pub max_event_bytes: Option<usize>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum AuditSetupError {
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    #[error("opening the audit log {}", .path.display())]
+    Log { path: PathBuf, source: std::io::Error },
+    #[error("starting the audit log")]
+    Start(#[source] AuditError),
+    #[error("registering metrics")]
+    Metrics(#[from] MetricsError),
+}
+
+struct Counters {
+    events: IntCounter,
+    errors: IntCounterVec,
+    levels: IntCounterVec,
+    rejected: IntCounter,
+}
+
+pub struct Audit {
+    policy: Option<Policy>,
+    backends: Backends,
+    trail: Option<Arc<dyn Backend>>,
+    counters: Counters,
+    clock: Clock,
+}
+
+impl Audit {
+    /// `None` if nothing is to be recorded: then auditing costs nothing.
+    pub fn build(
+        config: &AuditConfig,
+        metrics: &Metrics,
+        clock: &Clock,
+    ) -> Result<Option<Arc<Self>>, AuditSetupError> {
+        let policy = config.policy_file.as_deref().map(Policy::read).transpose()?;
+        let mut backends: Backends = Vec::new();
+        if policy.is_none() && config.log.is_some() {
+            tracing::warn!("no audit policy file is given: the audit log gets no events");
+        } else if let Some(log) = &config.log {
+            backends.push(log.open(clock)?);
+        }
+        let trail = config.trail.as_ref().map(|path| trail::open(path, clock)).transpose()?;
+        if backends.is_empty() && trail.is_none() {
+            return Ok(None);
+        }
+        let counters = Counters {
+            events: metrics.counter(
+                "apiserver_audit_event_total",
+                "Counter of audit events generated and sent to the audit backend.",
+            )?,
+            errors: metrics.counters(
+                "apiserver_audit_error_total",
+                "Counter of audit events that failed to be audited properly. Plugin identifies the plugin affected by the error.",
+                &["plugin"],
+            )?,
+            levels: metrics.counters(
+                "apiserver_audit_level_total",
+                "Counter of policy levels for audit events (1 per request).",
+                &["level"],
+            )?,
+            rejected: metrics.counter(
+                "apiserver_audit_requests_rejected_total",
+                "Counter of apiserver requests rejected due to an error in audit logging backend.",
+            )?,
+        };
+        let policy = policy.filter(|_| !backends.is_empty());
+        Ok(Some(Arc::new(Self { policy, backends, trail, counters, clock: clock.clone() })))
+    }
+
+    /// Waits until everything is recorded.
+    pub fn flush(&self, limit: Duration) {
+        self.backends.iter().chain(&self.trail).for_each(|backend| backend.flush(limit));
+    }
+
+    /// A user is known: what will be recorded of the request? An error refuses it.
+    pub fn begin(
+        &self,
+        context: &Context,
+        connection: &Connection,
+        id: &HeaderValue,
+        started: Instant,
+    ) -> Result<Option<Box<Record>>, Status> {
+        let Some(record) = self.record(context, connection, id, started, true) else { return Ok(None) };
+        if record.ruling.wants(Stage::RequestReceived) && !self.emit(&record, Stage::RequestReceived) {
+            self.counters.rejected.inc();
+            return Err(Status::internal("failed to store audit event"));
+        }
+        Ok(Some(record))
+    }
+
+    fn record(
+        &self,
+        context: &Context,
+        connection: &Connection,
+        id: &HeaderValue,
+        started: Instant,
+        known: bool,
+    ) -> Option<Box<Record>> {
+        let attributes = Attributes::of(context);
+        let user = known.then_some(&*context.user);
+        let ruling = self.policy.as_ref().map(|policy| policy.ruling(user, &attributes)).unwrap_or_default();
+        if self.policy.is_some() {
+            self.counters.levels.with_label_values(&[ruling.level.text()]).inc();
+        }
+        let trail = self.trail.is_some() && known && trail::wants(context);
+        if ruling.level == Level::None && !trail {
+            return None;
+        }
+        let ago = jiff::SignedDuration::try_from(started.elapsed()).unwrap_or_default();
+        let received = self.clock.now();
+        let received = received.checked_sub(ago).unwrap_or(received);
+        let mut record = Record::new(context, id.to_str().unwrap_or("").into(), ruling, trail, received);
+        record.source_ips = source_ips(context, connection);
+        if let Some(cause) = context.headers.get(CAUSE).and_then(|cause| cause.to_str().ok()) {
+            record.annotate("ferry.dev/cause", cause);
+        }
+        Some(Box::new(record))
+    }
+
+    /// Somebody whose credentials were refused.
+    pub fn not_authenticated(
+        &self,
+        context: &Context,
+        connection: &Connection,
+        id: &HeaderValue,
+        started: Instant,
+        status: &Status,
+    ) {
+        let Some(record) = self.record(context, connection, id, started, false) else { return };
+        let bearer = context.headers.contains_key(http::header::AUTHORIZATION);
+        let how = match (bearer, &connection.certificates) {
+            (true, _) => "Authentication failed, attempted: bearer",
+            (false, Some(_)) => "Authentication failed, attempted: certificate",
+            (false, None) => "Authentication failed, no credentials provided",
+        };
+        let told = Status { message: how.to_owned(), ..status.clone() };
+        record.answered(status.code, Some(&told));
+        if record.ruling.wants(Stage::ResponseStarted) {
+            self.emit(&record, Stage::ResponseStarted);
+        }
+    }
+
+    /// The head of an answer is on its way whose body will take its time.
+    pub fn started(&self, record: &Record) {
+        if record.ruling.wants(Stage::ResponseStarted) {
+            self.emit(record, Stage::ResponseStarted);
+        }
+    }
+
+    /// It is over.
+    pub fn completed(&self, record: &Record) {
+        self.finish(record, Stage::ResponseComplete);
+    }
+
+    pub fn panicked(&self, record: &Record, why: &str) {
+        let message = format!("APIServer panic'd: {why}");
+        record.answered(500, Some(&Status { message, ..Status::internal("") }));
+        self.finish(record, Stage::Panic);
+    }
+
+    fn finish(&self, record: &Record, stage: Stage) {
+        if record.ruling.wants(stage) {
+            self.emit(record, stage);
+        }
+        if let Some(trail) = self.trail.as_ref().filter(|_| record.trail) {
+            record.event(stage, Level::Metadata, self.clock.now(), |event| self.send(&**trail, event));
+        }
+    }
+
+    /// Whether every backend that insists has it.
+    fn emit(&self, record: &Record, stage: Stage) -> bool {
+        self.counters.events.inc();
+        record.event(stage, record.ruling.level, self.clock.now(), |event| {
+            let sent = |backend: &Arc<dyn Backend>| self.send(&**backend, event) || !backend.is_strict();
+            // Every backend gets it, whatever became of the others.
+            self.backends.iter().filter(|backend| !sent(backend)).count() == 0
+        })
+    }
+
+    fn send(&self, backend: &dyn Backend, event: &event::Event<'_>) -> bool {
+        match backend.process(event) {
+            Ok(()) => true,
+            Err(error) => {
+                self.counters.errors.with_label_values(&[backend.plugin()]).inc();
+                tracing::debug!(plugin = backend.plugin(), %error, "an audit event is lost");
+                false
+            }
+        }
+    }
+}
+
+impl LogConfig {
+    fn open(&self, clock: &Clock) -> Result<Arc<dyn Backend>, AuditSetupError> {
+        let file = LogFile::open(&self.path, self.rotation)
+            .map_err(|source| AuditSetupError::Log { path: self.path.clone(), source })?;
+        let max_event_bytes = self.max_event_bytes.unwrap_or(usize::MAX);
+        if self.mode == Mode::Batch {
+            let log = BufferedLog::start(file, self.format, max_event_bytes, self.buffer, clock.clone());
+            return Ok(Arc::new(log.map_err(AuditSetupError::Start)?));
+        }
+        Ok(Arc::new(BlockingLog {
+            file: Mutex::new(file),
+            format: self.format,
+            max_event_bytes,
+            strict: self.mode == Mode::BlockingStrict,
+            clock: clock.clone(),
+        }))
+    }
+}
+
+/// Who forwarded the request and who sent it, as far as headers are to be believed.
+fn source_ips(context: &Context, connection: &Connection) -> Vec<String> {
+    let header = |name: &str| context.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
+    let mut ips: Vec<std::net::IpAddr> =
+        header("x-forwarded-for").split(',').filter_map(|ip| ip.trim().parse().ok()).collect();
+    ips.extend(header("x-real-ip").trim().parse::<std::net::IpAddr>().ok().filter(|ip| !ips.contains(ip)));
+    match connection.peer {
+        Peer::Remote(address) => {
+            let ip = address.ip().to_canonical();
+            if ips.last() != Some(&ip) {
+                ips.push(ip);
+            }
+        }
+        Peer::InProcess if ips.is_empty() => ips.push(std::net::Ipv4Addr::LOCALHOST.into()),
+        Peer::InProcess => {}
+    }
+    ips.iter().map(ToString::to_string).collect()
+}

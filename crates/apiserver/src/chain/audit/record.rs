@@ -1,0 +1,263 @@
+//! What is known of one request that is audited, gathered on its way.
+
+use super::event::{Event, ObjectRef, User, without_managed_fields};
+use super::policy::{Level, Ruling, Stage};
+use crate::context::Context;
+use crate::encode;
+use crate::user::UserInfo;
+use jiff::Timestamp;
+use machinery::codec;
+use machinery::status::Status;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Longest user agent that is kept.
+const MAX_USER_AGENT: usize = 1024;
+const MAX_ANNOTATION: usize = 8 * 1024;
+
+/// A request that is audited.
+pub struct Record {
+    pub ruling: Ruling,
+    /// The built-in trail has it, too.
+    pub trail: bool,
+    pub id: Arc<str>,
+    pub received: Timestamp,
+    pub uri: String,
+    pub verb: &'static str,
+    pub user: Arc<UserInfo>,
+    pub source_ips: Vec<String>,
+    pub user_agent: String,
+    gathered: Mutex<Gathered>,
+}
+
+#[derive(Default)]
+struct Gathered {
+    impersonated: Option<Arc<UserInfo>>,
+    /// Of the object, where the path does not tell it.
+    name: String,
+    namespace: String,
+    uid: String,
+    resource_version: String,
+    annotations: BTreeMap<String, String>,
+    request_object: Option<Value>,
+    response_object: Option<Value>,
+    status: Option<Value>,
+    object_ref: Option<Reference>,
+}
+
+/// What the path says about the object.
+struct Reference {
+    resource: String,
+    namespace: String,
+    name: String,
+    group: String,
+    version: String,
+    subresource: String,
+}
+
+impl Record {
+    pub fn new(context: &Context, id: Arc<str>, ruling: Ruling, trail: bool, received: Timestamp) -> Self {
+        let info = &context.info;
+        let object_ref = info.is_resource.then(|| Reference {
+            resource: info.resource.clone(),
+            namespace: info.namespace.clone(),
+            name: info.name.clone(),
+            group: info.group.clone(),
+            version: info.version.clone(),
+            subresource: info.subresource.clone(),
+        });
+        let agent = context.headers.get(http::header::USER_AGENT).and_then(|agent| agent.to_str().ok());
+        Self {
+            ruling,
+            trail,
+            id,
+            received,
+            uri: context.uri.path_and_query().map_or(&*context.path, |uri| uri.as_str()).to_owned(),
+            verb: info.verb,
+            user: context.user.clone(),
+            source_ips: Vec::new(),
+            user_agent: bounded(agent.unwrap_or(""), MAX_USER_AGENT, "...TRUNCATED"),
+            gathered: Mutex::new(Gathered { object_ref, ..Gathered::default() }),
+        }
+    }
+
+    pub fn impersonate(&self, user: Arc<UserInfo>) {
+        self.gathered.lock().impersonated = Some(user);
+    }
+
+    /// The first value of an annotation stays.
+    pub fn annotate(&self, key: &str, value: &str) {
+        let value = bounded(value, MAX_ANNOTATION, "...");
+        self.gathered.lock().annotations.entry(key.to_owned()).or_insert(value);
+    }
+
+    /// The object of a write, as the client sent it: it may tell what the path does not.
+    pub fn object(&self, object: &Value) {
+        use machinery::meta;
+        let mut gathered = self.gathered.lock();
+        gathered.name = meta::name(object).to_owned();
+        gathered.namespace = meta::namespace(object).to_owned();
+        gathered.uid = meta::uid(object).to_owned();
+        gathered.resource_version = meta::resource_version(object).to_owned();
+    }
+
+    /// The name that was generated for a new object.
+    pub fn generated_name(&self, name: &str) {
+        let mut gathered = self.gathered.lock();
+        if gathered.name.is_empty() {
+            name.clone_into(&mut gathered.name);
+        }
+    }
+
+    pub fn wants_request(&self) -> bool {
+        self.ruling.level >= Level::Request
+    }
+
+    pub fn wants_response(&self) -> bool {
+        self.ruling.level >= Level::RequestResponse
+    }
+
+    /// The body of the request.
+    pub fn request_body(&self, bytes: &[u8], content_type: &str) {
+        let object = self.readable(bytes, content_type);
+        self.gathered.lock().request_object = object;
+    }
+
+    /// The body of the answer.
+    pub fn response_body(&self, bytes: &[u8], content_type: &str) {
+        let object = self.readable(bytes, content_type);
+        self.gathered.lock().response_object = object;
+    }
+
+    fn readable(&self, bytes: &[u8], content_type: &str) -> Option<Value> {
+        let mut value = decode(bytes, content_type)?;
+        if self.ruling.omit_managed_fields {
+            without_managed_fields(&mut value);
+        }
+        Some(value)
+    }
+
+    /// How it ended. A `Status` tells more than its code.
+    pub fn answered(&self, code: u16, status: Option<&Status>) {
+        let mut value = json!({"metadata": {}, "code": code});
+        if let Some(status) = status {
+            let told = status.to_value();
+            for field in ["status", "message", "reason", "details"] {
+                if let Some(part) = told.get(field) {
+                    value[field] = part.clone();
+                }
+            }
+        }
+        self.gathered.lock().status = Some(value);
+    }
+
+    /// The event of a stage goes to `take`.
+    pub fn event<T>(
+        &self,
+        stage: Stage,
+        level: Level,
+        now: Timestamp,
+        take: impl FnOnce(&Event<'_>) -> T,
+    ) -> T {
+        let gathered = self.gathered.lock();
+        let or = |text: &'_ str, other: &'_ str| -> bool { text.is_empty() && !other.is_empty() };
+        let object_ref = gathered.object_ref.as_ref().map(|path| ObjectRef {
+            resource: &path.resource,
+            namespace: if or(&path.namespace, &gathered.namespace) {
+                &gathered.namespace
+            } else {
+                &path.namespace
+            },
+            name: if or(&path.name, &gathered.name) { &gathered.name } else { &path.name },
+            uid: &gathered.uid,
+            api_group: &path.group,
+            api_version: &path.version,
+            resource_version: &gathered.resource_version,
+            subresource: &path.subresource,
+        });
+        let event = Event {
+            kind: "Event",
+            api_version: "audit.k8s.io/v1",
+            level,
+            audit_id: &self.id,
+            stage,
+            request_uri: &self.uri,
+            verb: self.verb,
+            user: User::from(&*self.user),
+            impersonated_user: gathered.impersonated.as_deref().map(User::from),
+            source_ips: &self.source_ips,
+            user_agent: &self.user_agent,
+            object_ref,
+            response_status: gathered.status.as_ref(),
+            request_object: gathered.request_object.as_ref().filter(|_| level >= Level::Request),
+            response_object: gathered.response_object.as_ref().filter(|_| level >= Level::RequestResponse),
+            request_received_timestamp: self.received,
+            stage_timestamp: now,
+            annotations: gathered
+                .annotations
+                .iter()
+                .map(|(key, value)| (key.as_str(), value.as_str()))
+                .collect(),
+            encoded: OnceCell::new(),
+        };
+        take(&event)
+    }
+}
+
+/// A body in any encoding as a value; `None` if it is none.
+fn decode(bytes: &[u8], content_type: &str) -> Option<Value> {
+    if bytes.is_empty() {
+        return None;
+    }
+    match content_type.split(';').next().unwrap_or("").trim() {
+        "application/vnd.kubernetes.protobuf" => {
+            let envelope = codec::protobuf::unwrap(bytes).ok()?;
+            let schema = encode::schema_of(&envelope.api_version, &envelope.kind)?;
+            let mut value = codec::protobuf::decode_object(envelope.raw, schema).ok()?;
+            if let Some(object) = value.as_object_mut() {
+                object.insert("apiVersion".to_owned(), envelope.api_version.into());
+                object.insert("kind".to_owned(), envelope.kind.into());
+            }
+            Some(value)
+        }
+        "application/yaml" | "application/apply-patch+yaml" => {
+            codec::yaml::decode(bytes).ok().map(|decoded| decoded.value)
+        }
+        "application/cbor" | "application/apply-patch+cbor" => codec::cbor::decode(bytes).ok(),
+        _ => serde_json::from_slice(bytes).ok(),
+    }
+}
+
+fn bounded(text: &str, limit: usize, mark: &str) -> String {
+    if text.len() <= limit {
+        return text.to_owned();
+    }
+    let mut end = limit;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}{mark}", &text[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_texts_are_cut_at_characters() {
+        assert_eq!(bounded("aé", 2, "..."), "a...");
+        assert_eq!(bounded("short", 10, "..."), "short");
+    }
+
+    #[test]
+    fn bodies_in_any_encoding_are_read() {
+        assert_eq!(decode(b"{\"a\":1}", "application/json; charset=utf-8"), Some(json!({"a": 1})));
+        assert_eq!(decode(b"a: 1\n", "application/apply-patch+yaml"), Some(json!({"a": 1})));
+        assert_eq!(decode(b"[{\"op\":\"x\"}]", "application/json-patch+json"), Some(json!([{"op": "x"}])));
+        assert_eq!(decode(b"rubbish", "application/json"), None);
+        assert_eq!(decode(b"", "application/json"), None);
+    }
+}

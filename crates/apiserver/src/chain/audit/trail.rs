@@ -1,0 +1,64 @@
+//! The built-in trail: every write, without objects, in a file that never grows beyond a bound.
+
+use super::backend::{Backend, BufferedLog, Format};
+use super::log_file::{LogFile, Rotation};
+use super::{AuditSetupError, TRAIL_BUFFER};
+use crate::context::Context;
+use base::clock::Clock;
+use std::path::Path;
+use std::sync::Arc;
+
+/// At most so much on disk: this file, and as many put aside, compressed.
+const ROTATION: Rotation = Rotation { max_bytes: 32 << 20, max_backups: 8, max_age_days: 0, compress: true };
+/// Longer lines tell more than anybody asked for.
+const MAX_EVENT: usize = 16 * 1024;
+
+pub fn open(path: &Path, clock: &Clock) -> Result<Arc<dyn Backend>, AuditSetupError> {
+    let file = LogFile::open(path, ROTATION)
+        .map_err(|source| AuditSetupError::Log { path: path.to_owned(), source })?;
+    let log = BufferedLog::start(file, Format::Json, MAX_EVENT, TRAIL_BUFFER, clock.clone());
+    Ok(Arc::new(log.map_err(AuditSetupError::Start)?))
+}
+
+/// Writes, but for those that say nothing: heartbeats, events, questions.
+pub fn wants(context: &Context) -> bool {
+    let info = &context.info;
+    let writes = matches!(info.verb, "create" | "update" | "patch" | "delete" | "deletecollection");
+    if !writes || !info.is_resource {
+        return false;
+    }
+    let quiet = match (info.group.as_str(), info.resource.as_str(), info.subresource.as_str()) {
+        ("coordination.k8s.io", "leases", "") | ("" | "events.k8s.io", "events", "") => {
+            !matches!(info.verb, "delete" | "deletecollection")
+        }
+        ("", "nodes", "status") => true,
+        ("authentication.k8s.io" | "authorization.k8s.io", _, _) => true,
+        _ => false,
+    };
+    !quiet
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_that_say_something_are_kept() {
+        for (method, path, kept) in [
+            ("DELETE", "/api/v1/namespaces/n/pods/p", true),
+            ("POST", "/apis/apps/v1/namespaces/n/deployments", true),
+            ("PATCH", "/apis/apps/v1/namespaces/n/deployments/d/scale", true),
+            ("DELETE", "/api/v1/namespaces/n/pods", true),
+            ("GET", "/api/v1/namespaces/n/pods/p", false),
+            ("PUT", "/apis/coordination.k8s.io/v1/namespaces/n/leases/l", false),
+            ("DELETE", "/apis/coordination.k8s.io/v1/namespaces/n/leases/l", true),
+            ("POST", "/api/v1/namespaces/n/events", false),
+            ("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", false),
+            ("POST", "/version", false),
+        ] {
+            let request = http::Request::builder().method(method).uri(path).body(()).expect("a request");
+            let context = Context::new(request.into_parts().0);
+            assert_eq!(wants(&context), kept, "{method} {path}");
+        }
+    }
+}

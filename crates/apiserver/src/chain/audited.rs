@@ -1,0 +1,134 @@
+//! Where the chain meets the audit: identity of a request, its body, the end of its answer.
+
+use super::Chain;
+use super::audit::{Audit, Record};
+use crate::context::Context;
+use crate::reply::Reply;
+use crate::serve::{RequestBody, ResponseBody};
+use bytes::Bytes;
+use futures_util::Stream;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue};
+use machinery::status::Status;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+
+/// Of an answer that is recorded as it streams by, no more is kept.
+const MAX_RECORDED: usize = 8 << 20;
+
+/// The identity of a request: the one its client gave it, or a new one.
+pub fn id(headers: &HeaderMap) -> HeaderValue {
+    match headers.get("audit-id") {
+        Some(given) if !given.is_empty() => given.clone(),
+        _ => {
+            let id = uuid::Builder::from_random_bytes(rand::random()).into_uuid();
+            let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
+            let text = id.hyphenated().encode_lower(&mut text);
+            HeaderValue::from_bytes(text.as_bytes()).unwrap_or(HeaderValue::from_static(""))
+        }
+    }
+}
+
+impl Chain {
+    /// The body, which is read first if it is to be recorded.
+    pub(super) async fn audited_body(
+        &self,
+        context: &mut Context,
+        body: RequestBody,
+    ) -> Result<RequestBody, Status> {
+        let Some(record) = &context.audit else { return Ok(body) };
+        if record.wants_response() {
+            // It is recorded as it leaves, and nobody wants to read it compressed.
+            context.accepts_gzip = false;
+        }
+        if !record.wants_request() || context.is_long_running() {
+            return Ok(body);
+        }
+        let bytes = self.rest.read_body(body).await?;
+        record.request_body(&bytes, content_type(&context.headers));
+        Ok(RequestBody::Bytes(bytes))
+    }
+
+    /// Records the answer: at once, or when its body has gone out.
+    pub(super) fn audited(&self, context: &mut Context, reply: Reply) -> Reply {
+        let (Some(audit), Some(record)) = (&self.audit, context.audit.take()) else { return reply };
+        for (key, value) in context.warnings.take_annotations() {
+            record.annotate(key, &value);
+        }
+        let status = reply.extensions().get::<Arc<Status>>().map(|status| &**status);
+        record.answered(reply.status().as_u16(), status);
+        let long_running = context.is_long_running();
+        if long_running {
+            audit.started(&record);
+        }
+        let media = content_type(reply.headers()).to_owned();
+        let wanted = record.wants_response() && !long_running;
+        if wanted && let ResponseBody::Full(bytes) = reply.body() {
+            record.response_body(bytes, &media);
+        }
+        let recorded = wanted.then(Vec::new);
+        let ending = Ending { audit: audit.clone(), record, recorded, media };
+        reply.map(|body| match body.into_pieces() {
+            Ok(pieces) => ResponseBody::stream(Recorded { pieces, ending }),
+            Err(body) => body,
+        })
+    }
+}
+
+fn content_type(headers: &HeaderMap) -> &str {
+    headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("")
+}
+
+/// The end of a recorded request, whichever way it comes.
+struct Ending {
+    audit: Arc<Audit>,
+    record: Box<Record>,
+    recorded: Option<Vec<u8>>,
+    media: String,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if let Some(bytes) = self.recorded.take().filter(|bytes| !bytes.is_empty()) {
+            self.record.response_body(&bytes, &self.media);
+        }
+        self.audit.completed(&self.record);
+    }
+}
+
+struct Recorded<S> {
+    pieces: S,
+    ending: Ending,
+}
+
+impl<S: Stream<Item = Bytes> + Unpin> Stream for Recorded<S> {
+    type Item = Bytes;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Option<Bytes>> {
+        let outcome = Pin::new(&mut self.pieces).poll_next(cx);
+        if let (Poll::Ready(Some(piece)), Some(recorded)) = (&outcome, &mut self.ending.recorded) {
+            if recorded.len() + piece.len() > MAX_RECORDED {
+                self.ending.record.annotate("audit.k8s.io/truncated", "true");
+                self.ending.recorded = None;
+            } else {
+                recorded.extend_from_slice(piece);
+            }
+        }
+        outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_keep_the_identity_they_have() {
+        let mut headers = HeaderMap::new();
+        let (one, two) = (id(&headers), id(&headers));
+        assert!(one != two && one.len() == 36);
+        headers.insert("audit-id", HeaderValue::from_static("mine"));
+        assert_eq!(id(&headers), "mine");
+    }
+}

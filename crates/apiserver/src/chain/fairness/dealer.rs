@@ -1,0 +1,81 @@
+//! Shuffle sharding: a flow is dealt a small hand of queues out of all of them, always the same one. Two flows rarely
+//! share a whole hand, so that a flow which fills its own leaves most others a queue without it.
+
+/// A hash has only so many bits to deal with.
+const MAX_ENTROPY_BITS: f64 = 60.0;
+/// The largest hand that a deck of two or more cards allows with that many bits.
+pub const MAX_HAND: usize = 15;
+
+/// Deals hands of a fixed size from a deck of a fixed size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dealer {
+    deck: usize,
+    hand: usize,
+}
+
+impl Dealer {
+    /// `None`: such hands cannot be dealt.
+    pub fn new(deck: usize, hand: usize) -> Option<Self> {
+        let bits = (deck as f64).log2() * hand as f64;
+        let fits = (1..=deck).contains(&hand) && deck <= 1 << 26 && bits.ceil() <= MAX_ENTROPY_BITS;
+        (fits && hand <= MAX_HAND).then_some(Self { deck, hand })
+    }
+
+    /// How many cards a hand has.
+    pub fn hand(self) -> usize {
+        self.hand
+    }
+
+    /// The hand for a hash: distinct cards, in `cards[..size]`.
+    pub fn deal(self, mut hash: u64, cards: &mut [usize; MAX_HAND]) -> usize {
+        let mut drawn = [0; MAX_HAND];
+        for (at, card) in drawn.iter_mut().enumerate().take(self.hand) {
+            let left = (self.deck - at) as u64;
+            *card = usize::try_from(hash % left).unwrap_or(0);
+            hash /= left;
+        }
+        // Each draw counts among the cards that are left; in the whole deck it moves past those that are gone.
+        for at in 0..self.hand {
+            let mut card = drawn[at];
+            for earlier in (0..at).rev() {
+                if card >= drawn[earlier] {
+                    card += 1;
+                }
+            }
+            cards[at] = card;
+        }
+        self.hand
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    #[test]
+    fn only_hands_that_can_be_dealt() {
+        for (deck, hand, possible) in
+            [(64, 6, true), (128, 8, true), (1, 1, true), (0, 0, false), (4, 5, false), (1 << 16, 8, false)]
+        {
+            assert_eq!(Dealer::new(deck, hand).is_some(), possible, "{deck} {hand}");
+        }
+    }
+
+    #[test]
+    fn cards_are_distinct_and_every_hand_is_as_likely() {
+        let dealer = Dealer::new(5, 3).expect("possible");
+        let mut seen: HashMap<[usize; 3], usize> = HashMap::new();
+        for hash in 0..60 * 7 {
+            let mut cards = [0; MAX_HAND];
+            assert_eq!(dealer.deal(hash, &mut cards), 3);
+            let hand = [cards[0], cards[1], cards[2]];
+            assert!(
+                hand[0] != hand[1] && hand[1] != hand[2] && hand[0] != hand[2] && hand.iter().all(|c| *c < 5)
+            );
+            *seen.entry(hand).or_default() += 1;
+        }
+        assert_eq!(seen.len(), 60);
+        assert!(seen.values().all(|count| *count == 7));
+    }
+}

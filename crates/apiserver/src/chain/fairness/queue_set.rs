@@ -1,0 +1,420 @@
+//! Fair queuing for one priority level: which of the waiting requests is next.
+//!
+//! Every queue has a virtual start: how far it has come if all queues with something to do had been served evenly. The
+//! next request is the one that would end first in that even world. Pure: time is a parameter and nothing waits here;
+//! `T` stands for whoever waits.
+
+use super::dealer::{Dealer, MAX_HAND};
+use super::turns::Turns;
+use super::work::{ESTIMATED_SERVICE, SeatTime, Work, seat_time};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::time::Instant;
+
+/// What happens to requests beyond the limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Discipline {
+    /// There is no limit.
+    Exempt,
+    Reject,
+    Queue {
+        dealer: Dealer,
+        queues: usize,
+        length: usize,
+    },
+}
+
+/// A request that waits.
+#[derive(Debug)]
+pub struct Waiting<T> {
+    pub id: u64,
+    pub work: Work,
+    pub arrived: Instant,
+    arrived_at: SeatTime,
+    pub who: T,
+}
+
+#[derive(Debug)]
+pub struct Queue<T> {
+    pub waiting: VecDeque<Waiting<T>>,
+    pub executing: usize,
+    pub seats_in_use: usize,
+    pub seats_waiting: usize,
+    /// Work of the requests that wait.
+    pub work_waiting: SeatTime,
+    /// When its next request starts in the even world.
+    pub next_dispatch: SeatTime,
+}
+
+impl<T> Queue<T> {
+    fn new() -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            executing: 0,
+            seats_in_use: 0,
+            seats_waiting: 0,
+            work_waiting: 0,
+            next_dispatch: 0,
+        }
+    }
+
+    fn is_active(&self) -> bool {
+        self.executing > 0 || !self.waiting.is_empty()
+    }
+
+    /// Nothing starts in the even world before it has arrived: a queue saves up no rights.
+    fn bound(&mut self) {
+        if let Some(head) = self.waiting.front() {
+            self.next_dispatch = self.next_dispatch.max(head.arrived_at);
+        }
+    }
+}
+
+/// A request that runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Running {
+    pub work: Work,
+    pub started: Instant,
+    pub queue: Option<usize>,
+}
+
+#[derive(Debug)]
+pub enum Start {
+    Run(Running),
+    /// It waits under this number, in a queue that is now so long.
+    Wait {
+        id: u64,
+        length: usize,
+    },
+    Reject(Refusal),
+}
+
+/// Why a request was not served; the names are those of the metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    ConcurrencyLimit,
+    QueueFull,
+    TimeOut,
+}
+
+/// Sums over all queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    pub waiting: usize,
+    pub executing: usize,
+    pub seats_in_use: usize,
+    pub seats_waiting: usize,
+    pub dispatched: u64,
+    pub rejected: u64,
+    pub cancelled: u64,
+    /// How often the next request needed more seats than there were.
+    pub no_accommodation: u64,
+}
+
+#[derive(Debug)]
+pub struct QueueSet<T> {
+    discipline: Discipline,
+    limit: usize,
+    /// More than wanted while those beyond are not empty.
+    pub queues: Vec<Queue<T>>,
+    pub totals: Totals,
+    active: usize,
+    /// The meter of the even world.
+    pub progress: SeatTime,
+    since: Instant,
+    /// The queue that was served last.
+    robin: usize,
+    enqueued: usize,
+    next_id: u64,
+    /// Seats that stay taken after their request: until when, how many, of which queue.
+    lingering: BinaryHeap<Reverse<(Instant, usize, Option<usize>)>>,
+}
+
+impl<T> QueueSet<T> {
+    pub fn new(discipline: Discipline, limit: usize, now: Instant) -> Self {
+        let mut set = Self {
+            discipline,
+            limit,
+            queues: Vec::new(),
+            totals: Totals::default(),
+            active: 0,
+            progress: 0,
+            since: now,
+            robin: 0,
+            enqueued: 0,
+            next_id: 0,
+            lingering: BinaryHeap::new(),
+        };
+        set.fit_queues();
+        set
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.totals.waiting == 0 && self.totals.executing == 0
+    }
+
+    /// Takes a new configuration; those who wait stay where they are.
+    pub fn configure(&mut self, discipline: Discipline, limit: usize, now: Instant) {
+        self.sync(now);
+        self.discipline = discipline;
+        self.limit = limit;
+        self.fit_queues();
+    }
+
+    fn wanted_queues(&self) -> usize {
+        match self.discipline {
+            Discipline::Queue { queues, .. } => queues,
+            Discipline::Exempt | Discipline::Reject => 0,
+        }
+    }
+
+    /// New queues are there at once, those in excess go when they are empty.
+    fn fit_queues(&mut self) {
+        let wanted = self.wanted_queues();
+        while self.queues.len() < wanted {
+            self.queues.push(Queue::new());
+        }
+        while self.queues.len() > wanted
+            && self.queues.last().is_some_and(|queue| !queue.is_active() && queue.seats_in_use == 0)
+        {
+            self.queues.pop();
+        }
+    }
+
+    /// A request arrives.
+    pub fn start(
+        &mut self,
+        now: Instant,
+        flow: u64,
+        work: Work,
+        turns: &Turns,
+        who: impl FnOnce() -> T,
+    ) -> Start {
+        self.sync(now);
+        let Discipline::Queue { dealer, length: longest, .. } = self.discipline else {
+            if !self.has_room_for(work.max_seats()) {
+                self.totals.rejected += 1;
+                return Start::Reject(Refusal::ConcurrencyLimit);
+            }
+            turns.count();
+            return Start::Run(self.run(now, work, None));
+        };
+        let at = self.choose(dealer, flow);
+        let (progress, queue) = (self.progress, &mut self.queues[at]);
+        // A queue holds nobody while there is room, so one that is full means that there is none.
+        if queue.waiting.len() >= longest {
+            self.totals.rejected += 1;
+            return Start::Reject(Refusal::QueueFull);
+        }
+        if !queue.is_active() {
+            queue.next_dispatch = progress;
+        }
+        let room = self.totals.seats_in_use < self.limit && self.has_room_for(work.max_seats());
+        if self.totals.waiting == 0 && room && turns.take() {
+            let queue = &mut self.queues[at];
+            // It starts now in the even world, too.
+            queue.next_dispatch = queue.next_dispatch.max(progress);
+            self.robin = at;
+            return Start::Run(self.run(now, work, Some(at)));
+        }
+        let queue = &mut self.queues[at];
+        let id = self.next_id;
+        self.next_id += 1;
+        if !queue.is_active() {
+            self.active += 1;
+        }
+        queue.waiting.push_back(Waiting { id, work, arrived: now, arrived_at: progress, who: who() });
+        queue.work_waiting += work.total();
+        queue.seats_waiting += work.max_seats();
+        queue.bound();
+        let length = queue.waiting.len();
+        self.totals.waiting += 1;
+        self.totals.seats_waiting += work.max_seats();
+        Start::Wait { id, length }
+    }
+
+    /// The queue of the flow's hand with the least work in it; ties go around.
+    fn choose(&mut self, dealer: Dealer, flow: u64) -> usize {
+        let mut cards = [0; MAX_HAND];
+        let size = dealer.deal(flow, &mut cards);
+        let offset = self.enqueued % size;
+        self.enqueued = self.enqueued.wrapping_add(1);
+        let hand = (0..size).map(|step| cards[(offset + step) % size]);
+        hand.min_by_key(|card| self.queues[*card].work_waiting).unwrap_or(0)
+    }
+
+    fn has_room_for(&self, seats: usize) -> bool {
+        match self.discipline {
+            Discipline::Exempt => true,
+            // Wider than the whole level: it gets all of it, alone.
+            _ if seats > self.limit => self.totals.executing == 0 && self.totals.seats_in_use == 0,
+            _ => self.totals.seats_in_use + seats <= self.limit,
+        }
+    }
+
+    /// Takes seats for a request that runs from now on.
+    fn run(&mut self, now: Instant, work: Work, queue: Option<usize>) -> Running {
+        let work = if queue.is_some() { work.narrowed(self.limit) } else { work };
+        let seats = work.max_seats();
+        self.totals.executing += 1;
+        self.totals.dispatched += 1;
+        self.totals.seats_in_use += seats;
+        if let Some(queue) = queue.and_then(|at| self.queues.get_mut(at)) {
+            if !queue.is_active() {
+                self.active += 1;
+            }
+            queue.executing += 1;
+            queue.seats_in_use += seats;
+            queue.next_dispatch += work.total();
+        }
+        Running { work, started: now, queue }
+    }
+
+    /// Lets requests run while there is room and the turn lasts, at most `most` of them. Each goes to `started`, which
+    /// says whether it is still wanted.
+    pub fn dispatch(
+        &mut self,
+        now: Instant,
+        turns: &Turns,
+        most: usize,
+        mut started: impl FnMut(Waiting<T>, Running) -> bool,
+    ) {
+        self.sync(now);
+        for _ in 0..most {
+            if self.totals.waiting == 0 || self.totals.seats_in_use >= self.limit {
+                return;
+            }
+            let Some(at) = self.next_queue() else { return };
+            let Some(seats) = self.queues[at].waiting.front().map(|head| head.work.max_seats()) else {
+                return;
+            };
+            if !self.has_room_for(seats) {
+                self.totals.no_accommodation += 1;
+                return;
+            }
+            if !turns.take() {
+                return;
+            }
+            let Some(head) = self.queues[at].waiting.pop_front() else { return };
+            self.forget_waiting(at, &head.work);
+            self.robin = at;
+            let running = self.run(now, head.work, Some(at));
+            self.queues[at].bound();
+            if !started(head, running) {
+                self.finish(now, running);
+            }
+        }
+    }
+
+    /// Whether something waits that could run if only it were its turn.
+    pub fn wants_turn(&self) -> bool {
+        self.totals.waiting > 0 && self.totals.seats_in_use < self.limit
+    }
+
+    /// In the order of a round robin, the first of the queues whose head would end first.
+    fn next_queue(&self) -> Option<usize> {
+        let count = self.queues.len();
+        let mut best: Option<(SeatTime, usize)> = None;
+        for step in 1..=count {
+            let at = (self.robin + step) % count;
+            let queue = &self.queues[at];
+            if let Some(head) = queue.waiting.front() {
+                let finish = queue.next_dispatch + head.work.total();
+                if best.is_none_or(|(earliest, _)| finish < earliest) {
+                    best = Some((finish, at));
+                }
+            }
+        }
+        best.map(|(_, at)| at)
+    }
+
+    /// A request waits no longer; whether it was still waiting.
+    fn forget_waiting(&mut self, at: usize, work: &Work) {
+        let queue = &mut self.queues[at];
+        queue.work_waiting -= work.total();
+        queue.seats_waiting -= work.max_seats();
+        self.totals.waiting -= 1;
+        self.totals.seats_waiting -= work.max_seats();
+        if !queue.is_active() {
+            self.active -= 1;
+        }
+    }
+
+    /// Takes a request out of its queue, if it is in one.
+    pub fn cancel(&mut self, now: Instant, id: u64) -> Option<Waiting<T>> {
+        self.sync(now);
+        let (at, place) = self.queues.iter().enumerate().find_map(|(at, queue)| {
+            // Numbers rise along a queue.
+            queue.waiting.binary_search_by_key(&id, |waiting| waiting.id).ok().map(|place| (at, place))
+        })?;
+        let gone = self.queues[at].waiting.remove(place)?;
+        self.forget_waiting(at, &gone.work);
+        self.queues[at].bound();
+        self.totals.rejected += 1;
+        self.totals.cancelled += 1;
+        self.fit_queues();
+        Some(gone)
+    }
+
+    /// A request has ended. Its queue is charged for the time it really took.
+    pub fn finish(&mut self, now: Instant, running: Running) {
+        self.sync(now);
+        self.totals.executing -= 1;
+        if let Some(queue) = running.queue.and_then(|at| self.queues.get_mut(at)) {
+            let seats = running.work.initial_seats;
+            let took = now.saturating_duration_since(running.started);
+            queue.next_dispatch += seat_time(seats, took) - seat_time(seats, ESTIMATED_SERVICE);
+            queue.executing -= 1;
+            queue.bound();
+            if !queue.is_active() {
+                self.active -= 1;
+            }
+        }
+        let seats = running.work.max_seats();
+        if running.work.additional_latency.is_zero() {
+            self.release(seats, running.queue);
+        } else {
+            self.lingering.push(Reverse((now + running.work.additional_latency, seats, running.queue)));
+        }
+    }
+
+    fn release(&mut self, seats: usize, queue: Option<usize>) {
+        self.totals.seats_in_use -= seats;
+        if let Some(queue) = queue.and_then(|at| self.queues.get_mut(at)) {
+            queue.seats_in_use -= seats;
+        }
+        if self.queues.len() > self.wanted_queues() {
+            self.fit_queues();
+        }
+    }
+
+    /// When seats become free that stayed taken after their request.
+    pub fn next_release(&self) -> Option<Instant> {
+        self.lingering.peek().map(|Reverse((when, _, _))| *when)
+    }
+
+    /// Moves the meter on: what has been true since the last time it was moved.
+    fn sync(&mut self, now: Instant) {
+        while let Some(Reverse((when, seats, queue))) = self.lingering.peek().copied()
+            && when <= now
+        {
+            self.lingering.pop();
+            self.advance(when);
+            self.release(seats, queue);
+        }
+        self.advance(now);
+    }
+
+    fn advance(&mut self, now: Instant) {
+        let passed = now.saturating_duration_since(self.since);
+        self.since = self.since.max(now);
+        if self.active > 0 {
+            let seats = (self.totals.seats_in_use + self.totals.seats_waiting).min(self.limit);
+            self.progress += seat_time(seats, passed) / self.active as SeatTime;
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "queue_set_tests.rs"]
+mod tests;

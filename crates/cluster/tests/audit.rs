@@ -1,0 +1,202 @@
+//! The audit: what a policy asks for is recorded, and the built-in trail knows every write.
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use cluster::audit::{Format, LogConfig, Mode, Rotation};
+use http::{Method, Request, StatusCode};
+use http_body_util::Full;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::time::Duration;
+use testkit::{Reply, Server, eventually};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+const POLICY: &str = r#"
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: None
+  nonResourceURLs: ["/metrics"]
+- level: RequestResponse
+  omitManagedFields: true
+  resources:
+  - group: ""
+    resources: ["configmaps"]
+- level: Request
+  resources:
+  - group: apps
+- level: Metadata
+"#;
+
+fn events(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+async fn ask(
+    client: &testkit::Client,
+    method: Method,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &Value,
+) -> Result<Reply> {
+    let mut request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let body = if body.is_null() { Bytes::new() } else { body.to_string().into() };
+    client.exchange(request.body(Full::new(body))?).await
+}
+
+fn config_map(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"k": "v"}})
+}
+
+fn deployment() -> Value {
+    let pod =
+        json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
+        "spec": {"replicas": 3, "selector": {"matchLabels": {"a": "b"}}, "template": pod},
+    })
+}
+
+#[tokio::test]
+async fn what_the_policy_asks_for_is_recorded() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let (policy, log) = (directory.path().join("policy.yaml"), directory.path().join("audit.log"));
+    std::fs::write(&policy, POLICY)?;
+    let server = Server::start_with(|config| {
+        config.api.audit.policy_file = Some(policy.clone());
+        config.api.audit.log = Some(LogConfig {
+            path: log.clone(),
+            rotation: Rotation { max_bytes: 0, max_backups: 0, max_age_days: 0, compress: false },
+            format: Format::Json,
+            mode: Mode::Blocking,
+            buffer: 100,
+            max_event_bytes: None,
+        });
+    })
+    .await?;
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let headers = [
+        ("audit-id", "one"),
+        ("user-agent", "tester/1 (x)"),
+        ("x-forwarded-for", "1.2.3.4, rubbish"),
+        ("ferry-cause", "a test"),
+    ];
+    let reply = ask(&server.admin, Method::POST, maps, &headers, &config_map("a")).await?;
+    assert_eq!((reply.status, reply.headers["audit-id"].to_str()?), (StatusCode::CREATED, "one"));
+    let event = events(&log).pop().context("an event")?;
+    assert_eq!(event["auditID"], "one");
+    assert_eq!((&event["level"], &event["stage"]), (&json!("RequestResponse"), &json!("ResponseComplete")));
+    assert_eq!(event["user"]["username"], "admin");
+    assert_eq!(event["sourceIPs"], json!(["1.2.3.4", "127.0.0.1"]));
+    assert_eq!(event["userAgent"], "tester/1 (x)");
+    assert_eq!(
+        event["objectRef"],
+        json!({"resource": "configmaps", "namespace": "default", "name": "a", "apiVersion": "v1"})
+    );
+    assert_eq!(event["responseStatus"], json!({"metadata": {}, "code": 201}));
+    assert_eq!(event["requestObject"]["data"], json!({"k": "v"}));
+    assert_eq!(event["responseObject"]["metadata"]["name"], "a");
+    assert!(event["responseObject"]["metadata"].get("managedFields").is_none());
+    assert_eq!(event["annotations"]["authorization.k8s.io/decision"], "allow");
+    assert_eq!(event["annotations"]["ferry.dev/cause"], "a test");
+    let micros = event["requestReceivedTimestamp"].as_str().context("a time")?;
+    assert_eq!((micros.len(), micros.ends_with('Z')), ("2026-01-02T03:04:05.000000Z".len(), true));
+
+    // A list is recorded when it has gone out; refusals tell why, also to those who act as others.
+    server.admin.get(&format!("{maps}?limit=500")).await?;
+    let event = events(&log).pop().context("an event")?;
+    assert_eq!((&event["verb"], &event["responseObject"]["kind"]), (&json!("list"), &json!("ConfigMapList")));
+    let as_bob = [("impersonate-user", "bob")];
+    let reply = ask(&server.admin, Method::GET, "/api/v1/nodes/x", &as_bob, &Value::Null).await?;
+    assert_eq!(reply.status, StatusCode::FORBIDDEN);
+    let event = events(&log).pop().context("an event")?;
+    assert_eq!(
+        (&event["level"], &event["impersonatedUser"]["username"]),
+        (&json!("Metadata"), &json!("bob"))
+    );
+    assert_eq!(event["responseStatus"]["reason"], "Forbidden");
+    assert_eq!(event["annotations"]["authorization.k8s.io/decision"], "forbid");
+    assert!(event.get("requestObject").is_none());
+
+    // Credentials that are refused.
+    let reply =
+        ask(&server.anonymous()?, Method::GET, "/api", &[("authorization", "Bearer wrong")], &Value::Null)
+            .await?;
+    assert_eq!(reply.status, StatusCode::UNAUTHORIZED);
+    let event = events(&log).pop().context("an event")?;
+    assert_eq!(event["responseStatus"]["message"], "Authentication failed, attempted: bearer");
+
+    // Watches are told of twice, and what nobody wants to know not at all.
+    let before = events(&log).len();
+    server.admin.get("/metrics").await?;
+    let watch = server.admin.stream("/api/v1/namespaces?watch=1&timeoutSeconds=1").await?;
+    let stages = async || -> Vec<String> {
+        let stage = |event: &Value| event["stage"].as_str().unwrap_or("").to_owned();
+        events(&log).iter().skip(before).map(stage).collect()
+    };
+    eventually("a watch began", LIMIT, stages, |seen| *seen == ["ResponseStarted"]).await;
+    drop(watch);
+    eventually("and ended", LIMIT, stages, |seen| *seen == ["ResponseStarted", "ResponseComplete"]).await;
+
+    // Patches are recorded as they came.
+    let path = "/apis/apps/v1/namespaces/default/deployments";
+    assert_eq!(server.admin.post(path, &deployment()).await?.status, StatusCode::CREATED);
+    let patch = r#"{"spec":{"replicas":100}}"#;
+    let scale = format!("{path}/web/scale");
+    let reply = server.admin.request(Method::PATCH, &scale, "application/merge-patch+json", patch).await?;
+    assert_eq!(reply.status, StatusCode::OK, "{}", reply.body);
+    let event = events(&log).pop().context("an event")?;
+    assert_eq!(event["requestObject"], json!({"spec": {"replicas": 100}}));
+    assert_eq!(event["annotations"]["ferry.dev/replicas"], "3 -> 100");
+    assert!(event.get("responseObject").is_none());
+
+    let metrics = String::from_utf8(server.admin.get("/metrics").await?.bytes.to_vec())?;
+    for name in ["apiserver_audit_event_total", "apiserver_audit_level_total{level=\"Metadata\"}"] {
+        assert!(metrics.contains(name), "{metrics}");
+    }
+    server.stop().await
+}
+
+#[tokio::test]
+async fn the_trail_knows_every_write_and_pod_security() -> Result<()> {
+    let server = Server::start().await?;
+    let trail = server.data_dir().join("logs/audit.log");
+    let admin = &server.admin;
+    let pods = "/api/v1/namespaces/strict/pods";
+    let labels = json!({"pod-security.kubernetes.io/audit": "baseline"});
+    let namespace =
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "strict", "labels": labels}});
+    assert_eq!(admin.post("/api/v1/namespaces", &namespace).await?.status, StatusCode::CREATED);
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
+    admin.post("/api/v1/namespaces/strict/serviceaccounts", &account).await?;
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "p-"},
+        "spec": {"hostPID": true, "containers": [{"name": "c", "image": "i"}]},
+    });
+    let made = admin.post(pods, &pod).await?;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    let name = made.body["metadata"]["name"].as_str().context("a name")?.to_owned();
+    admin.get(pods).await?;
+    let cause = [("ferry-cause", "job/web revision 7")];
+    let path = format!("{pods}/{name}?gracePeriodSeconds=0");
+    assert_eq!(ask(admin, Method::DELETE, &path, &cause, &Value::Null).await?.status, StatusCode::OK);
+    let of_pods = async || -> Vec<Value> {
+        events(&trail).into_iter().filter(|event| event["objectRef"]["resource"] == "pods").collect()
+    };
+    let seen = eventually("two writes", LIMIT, of_pods, |seen| seen.len() >= 2).await;
+    assert_eq!(seen.len(), 2, "reads are not writes: {seen:?}");
+    assert_eq!(seen[0]["objectRef"]["name"], name.as_str());
+    assert_eq!(seen[0]["annotations"]["pod-security.kubernetes.io/enforce-policy"], "privileged:latest");
+    let violations = seen[0]["annotations"]["pod-security.kubernetes.io/audit-violations"].as_str();
+    assert!(violations.is_some_and(|text| text.contains("host namespaces")), "{:?}", seen[0]);
+    assert_eq!((&seen[1]["verb"], &seen[1]["user"]["username"]), (&json!("delete"), &json!("admin")));
+    assert_eq!(seen[1]["annotations"]["ferry.dev/cause"], "job/web revision 7");
+    assert!(seen.iter().all(|event| event.get("requestObject").is_none() && event["level"] == "Metadata"));
+    server.stop().await
+}
