@@ -1,0 +1,4 @@
+//! Cron jobs.
+
+pub mod plan;
+pub mod schedule;

@@ -1,0 +1,172 @@
+//! Controller revisions: the templates a stateful set or daemon set has had, as numbered, immutable snapshots. Pure.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
+use serde_json::{Value, json};
+
+/// The letters of hashes in names: no vowels, so no words.
+const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// The hash of a revision, on the revision and (for daemon sets) on its pods.
+pub const HASH_LABEL: &str = "controller.kubernetes.io/hash";
+
+/// What to do to have a revision for the template of today.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Choice {
+    /// The newest revision says the same.
+    Latest(Arc<ControllerRevision>),
+    /// An older one does; it gets this number.
+    Renumber(Arc<ControllerRevision>, i64),
+    Create(Box<ControllerRevision>),
+}
+
+/// Oldest first: by number, then by age, then by name.
+pub fn sort(revisions: &mut [Arc<ControllerRevision>]) {
+    revisions.sort_by(|a, b| {
+        let key = |r: &ControllerRevision| {
+            (r.revision, r.metadata.creation_timestamp.clone(), r.metadata.name.clone())
+        };
+        key(a).cmp(&key(b))
+    });
+}
+
+/// The patch that a revision holds: it replaces the template as a whole.
+#[must_use]
+pub fn snapshot(template: &PodTemplateSpec) -> Value {
+    let mut template = serde_json::to_value(template).unwrap_or_default();
+    if let Some(fields) = template.as_object_mut() {
+        fields.insert("$patch".to_owned(), json!("replace"));
+    }
+    json!({ "spec": { "template": template } })
+}
+
+/// The template that a revision holds.
+#[must_use]
+pub fn template(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
+    let template = revision.data.as_ref()?.0.get("spec")?.get("template")?;
+    serde_json::from_value(template.clone()).ok()
+}
+
+/// Which revision stands for `template`; `revisions` are sorted.
+#[must_use]
+pub fn choose(
+    revisions: &[Arc<ControllerRevision>],
+    template_now: &PodTemplateSpec,
+    owner: &ObjectMeta,
+    reference: OwnerReference,
+    collisions: i32,
+) -> Choice {
+    let next = revisions.last().map_or(1, |latest| latest.revision.saturating_add(1));
+    let same = revisions.iter().rposition(|revision| template(revision).as_ref() == Some(template_now));
+    match same {
+        Some(position) if position + 1 == revisions.len() => Choice::Latest(Arc::clone(&revisions[position])),
+        Some(position) => Choice::Renumber(Arc::clone(&revisions[position]), next),
+        None => Choice::Create(Box::new(new_revision(template_now, owner, reference, next, collisions))),
+    }
+}
+
+/// A revision of this number; its name ends in a hash of what it holds.
+#[must_use]
+pub fn new_revision(
+    template: &PodTemplateSpec,
+    owner: &ObjectMeta,
+    reference: OwnerReference,
+    revision: i64,
+    collisions: i32,
+) -> ControllerRevision {
+    let data = snapshot(template);
+    let hash = hash(&data, collisions);
+    let owner_name = owner.name.as_deref().unwrap_or_default();
+    // Room for the hyphen and the hash within what a name may be.
+    let prefix: String = owner_name.chars().take(223).collect();
+    let mut labels = template.metadata.as_ref().and_then(|meta| meta.labels.clone()).unwrap_or_default();
+    labels.insert(HASH_LABEL.to_owned(), hash.clone());
+    ControllerRevision {
+        metadata: ObjectMeta {
+            name: Some(format!("{prefix}-{hash}")),
+            namespace: owner.namespace.clone(),
+            labels: Some(labels),
+            annotations: owner.annotations.clone(),
+            owner_references: Some(vec![reference]),
+            ..ObjectMeta::default()
+        },
+        data: Some(RawExtension(data)),
+        revision,
+    }
+}
+
+fn hash(data: &Value, collisions: i32) -> String {
+    let mut state: u32 = 0x811c_9dc5;
+    let text = data.to_string();
+    for byte in text.bytes().chain(collisions.to_string().bytes()) {
+        state = (state ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    }
+    state.to_string().bytes().map(|byte| char::from(LETTERS[usize::from(byte) % LETTERS.len()])).collect()
+}
+
+/// Revisions to delete: the oldest of those that are not `live`, beyond the limit.
+#[must_use]
+pub fn surplus(
+    revisions: &[Arc<ControllerRevision>],
+    live: &HashSet<String>,
+    limit: i32,
+) -> Vec<Arc<ControllerRevision>> {
+    let unused: Vec<_> =
+        revisions.iter().filter(|revision| !live.contains(revision.metadata.name.as_deref().unwrap_or_default())).collect();
+    let Ok(limit) = usize::try_from(limit) else { return Vec::new() };
+    let count = unused.len().saturating_sub(limit);
+    unused.into_iter().take(count).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::meta;
+    use k8s_openapi::api::core::v1::{Container, PodSpec};
+
+    fn image(image: &str) -> PodTemplateSpec {
+        let container = Container { name: "c".into(), image: Some(image.into()), ..Container::default() };
+        PodTemplateSpec {
+            spec: Some(PodSpec { containers: vec![container], ..PodSpec::default() }),
+            ..PodTemplateSpec::default()
+        }
+    }
+
+    fn create(template: &PodTemplateSpec, number: i64) -> Arc<ControllerRevision> {
+        Arc::new(new_revision(template, &meta("s"), OwnerReference::default(), number, 0))
+    }
+
+    #[test]
+    fn a_template_that_was_there_before_gets_its_revision_back() {
+        let revisions = [create(&image("a"), 1), create(&image("b"), 2)];
+        let choose = |template| choose(&revisions, template, &meta("s"), OwnerReference::default(), 0);
+        assert_eq!(choose(&image("b")), Choice::Latest(Arc::clone(&revisions[1])));
+        assert_eq!(choose(&image("a")), Choice::Renumber(Arc::clone(&revisions[0]), 3));
+        let Choice::Create(new) = choose(&image("c")) else { panic!("a new one") };
+        assert_eq!(new.revision, 3);
+        assert_eq!(template(&new), Some(image("c")));
+    }
+
+    #[test]
+    fn collisions_change_the_name() {
+        let name = |collisions| {
+            new_revision(&image("a"), &meta("s"), OwnerReference::default(), 1, collisions).metadata.name
+        };
+        assert_eq!(name(0), name(0));
+        assert_ne!(name(0), name(1));
+    }
+
+    #[test]
+    fn only_unused_revisions_go() {
+        let revisions = [create(&image("a"), 1), create(&image("b"), 2), create(&image("c"), 3)];
+        let live = HashSet::from([revisions[0].metadata.name.clone().expect("a name")]);
+        assert_eq!(surplus(&revisions, &live, 1), [Arc::clone(&revisions[1])]);
+        assert!(surplus(&revisions, &live, 2).is_empty());
+        assert_eq!(surplus(&revisions, &live, 0).len(), 2);
+    }
+}

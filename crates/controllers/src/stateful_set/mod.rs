@@ -1,0 +1,6 @@
+//! Stateful sets.
+
+pub mod identity;
+pub mod plan;
+#[cfg(test)]
+mod tests;
