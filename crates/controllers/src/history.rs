@@ -12,8 +12,15 @@ use serde_json::{Value, json};
 /// The letters of hashes in names: no vowels, so no words.
 const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// The hash of a revision, on the revision and (for daemon sets) on its pods.
-pub const HASH_LABEL: &str = "controller.kubernetes.io/hash";
+/// The hash of a revision: where stateful sets look for it, and where daemon sets do.
+const HASH_LABELS: [&str; 2] = ["controller.kubernetes.io/hash", "controller-revision-hash"];
+
+/// The hash of what a revision holds.
+#[must_use]
+pub fn hash_of(revision: &ControllerRevision) -> Option<&str> {
+    let labels = revision.metadata.labels.as_ref()?;
+    HASH_LABELS.iter().rev().find_map(|label| labels.get(*label)).map(String::as_str)
+}
 
 /// What to do to have a revision for the template of today.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,7 +92,9 @@ pub fn new_revision(
     // Room for the hyphen and the hash within what a name may be.
     let prefix: String = owner_name.chars().take(223).collect();
     let mut labels = template.metadata.as_ref().and_then(|meta| meta.labels.clone()).unwrap_or_default();
-    labels.insert(HASH_LABEL.to_owned(), hash.clone());
+    // Daemon sets keep theirs under the key they put on pods.
+    let label = if reference.kind == "DaemonSet" { HASH_LABELS[1] } else { HASH_LABELS[0] };
+    labels.insert(label.to_owned(), hash.clone());
     ControllerRevision {
         metadata: ObjectMeta {
             name: Some(format!("{prefix}-{hash}")),
@@ -144,10 +153,10 @@ mod tests {
     #[test]
     fn a_template_that_was_there_before_gets_its_revision_back() {
         let revisions = [create(&image("a"), 1), create(&image("b"), 2)];
-        let choose = |template| choose(&revisions, template, &meta("s"), OwnerReference::default(), 0);
-        assert_eq!(choose(&image("b")), Choice::Latest(Arc::clone(&revisions[1])));
-        assert_eq!(choose(&image("a")), Choice::Renumber(Arc::clone(&revisions[0]), 3));
-        let Choice::Create(new) = choose(&image("c")) else { panic!("a new one") };
+        let choose = |name: &str| choose(&revisions, &image(name), &meta("s"), OwnerReference::default(), 0);
+        assert_eq!(choose("b"), Choice::Latest(Arc::clone(&revisions[1])));
+        assert_eq!(choose("a"), Choice::Renumber(Arc::clone(&revisions[0]), 3));
+        let Choice::Create(new) = choose("c") else { panic!("a new one") };
         assert_eq!(new.revision, 3);
         assert_eq!(template(&new), Some(image("c")));
     }

@@ -1,9 +1,35 @@
 //! The control loops, one per file.
 
+pub mod adoption;
 pub mod cron_job;
+pub mod daemon_set;
 #[cfg(test)]
 mod fixture;
 pub mod history;
 pub mod job;
+pub mod node_facts;
+pub mod percent;
 pub mod pod_facts;
+mod revisions;
+pub mod selector;
+pub mod slow_start;
 pub mod stateful_set;
+
+use jiff::SignedDuration;
+use runtime::{Action, Row};
+
+/// Every loop that is built here: how it is called, and how it is made.
+pub const LOOPS: &[Row] = &[
+    Row { descriptor: &cron_job::DESCRIPTOR, build: cron_job::build, by_default: true },
+    Row { descriptor: &daemon_set::DESCRIPTOR, build: daemon_set::build, by_default: true },
+    Row { descriptor: &job::DESCRIPTOR, build: job::build, by_default: true },
+    Row { descriptor: &stateful_set::DESCRIPTOR, build: stateful_set::build, by_default: true },
+];
+
+/// Look again after a while, or when something changes.
+fn requeue(after: Option<SignedDuration>) -> Action {
+    match after.map(|after| after.unsigned_abs()) {
+        Some(after) => Action::RequeueAfter(after),
+        None => Action::Done,
+    }
+}

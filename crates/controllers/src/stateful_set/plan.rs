@@ -6,12 +6,12 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetStatus};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, PodTemplateSpec};
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::identity::{
     REVISION_LABEL, claims, identity_matches, in_range, is_stale, name, ordinal, range, reference, retention,
     set_identity, set_storage, storage_matches, wanted_owners,
 };
+use crate::percent::scaled;
 use crate::{history, pod_facts};
 
 #[derive(Clone, Debug)]
@@ -320,7 +320,7 @@ impl Steps<'_> {
         let mut allowed = match several {
             Some(most) => {
                 let unavailable = replicas.iter().filter(|replica| self.is_unavailable(replica)).count();
-                most_unavailable(most, replicas.len()).saturating_sub(unavailable)
+                scaled(most, replicas.len(), false).max(1).saturating_sub(unavailable)
             }
             None => 1,
         };
@@ -368,15 +368,4 @@ impl Steps<'_> {
         spec.subdomain = set.spec.as_ref().and_then(|spec| spec.service_name.clone()).filter(|name| !name.is_empty());
         pod
     }
-}
-
-fn most_unavailable(most: &IntOrString, replicas: usize) -> usize {
-    let number = match most {
-        IntOrString::Int(number) => usize::try_from(*number).unwrap_or(0),
-        IntOrString::String(text) => {
-            let percent: usize = text.trim_end_matches('%').parse().unwrap_or(0);
-            replicas.saturating_mul(percent) / 100
-        }
-    };
-    number.max(1)
 }
