@@ -14,6 +14,13 @@ mod revisions;
 pub mod selector;
 pub mod slow_start;
 pub mod stateful_set;
+pub mod cluster_role_aggregation;
+pub mod disruption;
+pub mod node_ipam;
+pub mod node_lifecycle;
+pub mod taint_eviction;
+pub mod ttl;
+pub mod ttl_after_finished;
 
 use jiff::SignedDuration;
 use runtime::{Action, Row};
@@ -24,6 +31,13 @@ pub const LOOPS: &[Row] = &[
     Row { descriptor: &daemon_set::DESCRIPTOR, build: daemon_set::build, by_default: true },
     Row { descriptor: &job::DESCRIPTOR, build: job::build, by_default: true },
     Row { descriptor: &stateful_set::DESCRIPTOR, build: stateful_set::build, by_default: true },
+    Row { descriptor: &cluster_role_aggregation::DESCRIPTOR, build: cluster_role_aggregation::build, by_default: true },
+    Row { descriptor: &disruption::DESCRIPTOR, build: disruption::build, by_default: true },
+    Row { descriptor: &node_ipam::DESCRIPTOR, build: node_ipam::build, by_default: true },
+    Row { descriptor: &node_lifecycle::DESCRIPTOR, build: node_lifecycle::build, by_default: true },
+    Row { descriptor: &taint_eviction::DESCRIPTOR, build: taint_eviction::build, by_default: true },
+    Row { descriptor: &ttl::DESCRIPTOR, build: ttl::build, by_default: true },
+    Row { descriptor: &ttl_after_finished::DESCRIPTOR, build: ttl_after_finished::build, by_default: true },
 ];
 
 /// Look again after a while, or when something changes.

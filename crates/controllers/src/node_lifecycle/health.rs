@@ -1,0 +1,294 @@
+//! Whether a node still answers, which taints say so, and how fast its zone may lose nodes. Pure.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::node_facts::{self, condition};
+
+pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
+pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+
+/// A node that was heard of may be silent for so long, one that has just come for so long.
+const GRACE: SignedDuration = SignedDuration::from_secs(50);
+const STARTUP_GRACE: SignedDuration = SignedDuration::from_secs(60);
+
+/// Nodes per second that lose their pods: normally, and in a large zone that is in trouble.
+const RATE: f64 = 0.1;
+const REDUCED_RATE: f64 = 0.01;
+/// From so many nodes on a zone is large.
+const LARGE_ZONE: usize = 50;
+/// From this part of sick nodes on a zone is in trouble.
+const TROUBLE: f64 = 0.55;
+
+/// Conditions that go unknown with the node, and conditions that mean a taint.
+const KUBELET_CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
+const TAINTS_BY_CONDITION: [(&str, &str, &str); 6] = [
+    ("Ready", "False", NOT_READY),
+    ("Ready", "Unknown", UNREACHABLE),
+    ("MemoryPressure", "True", "node.kubernetes.io/memory-pressure"),
+    ("DiskPressure", "True", "node.kubernetes.io/disk-pressure"),
+    ("NetworkUnavailable", "True", "node.kubernetes.io/network-unavailable"),
+    ("PIDPressure", "True", "node.kubernetes.io/pid-pressure"),
+];
+const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+
+/// How long the node may stay silent from now on, if it was last heard of at `heard`.
+#[must_use]
+pub fn silence_left(node: &Node, heard: Timestamp, now: Timestamp) -> SignedDuration {
+    let grace = if condition(node, "Ready").is_some() { GRACE } else { STARTUP_GRACE };
+    grace - now.duration_since(heard)
+}
+
+/// The conditions of a node that has been silent too long; none if they say so already.
+#[must_use]
+pub fn silenced(node: &Node, now: Timestamp) -> Option<Vec<NodeCondition>> {
+    let mut conditions = node.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
+    let mut changed = false;
+    for kind in KUBELET_CONDITIONS {
+        match conditions.iter_mut().find(|condition| condition.type_ == kind) {
+            Some(known) if known.status == "Unknown" => {}
+            Some(known) => {
+                known.status = "Unknown".to_owned();
+                known.reason = Some("NodeStatusUnknown".to_owned());
+                known.message = Some("Kubelet stopped posting node status.".to_owned());
+                known.last_transition_time = Some(Time(now));
+                changed = true;
+            }
+            None => {
+                conditions.push(NodeCondition {
+                    type_: kind.to_owned(),
+                    status: "Unknown".to_owned(),
+                    reason: Some("NodeStatusNeverUpdated".to_owned()),
+                    message: Some("Kubelet never posted node status.".to_owned()),
+                    last_heartbeat_time: node.metadata.creation_timestamp.clone(),
+                    last_transition_time: Some(Time(now)),
+                });
+                changed = true;
+            }
+        }
+    }
+    changed.then_some(conditions)
+}
+
+/// The taints of the node with those that keep new pods away as its conditions ask; none if they are so.
+#[must_use]
+pub fn schedule_taints(node: &Node, now: Timestamp) -> Option<Vec<Taint>> {
+    let holds = |kind: &str, value: &str| condition(node, kind).is_some_and(|condition| condition.status == value);
+    let mut wanted: Vec<&str> =
+        TAINTS_BY_CONDITION.iter().filter(|(kind, value, _)| holds(kind, value)).map(|(_, _, key)| *key).collect();
+    if node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true)) {
+        wanted.push(UNSCHEDULABLE);
+    }
+    let ours = |key: &str| key == UNSCHEDULABLE || TAINTS_BY_CONDITION.iter().any(|(_, _, known)| *known == key);
+    swap(node, "NoSchedule", &wanted, ours, now)
+}
+
+/// The taint that drives pods away, by the node's condition.
+#[must_use]
+pub fn eviction_taint(node: &Node) -> Option<&'static str> {
+    match condition(node, "Ready").map(|condition| condition.status.as_str()) {
+        Some("False") => Some(NOT_READY),
+        Some("Unknown") => Some(UNREACHABLE),
+        _ => None,
+    }
+}
+
+/// The taints of the node with `wanted` as the only one of those that drive pods away.
+#[must_use]
+pub fn execute_taints(node: &Node, wanted: Option<&str>, now: Timestamp) -> Option<Vec<Taint>> {
+    swap(node, "NoExecute", wanted.as_slice(), |key| matches!(key, NOT_READY | UNREACHABLE), now)
+}
+
+/// Whether the node has one of the taints that drive pods away for its sake.
+#[must_use]
+pub fn is_evicting(node: &Node) -> bool {
+    let ours = |taint: &Taint| taint.effect == "NoExecute" && matches!(taint.key.as_str(), NOT_READY | UNREACHABLE);
+    node_facts::taints(node).iter().any(ours)
+}
+
+fn swap(
+    node: &Node,
+    effect: &str,
+    wanted: &[&str],
+    ours: impl Fn(&str) -> bool,
+    now: Timestamp,
+) -> Option<Vec<Taint>> {
+    let before = node_facts::taints(node);
+    let managed = |taint: &Taint| taint.effect == effect && ours(&taint.key);
+    let mut after: Vec<Taint> = before
+        .iter()
+        .filter(|taint| !managed(taint) || wanted.contains(&taint.key.as_str()))
+        .cloned()
+        .collect();
+    for key in wanted {
+        if !after.iter().any(|taint| taint.key == *key && taint.effect == effect) {
+            after.push(Taint {
+                key: (*key).to_owned(),
+                effect: effect.to_owned(),
+                time_added: Some(Time(now)),
+                value: None,
+            });
+        }
+    }
+    (after != before).then_some(after)
+}
+
+/// The zone of a node: region and zone.
+#[must_use]
+pub fn zone(node: &Node) -> String {
+    let label = |keys: [&str; 2]| {
+        let labels = node.metadata.labels.as_ref();
+        keys.iter().find_map(|key| labels.and_then(|labels| labels.get(*key)).cloned()).unwrap_or_default()
+    };
+    let region = label(["topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"]);
+    let zone = label(["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"]);
+    format!("{region}:{zone}")
+}
+
+/// How fast zones may lose nodes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Pace {
+    /// No node of any zone is ready: the fault is probably here, and nobody loses anything.
+    Standstill,
+    /// So many nodes per second in this zone.
+    Rate(f64),
+}
+
+/// The pace in a zone, given all nodes.
+#[must_use]
+pub fn pace<'a>(zone_of: &str, nodes: impl Iterator<Item = &'a Node>) -> Pace {
+    let mut zones: BTreeMap<String, (usize, usize)> = BTreeMap::new();
+    let excluded = |node: &Node| {
+        node.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key("node.kubernetes.io/exclude-disruption"))
+    };
+    for node in nodes.filter(|node| !excluded(node)) {
+        let (ready, sick) = zones.entry(zone(node)).or_default();
+        if node_facts::is_ready(node) {
+            *ready += 1;
+        } else {
+            *sick += 1;
+        }
+    }
+    if zones.values().all(|(ready, _)| *ready == 0) {
+        return Pace::Standstill;
+    }
+    let (ready, sick) = zones.get(zone_of).copied().unwrap_or_default();
+    let all = ready + sick;
+    let in_trouble = ready > 0 && sick > 2 && sick as f64 / all as f64 >= TROUBLE;
+    Pace::Rate(match in_trouble {
+        false => RATE,
+        true if all > LARGE_ZONE => REDUCED_RATE,
+        true => 0.0,
+    })
+}
+
+/// When a zone may lose its next node.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Budget {
+    next: Option<Timestamp>,
+}
+
+impl Budget {
+    /// Takes one node's worth; or says how long to wait, at this many nodes per second.
+    pub fn take(&mut self, rate: f64, now: Timestamp) -> Result<(), SignedDuration> {
+        if rate <= 0.0 {
+            return Err(SignedDuration::from_secs(30));
+        }
+        let period = SignedDuration::try_from_secs_f64(1.0 / rate).unwrap_or(SignedDuration::from_secs(100));
+        match self.next.filter(|next| *next > now) {
+            Some(next) => Err(next.duration_since(now).min(period)),
+            None => {
+                self.next = now.checked_add(period).ok();
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{at, time};
+    use k8s_openapi::api::core::v1::{NodeSpec, NodeStatus};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+    fn node(ready: Option<&str>, zone: &str) -> Node {
+        let condition = |status: &str| NodeCondition {
+            type_: "Ready".into(),
+            status: status.into(),
+            last_heartbeat_time: Some(time(5)),
+            ..NodeCondition::default()
+        };
+        Node {
+            metadata: ObjectMeta {
+                name: Some("n".into()),
+                labels: Some([("topology.kubernetes.io/zone".to_owned(), zone.to_owned())].into()),
+                ..ObjectMeta::default()
+            },
+            spec: Some(NodeSpec::default()),
+            status: Some(NodeStatus { conditions: ready.map(|ready| vec![condition(ready)]), ..Default::default() }),
+        }
+    }
+
+    #[test]
+    fn silence_makes_conditions_unknown_once() {
+        let mut silent = node(Some("True"), "a");
+        assert_eq!(silence_left(&silent, at(100), at(130)).as_secs(), 20);
+        assert_eq!(silence_left(&node(None, "a"), at(100), at(130)).as_secs(), 30);
+        let conditions = silenced(&silent, at(200)).expect("conditions");
+        assert_eq!(conditions.len(), 4);
+        assert!(conditions.iter().all(|condition| condition.status == "Unknown"));
+        assert_eq!(conditions[0].reason.as_deref(), Some("NodeStatusUnknown"));
+        assert_eq!(conditions[1].reason.as_deref(), Some("NodeStatusNeverUpdated"));
+        silent.status.get_or_insert_default().conditions = Some(conditions);
+        assert_eq!(silenced(&silent, at(300)), None);
+    }
+
+    #[test]
+    fn taints_follow_conditions_and_leave_others_alone() {
+        let mut sick = node(Some("False"), "a");
+        let other = Taint { key: "gpu".into(), effect: "NoSchedule".into(), ..Taint::default() };
+        sick.spec.get_or_insert_default().taints = Some(vec![other.clone()]);
+        let taints = schedule_taints(&sick, at(10)).expect("taints");
+        assert_eq!(taints.iter().map(|taint| taint.key.as_str()).collect::<Vec<_>>(), ["gpu", NOT_READY]);
+        sick.spec.get_or_insert_default().taints = Some(taints);
+        assert_eq!(schedule_taints(&sick, at(20)), None);
+        assert_eq!(eviction_taint(&sick), Some(NOT_READY));
+        let taints = execute_taints(&sick, Some(NOT_READY), at(20)).expect("taints");
+        assert_eq!(taints.len(), 3);
+        sick.spec.get_or_insert_default().taints = Some(taints);
+        assert!(is_evicting(&sick));
+        // From not ready to unreachable.
+        let taints = execute_taints(&sick, Some(UNREACHABLE), at(30)).expect("taints");
+        assert_eq!(taints.iter().filter(|taint| taint.effect == "NoExecute").count(), 1);
+        let mut cordoned = node(Some("True"), "a");
+        cordoned.spec.get_or_insert_default().unschedulable = Some(true);
+        assert_eq!(schedule_taints(&cordoned, at(1)).expect("taints")[0].key, UNSCHEDULABLE);
+    }
+
+    #[test]
+    fn zones_in_trouble_lose_nodes_slowly_or_not_at_all() {
+        let fleet = |ready: usize, sick: usize, zone: &str| {
+            let ready = (0..ready).map(|_| node(Some("True"), zone));
+            ready.chain((0..sick).map(|_| node(Some("Unknown"), zone))).collect::<Vec<_>>()
+        };
+        assert_eq!(pace(":a", fleet(9, 1, "a").iter()), Pace::Rate(RATE));
+        assert_eq!(pace(":a", fleet(2, 3, "a").iter()), Pace::Rate(0.0));
+        assert_eq!(pace(":a", fleet(20, 40, "a").iter()), Pace::Rate(REDUCED_RATE));
+        assert_eq!(pace(":a", fleet(0, 3, "a").iter()), Pace::Standstill);
+        let two: Vec<_> = fleet(0, 3, "a").into_iter().chain(fleet(3, 0, "b")).collect();
+        assert_eq!(pace(":a", two.iter()), Pace::Rate(RATE));
+    }
+
+    #[test]
+    fn budgets_are_spent_one_at_a_time() {
+        let mut budget = Budget::default();
+        assert_eq!(budget.take(0.1, at(100)), Ok(()));
+        assert_eq!(budget.take(0.1, at(104)), Err(SignedDuration::from_secs(6)));
+        assert_eq!(budget.take(0.1, at(110)), Ok(()));
+        assert!(budget.take(0.0, at(200)).is_err());
+    }
+}
