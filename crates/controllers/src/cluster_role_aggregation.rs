@@ -58,7 +58,8 @@ fn plan(role: &ClusterRole, roles: &[Arc<ClusterRole>]) -> Option<Vec<PolicyRule
     let mut rules: Vec<PolicyRule> = Vec::new();
     for wanted in aggregation.cluster_role_selectors.iter().flatten() {
         let selected = roles.iter().filter(|other| {
-            other.metadata.name != role.metadata.name && selector::matches(wanted, other.metadata.labels.as_ref())
+            other.metadata.name != role.metadata.name
+                && selector::matches(wanted, other.metadata.labels.as_ref())
         });
         for rule in selected.flat_map(|other| other.rules.iter().flatten()) {
             if !rules.contains(rule) {
@@ -87,7 +88,10 @@ mod tests {
         };
         let mut admin = ClusterRole { metadata: meta("admin"), ..ClusterRole::default() };
         admin.aggregation_rule = Some(AggregationRule {
-            cluster_role_selectors: Some(vec![LabelSelector { match_labels: labels.clone(), ..Default::default() }]),
+            cluster_role_selectors: Some(vec![LabelSelector {
+                match_labels: labels.clone(),
+                ..Default::default()
+            }]),
         });
         let roles = [
             role("a", true, &[rule("get"), rule("list")]),

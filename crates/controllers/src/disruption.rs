@@ -63,7 +63,10 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
             .map(|budget| Key::of(&**budget))
             .collect();
         if stale_in(pod, Timestamp::MIN).is_some() {
-            keys.push(Key::new(namespace, &format!("{POD}{}", pod.metadata.name.as_deref().unwrap_or_default())));
+            keys.push(Key::new(
+                namespace,
+                &format!("{POD}{}", pod.metadata.name.as_deref().unwrap_or_default()),
+            ));
         }
         keys
     });
@@ -179,13 +182,15 @@ impl Disruption {
                 found.map(|found| found.spec.as_ref().and_then(|spec| spec.replicas))
             }
             ("apps", "ReplicaSet") => {
-                let Some(set) = self.replica_sets.get(namespace, &owner.name).filter(|set| same(&set.metadata.uid))
+                let Some(set) =
+                    self.replica_sets.get(namespace, &owner.name).filter(|set| same(&set.metadata.uid))
                 else {
                     return Ok(None);
                 };
                 if let Some(above) = controller_of(&set.metadata).filter(|above| above.kind == "Deployment") {
                     let deployment = self.deployments.get(namespace, &above.name);
-                    let deployment = deployment.filter(|found| found.metadata.uid.as_ref() == Some(&above.uid));
+                    let deployment =
+                        deployment.filter(|found| found.metadata.uid.as_ref() == Some(&above.uid));
                     return Ok(deployment.map(|found| {
                         let replicas = found.spec.as_ref().and_then(|spec| spec.replicas);
                         (above.uid.clone(), replicas.unwrap_or(1))
@@ -194,7 +199,8 @@ impl Disruption {
                 Some(set.spec.as_ref().and_then(|spec| spec.replicas))
             }
             ("apps", "StatefulSet") => {
-                let found = self.stateful_sets.get(namespace, &owner.name).filter(|set| same(&set.metadata.uid));
+                let found =
+                    self.stateful_sets.get(namespace, &owner.name).filter(|set| same(&set.metadata.uid));
                 found.map(|found| found.spec.as_ref().and_then(|spec| spec.replicas))
             }
             _ => return self.scale_subresource(namespace, owner, ctx).await,
@@ -293,21 +299,22 @@ fn plan(
     let healthy = count(healthy.count());
     let allowed = if expected <= 0 { 0 } else { (healthy - desired).max(0) };
     let status = PodDisruptionBudgetStatus {
-        current_healthy: healthy,
-        desired_healthy: desired,
-        expected_pods: expected,
-        disruptions_allowed: allowed,
+        current_healthy: Some(healthy),
+        desired_healthy: Some(desired),
+        expected_pods: Some(expected),
+        disruptions_allowed: Some(allowed),
         disrupted_pods: Some(disrupted).filter(|pods| !pods.is_empty()),
         observed_generation: budget.metadata.generation,
         conditions: before.conditions,
     };
-    let (value, reason) = if allowed > 0 { ("True", "SufficientPods") } else { ("False", "InsufficientPods") };
+    let (value, reason) =
+        if allowed > 0 { ("True", "SufficientPods") } else { ("False", "InsufficientPods") };
     (with_condition(status, value, reason, "", now), recheck)
 }
 
 fn fail_safe(budget: &PodDisruptionBudget, message: &str, now: Timestamp) -> PodDisruptionBudgetStatus {
     let before = budget.status.clone().unwrap_or_default();
-    let status = PodDisruptionBudgetStatus { disruptions_allowed: 0, ..before };
+    let status = PodDisruptionBudgetStatus { disruptions_allowed: Some(0), ..before };
     with_condition(status, "False", "SyncFailed", message, now)
 }
 
@@ -320,7 +327,8 @@ fn with_condition(
 ) -> PodDisruptionBudgetStatus {
     let conditions = status.conditions.get_or_insert_default();
     let known = conditions.iter_mut().find(|condition| condition.type_ == "DisruptionAllowed");
-    let since = known.as_ref().filter(|known| known.status == value).map(|known| known.last_transition_time.clone());
+    let since =
+        known.as_ref().filter(|known| known.status == value).map(|known| known.last_transition_time.clone());
     let wanted = Condition {
         type_: "DisruptionAllowed".to_owned(),
         status: value.to_owned(),
@@ -370,8 +378,12 @@ mod tests {
             (None, Some(percent("30%")), Some(10), 10, 10, (10, 7, 10, 3)),
         ] {
             let (status, _) = plan(&budget(min.clone(), max.clone()), &pods(ready, all), scale, at(10));
-            let got =
-                (status.current_healthy, status.desired_healthy, status.expected_pods, status.disruptions_allowed);
+            let got = (
+                status.current_healthy,
+                status.desired_healthy,
+                status.expected_pods,
+                status.disruptions_allowed,
+            );
             assert_eq!(got, expected, "{min:?} {max:?}");
             let condition = &status.conditions.expect("conditions")[0];
             assert_eq!(condition.status == "True", expected.3 > 0);

@@ -125,8 +125,10 @@ pub fn surplus(
     live: &HashSet<String>,
     limit: i32,
 ) -> Vec<Arc<ControllerRevision>> {
-    let unused: Vec<_> =
-        revisions.iter().filter(|revision| !live.contains(revision.metadata.name.as_deref().unwrap_or_default())).collect();
+    let unused: Vec<_> = revisions
+        .iter()
+        .filter(|revision| !live.contains(revision.metadata.name.as_deref().unwrap_or_default()))
+        .collect();
     let Ok(limit) = usize::try_from(limit) else { return Vec::new() };
     let count = unused.len().saturating_sub(limit);
     unused.into_iter().take(count).cloned().collect()

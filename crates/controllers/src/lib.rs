@@ -1,23 +1,23 @@
 //! The control loops, one per file.
 
 pub mod adoption;
+pub mod cluster_role_aggregation;
 pub mod cron_job;
 pub mod daemon_set;
+pub mod disruption;
 #[cfg(test)]
 mod fixture;
 pub mod history;
 pub mod job;
 pub mod node_facts;
+pub mod node_ipam;
+pub mod node_lifecycle;
 pub mod percent;
 pub mod pod_facts;
 mod revisions;
 pub mod selector;
 pub mod slow_start;
 pub mod stateful_set;
-pub mod cluster_role_aggregation;
-pub mod disruption;
-pub mod node_ipam;
-pub mod node_lifecycle;
 pub mod taint_eviction;
 pub mod ttl;
 pub mod ttl_after_finished;
@@ -31,7 +31,11 @@ pub const LOOPS: &[Row] = &[
     Row { descriptor: &daemon_set::DESCRIPTOR, build: daemon_set::build, by_default: true },
     Row { descriptor: &job::DESCRIPTOR, build: job::build, by_default: true },
     Row { descriptor: &stateful_set::DESCRIPTOR, build: stateful_set::build, by_default: true },
-    Row { descriptor: &cluster_role_aggregation::DESCRIPTOR, build: cluster_role_aggregation::build, by_default: true },
+    Row {
+        descriptor: &cluster_role_aggregation::DESCRIPTOR,
+        build: cluster_role_aggregation::build,
+        by_default: true,
+    },
     Row { descriptor: &disruption::DESCRIPTOR, build: disruption::build, by_default: true },
     Row { descriptor: &node_ipam::DESCRIPTOR, build: node_ipam::build, by_default: true },
     Row { descriptor: &node_lifecycle::DESCRIPTOR, build: node_lifecycle::build, by_default: true },

@@ -35,7 +35,8 @@ pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     if key.as_ref().is_some_and(|key| *key != taint.key) {
         return false;
     }
-    let (wanted, given) = (set(&toleration.value).unwrap_or_default(), taint.value.clone().unwrap_or_default());
+    let (wanted, given) =
+        (set(&toleration.value).unwrap_or_default(), taint.value.clone().unwrap_or_default());
     match toleration.operator.as_deref() {
         Some("Exists") => true,
         None | Some("" | "Equal") => key.is_some() && wanted == given,
@@ -49,7 +50,11 @@ pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
 
 /// The first taint with one of these effects that no toleration covers.
 #[must_use]
-pub fn untolerated<'a>(taints: &'a [Taint], tolerations: &[Toleration], effects: &[&str]) -> Option<&'a Taint> {
+pub fn untolerated<'a>(
+    taints: &'a [Taint],
+    tolerations: &[Toleration],
+    effects: &[&str],
+) -> Option<&'a Taint> {
     taints
         .iter()
         .filter(|taint| effects.contains(&taint.effect.as_str()))
@@ -61,11 +66,14 @@ pub fn untolerated<'a>(taints: &'a [Taint], tolerations: &[Toleration], effects:
 pub fn matches_selection(spec: &PodSpec, node: &Node) -> bool {
     let label = |key: &str| node.metadata.labels.as_ref().and_then(|labels| labels.get(key));
     let selected = spec.node_selector.iter().flatten().all(|(key, value)| label(key) == Some(value));
-    selected && required_terms(spec.affinity.as_ref()).is_none_or(|terms| terms.iter().any(|term| meets(term, node)))
+    selected
+        && required_terms(spec.affinity.as_ref())
+            .is_none_or(|terms| terms.iter().any(|term| meets(term, node)))
 }
 
 fn required_terms(affinity: Option<&Affinity>) -> Option<&[NodeSelectorTerm]> {
-    let required = affinity?.node_affinity.as_ref()?.required_during_scheduling_ignored_during_execution.as_ref()?;
+    let required =
+        affinity?.node_affinity.as_ref()?.required_during_scheduling_ignored_during_execution.as_ref()?;
     Some(&required.node_selector_terms)
 }
 
@@ -77,7 +85,8 @@ pub fn meets(term: &NodeSelectorTerm, node: &Node) -> bool {
     if expressions.is_empty() && fields.is_empty() {
         return false;
     }
-    let label = |key: &str| node.metadata.labels.as_ref().and_then(|labels| labels.get(key)).map(String::as_str);
+    let label =
+        |key: &str| node.metadata.labels.as_ref().and_then(|labels| labels.get(key)).map(String::as_str);
     let field = |key: &str| (key == "metadata.name").then(|| name(node));
     expressions.iter().all(|requirement| holds(requirement, label(&requirement.key)))
         && fields.iter().all(|requirement| holds(requirement, field(&requirement.key)))
@@ -105,7 +114,8 @@ mod tests {
 
     #[test]
     fn tolerations_cover_taints() {
-        let taint = Taint { key: "k".into(), value: Some("v".into()), effect: "NoExecute".into(), time_added: None };
+        let taint =
+            Taint { key: "k".into(), value: Some("v".into()), effect: "NoExecute".into(), time_added: None };
         let toleration = |key: &str, operator: &str, value: &str, effect: &str| Toleration {
             key: Some(key.into()),
             operator: Some(operator.into()),
@@ -133,7 +143,9 @@ mod tests {
         let node = Node {
             metadata: ObjectMeta {
                 name: Some("n1".into()),
-                labels: Some([("zone".to_owned(), "a".to_owned()), ("cpus".to_owned(), "8".to_owned())].into()),
+                labels: Some(
+                    [("zone".to_owned(), "a".to_owned()), ("cpus".to_owned(), "8".to_owned())].into(),
+                ),
                 ..ObjectMeta::default()
             },
             ..Node::default()

@@ -74,7 +74,8 @@ impl Cidr {
     }
 
     fn overlaps(self, other: Self) -> bool {
-        let (first, last) = (self.base.max(other.base), (self.base | self.host_mask()).min(other.base | other.host_mask()));
+        let (first, last) =
+            (self.base.max(other.base), (self.base | self.host_mask()).min(other.base | other.host_mask()));
         self.v6 == other.v6 && first <= last
     }
 
@@ -133,11 +134,16 @@ impl Loop for NodeIpam {
         if !cidrs(&node).is_empty() {
             return Ok(Action::Done);
         }
-        let Some(settings) = ctx.setting::<ClusterCidrs>().filter(|settings| !settings.ranges.is_empty()) else {
+        let Some(settings) = ctx.setting::<ClusterCidrs>().filter(|settings| !settings.ranges.is_empty())
+        else {
             return Ok(Action::Done);
         };
         let Some(parts) = self.allocate(&key.name, settings) else {
-            ctx.recorder.normal(&*node, "CIDRNotAvailable", format!("Node {} status is now: CIDRNotAvailable", key.name));
+            ctx.recorder.normal(
+                &*node,
+                "CIDRNotAvailable",
+                format!("Node {} status is now: CIDRNotAvailable", key.name),
+            );
             return Err(Exhausted.into());
         };
         let texts: Vec<_> = parts.iter().map(ToString::to_string).collect();
@@ -185,12 +191,18 @@ impl NodeIpam {
 }
 
 /// The first free part at or after `from`, around the end if need be, and where to look next.
-fn find(range: Cidr, length: u8, from: u128, taken: &HashSet<Cidr>, reserved: &[Cidr]) -> Option<(Cidr, u128)> {
+fn find(
+    range: Cidr,
+    length: u8,
+    from: u128,
+    taken: &HashSet<Cidr>,
+    reserved: &[Cidr],
+) -> Option<(Cidr, u128)> {
     // Parts of one length that are taken are equal; anything else is compared.
-    let odd: Vec<Cidr> = taken.iter().filter(|cidr| cidr.length != length && cidr.v6 == range.v6).copied().collect();
-    let free = |part: Cidr| {
-        !taken.contains(&part) && !odd.iter().chain(reserved).any(|other| part.overlaps(*other))
-    };
+    let odd: Vec<Cidr> =
+        taken.iter().filter(|cidr| cidr.length != length && cidr.v6 == range.v6).copied().collect();
+    let free =
+        |part: Cidr| !taken.contains(&part) && !odd.iter().chain(reserved).any(|other| part.overlaps(*other));
     let mut tried = 0_u64;
     for index in (from..).chain(0..from) {
         let Some(part) = range.part(length, index) else {
@@ -223,9 +235,12 @@ mod tests {
 
     #[test]
     fn ranges_are_read_and_written() {
-        for (text, expected) in
-            [("10.0.0.9/8", "10.0.0.0/8"), ("fd00::1/64", "fd00::/64"), ("0.0.0.0/0", "0.0.0.0/0"), ("::/0", "::/0")]
-        {
+        for (text, expected) in [
+            ("10.0.0.9/8", "10.0.0.0/8"),
+            ("fd00::1/64", "fd00::/64"),
+            ("0.0.0.0/0", "0.0.0.0/0"),
+            ("::/0", "::/0"),
+        ] {
             assert_eq!(cidr(text).to_string(), expected);
         }
         for text in ["10.0.0.0", "10.0.0.0/33", "x/8", "fd00::/129", ""] {
@@ -233,9 +248,15 @@ mod tests {
         }
         assert!(cidr("10.0.0.0/8").overlaps(cidr("10.1.0.0/16")));
         assert!(!cidr("10.0.0.0/16").overlaps(cidr("10.1.0.0/16")));
-        assert_eq!(cidr("10.0.0.0/8").part(24, 257).map(|part| part.to_string()).as_deref(), Some("10.1.1.0/24"));
+        assert_eq!(
+            cidr("10.0.0.0/8").part(24, 257).map(|part| part.to_string()).as_deref(),
+            Some("10.1.1.0/24")
+        );
         assert_eq!(cidr("10.0.0.0/24").part(25, 2), None);
-        assert_eq!(cidr("fd00::/48").part(64, 3).map(|part| part.to_string()).as_deref(), Some("fd00:0:0:3::/64"));
+        assert_eq!(
+            cidr("fd00::/48").part(64, 3).map(|part| part.to_string()).as_deref(),
+            Some("fd00:0:0:3::/64")
+        );
     }
 
     #[test]

@@ -91,15 +91,20 @@ fn restarts(pod: &Pod) -> i32 {
 }
 
 fn ready_since(pod: &Pod) -> Option<Timestamp> {
-    condition(pod, "Ready").filter(|condition| condition.status == "True")?.last_transition_time.as_ref().map(|t| t.0)
+    condition(pod, "Ready")
+        .filter(|condition| condition.status == "True")?
+        .last_transition_time
+        .as_ref()
+        .map(|t| t.0)
 }
 
 /// The order in which surplus pods go: unassigned before assigned, pending before running, not ready before ready,
 /// most recently ready first, most restarted first, youngest first.
 #[must_use]
 pub fn deletion_order(a: &Pod, b: &Pod) -> Ordering {
-    let assigned =
-        |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()).is_some_and(|name| !name.is_empty());
+    let assigned = |pod: &Pod| {
+        pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()).is_some_and(|name| !name.is_empty())
+    };
     let phase_rank = |pod: &Pod| match phase(pod) {
         "Pending" => 0,
         "Running" => 2,

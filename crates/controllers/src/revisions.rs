@@ -38,7 +38,8 @@ pub async fn ensure<O: Object>(
             Choice::Renumber(known, revision) => {
                 let name = known.metadata.name.as_deref().unwrap_or_default();
                 let patch = Patch::Merge(json!({ "revision": revision }));
-                let update = Arc::new(client.patch::<ControllerRevision>(namespace, name, None, &patch).await?);
+                let update =
+                    Arc::new(client.patch::<ControllerRevision>(namespace, name, None, &patch).await?);
                 all.retain(|revision| revision.metadata.name != update.metadata.name);
                 all.push(Arc::clone(&update));
                 return Ok(Revisions { all, update, collisions });
@@ -72,8 +73,11 @@ pub async fn truncate(client: &Client, surplus: Vec<Arc<ControllerRevision>>) ->
         let meta = &revision.metadata;
         let (namespace, name) = (meta.namespace.as_deref(), meta.name.as_deref());
         let options = delete_options(meta.uid.as_deref(), None);
-        let deleted =
-            client.delete::<ControllerRevision>(namespace.unwrap_or_default(), name.unwrap_or_default(), &options);
+        let deleted = client.delete::<ControllerRevision>(
+            namespace.unwrap_or_default(),
+            name.unwrap_or_default(),
+            &options,
+        );
         match deleted.await {
             Err(error) if !error.is_not_found() => return Err(error),
             _ => {}

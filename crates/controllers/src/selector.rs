@@ -13,7 +13,8 @@ pub fn matches(selector: &LabelSelector, labels: Option<&BTreeMap<String, String
     equal
         && selector.match_expressions.iter().flatten().all(|requirement| {
             let value = get(&requirement.key);
-            let listed = || value.is_some_and(|value| requirement.values.iter().flatten().any(|known| known == value));
+            let listed =
+                || value.is_some_and(|value| requirement.values.iter().flatten().any(|known| known == value));
             match requirement.operator.as_str() {
                 "In" => listed(),
                 "NotIn" => !listed(),

@@ -47,7 +47,8 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
     let all = nodes.clone();
     ctx.watch::<Pod>(move |change| {
         let pod = change.object();
-        let node = pod.spec.as_ref().and_then(|spec| all.get("", spec.node_name.as_deref().unwrap_or_default()));
+        let node =
+            pod.spec.as_ref().and_then(|spec| all.get("", spec.node_name.as_deref().unwrap_or_default()));
         let concerned = node.is_some_and(|node| drives_away(&node).next().is_some());
         let unchanged = change.old().is_some_and(|old| {
             let state = |pod: &Pod| {
@@ -80,7 +81,11 @@ impl Loop for TaintEviction {
             Some(stays) if !pod_facts::is_deleting(&pod) => stays,
             _ => {
                 if self.since.lock().remove(&uid).is_some() && !pod_facts::is_deleting(&pod) {
-                    ctx.recorder.normal(&*pod, "TaintManagerEviction", format!("Cancelling deletion of Pod {full}"));
+                    ctx.recorder.normal(
+                        &*pod,
+                        "TaintManagerEviction",
+                        format!("Cancelling deletion of Pod {full}"),
+                    );
                 }
                 return Ok(Action::Done);
             }
@@ -132,7 +137,8 @@ fn plan(taints: &[Taint], tolerations: &[Toleration]) -> Option<SignedDuration> 
     }
     let mut shortest: Option<i64> = None;
     for taint in taints {
-        let mut matching = tolerations.iter().filter(|toleration| node_facts::tolerates(toleration, taint)).peekable();
+        let mut matching =
+            tolerations.iter().filter(|toleration| node_facts::tolerates(toleration, taint)).peekable();
         if matching.peek().is_none() {
             return Some(SignedDuration::ZERO);
         }
@@ -164,8 +170,16 @@ mod tests {
             (vec![taint("a")], vec![toleration("a", Some(300))], Some(secs(300))),
             (vec![taint("a")], vec![toleration("a", Some(-5))], Some(secs(0))),
             (vec![taint("a"), taint("b")], vec![toleration("a", Some(300))], Some(secs(0))),
-            (vec![taint("a"), taint("b")], vec![toleration("a", Some(300)), toleration("b", Some(9))], Some(secs(9))),
-            (vec![taint("a"), taint("b")], vec![toleration("a", None), toleration("b", Some(9))], Some(secs(9))),
+            (
+                vec![taint("a"), taint("b")],
+                vec![toleration("a", Some(300)), toleration("b", Some(9))],
+                Some(secs(9)),
+            ),
+            (
+                vec![taint("a"), taint("b")],
+                vec![toleration("a", None), toleration("b", Some(9))],
+                Some(secs(9)),
+            ),
         ] {
             assert_eq!(plan(&taints, &tolerations), expected, "{taints:?} {tolerations:?}");
         }

@@ -27,7 +27,8 @@ struct Ttl {
 }
 
 pub fn build(ctx: &Context) -> Box<dyn Loop> {
-    let annotation = |node: &Node| node.metadata.annotations.as_ref().and_then(|all| all.get(ANNOTATION).cloned());
+    let annotation =
+        |node: &Node| node.metadata.annotations.as_ref().and_then(|all| all.get(ANNOTATION).cloned());
     let nodes = ctx.watch::<Node>(move |change| match change {
         Change::Updated { old, new } if annotation(old) == annotation(new) => Vec::new(),
         _ => vec![Key::of(&**change.object())],
@@ -80,7 +81,9 @@ mod tests {
 
     #[test]
     fn steps_do_not_flap() {
-        for (step, nodes, expected) in [(0, 100, 0), (0, 101, 1), (1, 95, 1), (1, 89, 0), (0, 5000, 4), (4, 1, 0)] {
+        for (step, nodes, expected) in
+            [(0, 100, 0), (0, 101, 1), (1, 95, 1), (1, 89, 0), (0, 5000, 4), (4, 1, 0)]
+        {
             assert_eq!(next_step(step, nodes), expected, "{step} {nodes}");
         }
     }

@@ -62,9 +62,9 @@ fn wait(job: &Job, now: Timestamp) -> Option<SignedDuration> {
 fn expiry(job: &Job) -> Option<Timestamp> {
     let ttl = job.spec.as_ref()?.ttl_seconds_after_finished?;
     let conditions = job.status.as_ref()?.conditions.as_ref()?;
-    let ended = conditions
-        .iter()
-        .find(|condition| matches!(condition.type_.as_str(), "Complete" | "Failed") && condition.status == "True")?;
+    let ended = conditions.iter().find(|condition| {
+        matches!(condition.type_.as_str(), "Complete" | "Failed") && condition.status == "True"
+    })?;
     let since = ended.last_transition_time.as_ref()?.0;
     since.checked_add(SignedDuration::from_secs(ttl.into())).ok()
 }

@@ -91,7 +91,11 @@ fn lists(cron_job: &CronJob, job: &Job) -> bool {
 }
 
 /// Uids of listed jobs that neither the cache nor the server knows.
-async fn missing(cron_job: &CronJob, jobs: &[Arc<Job>], ctx: &Context) -> Result<HashSet<String>, ClientError> {
+async fn missing(
+    cron_job: &CronJob,
+    jobs: &[Arc<Job>],
+    ctx: &Context,
+) -> Result<HashSet<String>, ClientError> {
     let mut missing = HashSet::new();
     for known in cron_job.status.iter().flat_map(|status| status.active.iter().flatten()) {
         if jobs.iter().any(|job| job.metadata.uid == known.uid) {
@@ -125,7 +129,9 @@ async fn start(
                 return Err(CronJobError::Replace(name, error));
             }
         };
-        *changed |= delete(ctx, cron_job, &found, status).await.map_err(|error| CronJobError::Replace(name, error))?;
+        *changed |= delete(ctx, cron_job, &found, status)
+            .await
+            .map_err(|error| CronJobError::Replace(name, error))?;
     }
     let created = match ctx.client.create(namespace, job).await {
         Ok(created) => {
@@ -136,7 +142,8 @@ async fn start(
         Err(error) if error.is_already_exists() => {
             let name = job.metadata.name.as_deref().unwrap_or_default();
             let known: Job = ctx.client.get(namespace, name).await.map_err(CronJobError::Create)?;
-            let ours = controller_of(&known.metadata).is_some_and(|owner| Some(&owner.uid) == cron_job.metadata.uid.as_ref());
+            let ours = controller_of(&known.metadata)
+                .is_some_and(|owner| Some(&owner.uid) == cron_job.metadata.uid.as_ref());
             let listed = status.active.iter().flatten().any(|active| active.uid == known.metadata.uid);
             if !ours || listed {
                 return Ok(());

@@ -72,9 +72,9 @@ pub fn forget(status: &mut CronJobStatus, uid: &str) -> bool {
 #[must_use]
 pub fn ending(job: &Job) -> Option<&str> {
     let conditions = job.status.as_ref()?.conditions.as_ref()?;
-    let end = conditions
-        .iter()
-        .find(|condition| matches!(condition.type_.as_str(), "Complete" | "Failed") && condition.status == "True")?;
+    let end = conditions.iter().find(|condition| {
+        matches!(condition.type_.as_str(), "Complete" | "Failed") && condition.status == "True"
+    })?;
     Some(end.type_.as_str())
 }
 
@@ -169,12 +169,13 @@ fn start(observed: &Observed, plan: &mut Plan) {
     let Some(due) = due else { return };
     if missed > 100 {
         let message =
-            "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew".to_owned();
+            "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew"
+                .to_owned();
         plan.say(true, "TooManyMissedTimes", message);
     }
-    let too_late = spec
-        .starting_deadline_seconds
-        .is_some_and(|deadline| due.saturating_add(SignedDuration::from_secs(deadline)).is_ok_and(|end| end < now));
+    let too_late = spec.starting_deadline_seconds.is_some_and(|deadline| {
+        due.saturating_add(SignedDuration::from_secs(deadline)).is_ok_and(|end| end < now)
+    });
     if too_late {
         let when = due.strftime("%a, %d %b %Y %H:%M:%S +0000");
         return plan.say(true, "MissSchedule", format!("Missed scheduled time to start a job: {when}"));
@@ -187,7 +188,8 @@ fn start(observed: &Observed, plan: &mut Plan) {
     let running = plan.status.active.clone().unwrap_or_default();
     match spec.concurrency_policy.as_deref() {
         Some("Forbid") if !running.is_empty() => {
-            let message = "Not starting job because prior execution is running and concurrency policy is Forbid";
+            let message =
+                "Not starting job because prior execution is running and concurrency policy is Forbid";
             return plan.say(false, "JobAlreadyActive", message.to_owned());
         }
         Some("Replace") => plan.replace = running,
@@ -199,9 +201,16 @@ fn start(observed: &Observed, plan: &mut Plan) {
 }
 
 /// The last time due between `earliest` and `now`, and about how many times were due.
-fn most_recent(schedule: &Schedule, earliest: Timestamp, now: Timestamp, local: &TimeZone) -> (Option<Timestamp>, i64) {
+fn most_recent(
+    schedule: &Schedule,
+    earliest: Timestamp,
+    now: Timestamp,
+    local: &TimeZone,
+) -> (Option<Timestamp>, i64) {
     let Some(first) = schedule.next(earliest, local).filter(|first| *first <= now) else { return (None, 0) };
-    let Some(second) = schedule.next(first, local).filter(|second| *second <= now) else { return (Some(first), 0) };
+    let Some(second) = schedule.next(first, local).filter(|second| *second <= now) else {
+        return (Some(first), 0);
+    };
     let period = second.duration_since(first).as_secs().max(1);
     let missed = now.duration_since(first).as_secs() / period + 1;
     // Regular schedules are near their end at once; others are searched from a point surely before it.
@@ -215,7 +224,12 @@ fn most_recent(schedule: &Schedule, earliest: Timestamp, now: Timestamp, local: 
     (latest, missed)
 }
 
-fn next_look(schedule: &Schedule, since: Timestamp, now: Timestamp, local: &TimeZone) -> Option<SignedDuration> {
+fn next_look(
+    schedule: &Schedule,
+    since: Timestamp,
+    now: Timestamp,
+    local: &TimeZone,
+) -> Option<SignedDuration> {
     let (recent, missed) = most_recent(schedule, since, now, local);
     let from = match recent {
         Some(recent) => recent,
@@ -264,7 +278,9 @@ fn make_job(cron_job: &CronJob, due: Timestamp, zone: Option<&str>) -> Job {
 
 fn prune(observed: &Observed, plan: &mut Plan) {
     let spec = &observed.cron_job.spec;
-    for (end, limit) in [("Complete", spec.successful_jobs_history_limit), ("Failed", spec.failed_jobs_history_limit)] {
+    for (end, limit) in
+        [("Complete", spec.successful_jobs_history_limit), ("Failed", spec.failed_jobs_history_limit)]
+    {
         let Some(limit) = limit.and_then(|limit| usize::try_from(limit).ok()) else { continue };
         let mut jobs: Vec<_> = observed.jobs.iter().filter(|job| ending(job) == Some(end)).collect();
         let surplus = jobs.len().saturating_sub(limit);
@@ -329,7 +345,12 @@ mod tests {
         let completion_time = (end == Some("Complete")).then(|| time(second + 5));
         Job {
             metadata: meta(name),
-            status: Some(JobStatus { conditions, start_time: Some(time(second)), completion_time, ..Default::default() }),
+            status: Some(JobStatus {
+                conditions,
+                start_time: Some(time(second)),
+                completion_time,
+                ..Default::default()
+            }),
             ..Job::default()
         }
     }
@@ -388,7 +409,11 @@ mod tests {
         for (policy, started, replaced) in [("Allow", true, 0), ("Forbid", false, 0), ("Replace", true, 1)] {
             let mut busy = cron_job("*/10 * * * *");
             busy.spec.concurrency_policy = Some(policy.into());
-            record_start(busy.status.get_or_insert_default(), &job("old", None, 0), "2026-01-01T10:00:00Z".parse().expect("a time"));
+            record_start(
+                busy.status.get_or_insert_default(),
+                &job("old", None, 0),
+                "2026-01-01T10:00:00Z".parse().expect("a time"),
+            );
             let plan = plan(&observe(busy, vec![job("old", None, 0)]));
             assert_eq!((plan.start.is_some(), plan.replace.len()), (started, replaced), "{policy}");
         }
@@ -401,7 +426,8 @@ mod tests {
         for name in ["a", "b", "lost"] {
             record_start(status, &job(name, None, 0), "2026-01-01T10:00:00Z".parse().expect("a time"));
         }
-        let jobs = vec![job("a", Some("Complete"), 20), job("b", Some("Complete"), 10), job("f", Some("Failed"), 5)];
+        let jobs =
+            vec![job("a", Some("Complete"), 20), job("b", Some("Complete"), 10), job("f", Some("Failed"), 5)];
         let mut observed = observe(cron, jobs);
         observed.missing = HashSet::from(["uid-lost".to_owned()]);
         let plan = plan(&observed);

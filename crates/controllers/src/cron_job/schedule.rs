@@ -62,7 +62,8 @@ const MONTHS: Bounds = Bounds {
     high: 12,
     names: &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
 };
-const WEEKDAYS: Bounds = Bounds { low: 0, high: 6, names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"] };
+const WEEKDAYS: Bounds =
+    Bounds { low: 0, high: 6, names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"] };
 
 /// The zone of this name in the bundled database; the empty name is UTC.
 #[must_use]
@@ -243,7 +244,8 @@ fn range(text: &str, bounds: &Bounds) -> Result<u64, ScheduleError> {
         }
         _ => return Err(ScheduleError::TooMany { mark: "slashes", text: text.to_owned() }),
     };
-    let outside = |value| ScheduleError::Range { value, low: bounds.low, high: bounds.high, text: text.to_owned() };
+    let outside =
+        |value| ScheduleError::Range { value, low: bounds.low, high: bounds.high, text: text.to_owned() };
     if begin < bounds.low {
         return Err(outside(begin));
     }
@@ -368,9 +370,24 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         for text in [
-            "", "* * * *", "* * * * * *", "60 * * * *", "* 24 * * *", "* * 0 * *", "* * * 13 *", "* * * * 7",
-            "5-1 * * * *", "1-2-3 * * * *", "1/2/3 * * * *", "*/0 * * * *", "x * * * *", "@fortnightly", "@every x",
-            "@every 5", "TZ=Nowhere/Land * * * * *", "TZ=UTC",
+            "",
+            "* * * *",
+            "* * * * * *",
+            "60 * * * *",
+            "* 24 * * *",
+            "* * 0 * *",
+            "* * * 13 *",
+            "* * * * 7",
+            "5-1 * * * *",
+            "1-2-3 * * * *",
+            "1/2/3 * * * *",
+            "*/0 * * * *",
+            "x * * * *",
+            "@fortnightly",
+            "@every x",
+            "@every 5",
+            "TZ=Nowhere/Land * * * * *",
+            "TZ=UTC",
         ] {
             assert!(Schedule::parse(text).is_err(), "{text}");
         }

@@ -15,7 +15,9 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use parking_lot::Mutex;
-use runtime::{Action, Cache, Change, Context, Descriptor, Expectations, Key, Loop, LoopError, controller_of};
+use runtime::{
+    Action, Cache, Change, Context, Descriptor, Expectations, Key, Loop, LoopError, controller_of,
+};
 
 use self::plan::{HASH_LABEL, Observed, Plan};
 use crate::adoption::{claim, controller_reference, index_orphans};
@@ -124,8 +126,15 @@ impl Loop for DaemonSets {
             return Ok(Action::Done);
         }
         let collisions = set.status.as_ref().and_then(|status| status.collision_count).unwrap_or(0);
-        let known =
-            revisions::ensure(&ctx.client, &self.revisions, &*set, &spec.selector, &spec.template, collisions).await?;
+        let known = revisions::ensure(
+            &ctx.client,
+            &self.revisions,
+            &*set,
+            &spec.selector,
+            &spec.template,
+            collisions,
+        )
+        .await?;
         let pods = claim(&ctx.client, &self.pods, &*set, &spec.selector, |_| true).await?;
         let now = ctx.clock.now();
         let observed = Observed {
@@ -161,7 +170,10 @@ impl Loop for DaemonSets {
         status.collision_count = Some(known.collisions).filter(|collisions| *collisions > 0);
         if status.number_ready != status.number_available.unwrap_or(0) {
             let seconds = SignedDuration::from_secs(spec.min_ready_seconds.unwrap_or(0).into());
-            let wait = observed.pods.iter().filter_map(|pod| pod_facts::available_in(pod, spec.min_ready_seconds?, now));
+            let wait = observed
+                .pods
+                .iter()
+                .filter_map(|pod| pod_facts::available_in(pod, spec.min_ready_seconds?, now));
             let wait = wait.min().unwrap_or(seconds);
             look_again_in = Some(look_again_in.map_or(wait, |known: SignedDuration| known.min(wait)));
         }

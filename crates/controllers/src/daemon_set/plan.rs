@@ -68,7 +68,8 @@ pub fn belongs(set: &DaemonSet, node: &Node) -> (bool, bool) {
     }
     tolerate_node_trouble(&mut spec);
     let tolerations = spec.tolerations.unwrap_or_default();
-    let blocked = |effects: &[&str]| node_facts::untolerated(node_facts::taints(node), &tolerations, effects).is_some();
+    let blocked =
+        |effects: &[&str]| node_facts::untolerated(node_facts::taints(node), &tolerations, effects).is_some();
     if blocked(&["NoExecute", "NoSchedule"]) { (false, !blocked(&["NoExecute"])) } else { (true, true) }
 }
 
@@ -172,7 +173,8 @@ fn is_updated(observed: &Observed, pod: &Pod) -> bool {
 
 /// Assigned pods first, then older ones.
 fn seniority(pod: &Pod) -> impl Ord + use<> {
-    let assigned = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).is_some_and(|name| !name.is_empty());
+    let assigned =
+        pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).is_some_and(|name| !name.is_empty());
     (!assigned, pod.metadata.creation_timestamp.clone(), pod.metadata.name.clone())
 }
 

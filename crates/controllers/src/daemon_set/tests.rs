@@ -102,7 +102,10 @@ fn every_node_gets_one_pod() {
     assert_eq!(node_of(&made), Some("n2"));
     assert_eq!(made.metadata.labels.expect("labels")[HASH_LABEL], "new");
     let status = status(&observed);
-    assert_eq!((status.desired_number_scheduled, status.current_number_scheduled, status.number_ready), (3, 2, 2));
+    assert_eq!(
+        (status.desired_number_scheduled, status.current_number_scheduled, status.number_ready),
+        (3, 2, 2)
+    );
     assert_eq!(status.number_unavailable, Some(1));
 }
 

@@ -116,7 +116,12 @@ fn announce(account: &mut Account, interim: &JobCondition, kind: &str, now: Time
     terminal(kind, interim, now)
 }
 
-fn report_suspension(status: &mut JobStatus, suspended: bool, now: Timestamp, notices: &mut Vec<Notice>) -> bool {
+fn report_suspension(
+    status: &mut JobStatus,
+    suspended: bool,
+    now: Timestamp,
+    notices: &mut Vec<Notice>,
+) -> bool {
     let (value, reason, message, event) = if suspended {
         ("True", "JobSuspended", "Job suspended", "Suspended")
     } else {
@@ -131,11 +136,17 @@ fn report_suspension(status: &mut JobStatus, suspended: bool, now: Timestamp, no
 }
 
 /// Puts newly finished pods into the status and lists finalizers that may go.
-fn collect(observed: &Observed, decision: &Decision, finishing: Option<&JobCondition>, account: &mut Account) {
+fn collect(
+    observed: &Observed,
+    decision: &Decision,
+    finishing: Option<&JobCondition>,
+    account: &mut Account,
+) {
     let failing = finishing.is_some_and(|condition| condition.type_ != "SuccessCriteriaMet");
     let ending = finishing.is_some() || observed.job.metadata.deletion_timestamp.is_some();
     let uncounted = account.status.uncounted_terminated_pods.get_or_insert_default();
-    let known: HashSet<String> = uncounted.succeeded.iter().chain(&uncounted.failed).flatten().cloned().collect();
+    let known: HashSet<String> =
+        uncounted.succeeded.iter().chain(&uncounted.failed).flatten().cloned().collect();
     let known_failed: HashSet<String> = uncounted.failed.iter().flatten().cloned().collect();
     let mut pods: Vec<_> = observed.pods.iter().filter(|pod| observed.is_tracked(pod)).collect();
     if observed.is_indexed() {
@@ -146,7 +157,8 @@ fn collect(observed: &Observed, decision: &Decision, finishing: Option<&JobCondi
         let failed = observed.counts_as_failed(pod);
         let succeeded = pod_facts::is_succeeded(pod);
         let index = observed.valid_index(pod);
-        let awaited = index.and_then(|index| decision.awaiting.get(&index)).is_some_and(|known| uid(known) == uid(pod));
+        let awaited =
+            index.and_then(|index| decision.awaiting.get(&index)).is_some_and(|known| uid(known) == uid(pod));
         if !(ending || succeeded || (failed && !awaited)) {
             continue;
         }

@@ -26,9 +26,10 @@ impl Backoff {
         let Some(success) = succeeded.iter().map(|pod| finished_at(pod)).max() else {
             return match failures.last() {
                 None => self,
-                Some(&last) => {
-                    Self { failures: self.failures.saturating_add(failures.len() as u32), last_failure: Some(last) }
-                }
+                Some(&last) => Self {
+                    failures: self.failures.saturating_add(failures.len() as u32),
+                    last_failure: Some(last),
+                },
             };
         };
         let later = failures.iter().filter(|&&time| time > success).count() as u32;

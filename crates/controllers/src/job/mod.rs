@@ -20,7 +20,9 @@ use futures_util::future::join_all;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
-use runtime::{Action, Cache, Change, Context, Descriptor, Expectations, Key, Loop, LoopError, controller_of};
+use runtime::{
+    Action, Cache, Change, Context, Descriptor, Expectations, Key, Loop, LoopError, controller_of,
+};
 use serde_json::json;
 
 use self::account::Outcome;
@@ -88,9 +90,12 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
     let (seen, all_jobs) = (Arc::clone(&memory), jobs.clone());
     let pods = ctx.watch::<Pod>(move |change| pod_changed(change, &seen, &all_jobs));
     index_orphans(&pods);
-    pods.add_index(TRACKED, |pod: &Pod| {
-        if has_finalizer(pod) { vec![job_of(pod).to_string()] } else { Vec::new() }
-    });
+    pods.add_index(
+        TRACKED,
+        |pod: &Pod| {
+            if has_finalizer(pod) { vec![job_of(pod).to_string()] } else { Vec::new() }
+        },
+    );
     Box::new(Jobs { jobs, pods, memory, backoffs: Backoffs::default(), ended: Mutex::default() })
 }
 
@@ -207,7 +212,9 @@ impl Jobs {
         if let Some(condition) = finished {
             self.ended.lock().insert(job.metadata.uid.clone().unwrap_or_default());
             let completions = job.spec.as_ref().and_then(|spec| spec.completions);
-            for notice in account::ending_notices(&job.status.clone().unwrap_or_default(), completions, &condition) {
+            for notice in
+                account::ending_notices(&job.status.clone().unwrap_or_default(), completions, &condition)
+            {
                 tell(ctx, &job, &notice);
             }
             return Ok(Action::Done);
@@ -283,11 +290,21 @@ impl Jobs {
     }
 
     /// Removes the finalizer of counted pods; gives the uids of those that no longer hold it.
-    async fn release(&self, key: &Key, ctx: &Context, pods: &[Arc<Pod>]) -> (HashSet<String>, Option<ClientError>) {
+    async fn release(
+        &self,
+        key: &Key,
+        ctx: &Context,
+        pods: &[Arc<Pod>],
+    ) -> (HashSet<String>, Option<ClientError>) {
         if pods.is_empty() {
             return (HashSet::new(), None);
         }
-        self.memory.released.lock().entry(key.clone()).or_default().extend(pods.iter().map(|pod| uid(pod).to_owned()));
+        self.memory
+            .released
+            .lock()
+            .entry(key.clone())
+            .or_default()
+            .extend(pods.iter().map(|pod| uid(pod).to_owned()));
         let (mut done, mut failure) = (HashSet::new(), None);
         let removals = pods.iter().map(|pod| remove_finalizer(ctx, pod));
         for (pod, result) in pods.iter().zip(join_all(removals).await) {
@@ -363,9 +380,11 @@ async fn remove_finalizer(ctx: &Context, pod: &Pod) -> Result<(), ClientError> {
     if !has_finalizer(pod) {
         return Ok(());
     }
-    let patch = Patch::Strategic(json!({ "metadata": { "$deleteFromPrimitiveList/finalizers": [FINALIZER] } }));
+    let patch =
+        Patch::Strategic(json!({ "metadata": { "$deleteFromPrimitiveList/finalizers": [FINALIZER] } }));
     let (namespace, name) = (pod.metadata.namespace.as_deref(), pod.metadata.name.as_deref());
-    let patched = ctx.client.patch::<Pod>(namespace.unwrap_or_default(), name.unwrap_or_default(), None, &patch);
+    let patched =
+        ctx.client.patch::<Pod>(namespace.unwrap_or_default(), name.unwrap_or_default(), None, &patch);
     patched.await.map(|_| ())
 }
 

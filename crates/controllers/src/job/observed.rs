@@ -91,7 +91,8 @@ impl Observed {
     pub fn fresh<'a>(&'a self, counted: &HashSet<String>, matches: impl Fn(&Pod) -> bool) -> Vec<&'a Pod> {
         let belongs = |pod: &Pod| !self.is_indexed() || self.valid_index(pod).is_some();
         let pods = self.pods.iter().map(AsRef::as_ref);
-        pods.filter(|pod| self.is_tracked(pod) && !counted.contains(uid(pod)) && belongs(pod) && matches(pod)).collect()
+        pods.filter(|pod| self.is_tracked(pod) && !counted.contains(uid(pod)) && belongs(pod) && matches(pod))
+            .collect()
     }
 
     /// Indexes recorded as succeeded, and those with what the pods show added.
@@ -138,7 +139,8 @@ impl Observed {
                 continue;
             }
             let later = result.get(&index).is_none_or(|known| {
-                all_failures(known) <= all_failures(pod) && backoff::finished_at(pod) >= backoff::finished_at(known)
+                all_failures(known) <= all_failures(pod)
+                    && backoff::finished_at(pod) >= backoff::finished_at(known)
             });
             if later {
                 result.insert(index, Arc::clone(pod));
@@ -168,7 +170,9 @@ impl Observed {
         let running = self.pods.iter().filter(|pod| !pod_facts::is_finished(pod));
         let restarts: i64 = running
             .filter_map(|pod| pod.status.as_ref())
-            .flat_map(|status| status.container_statuses.iter().chain(&status.init_container_statuses).flatten())
+            .flat_map(|status| {
+                status.container_statuses.iter().chain(&status.init_container_statuses).flatten()
+            })
             .map(|container| i64::from(container.restart_count))
             .sum();
         if limit == 0 { restarts > 0 } else { restarts >= i64::from(limit) }
@@ -231,7 +235,9 @@ pub fn ensure_condition(status: &mut JobStatus, wanted: JobCondition) -> bool {
     let conditions = status.conditions.get_or_insert_default();
     match conditions.iter_mut().find(|condition| condition.type_ == wanted.type_) {
         Some(known) => {
-            let same = known.status == wanted.status && known.reason == wanted.reason && known.message == wanted.message;
+            let same = known.status == wanted.status
+                && known.reason == wanted.reason
+                && known.message == wanted.message;
             if !same {
                 *known = wanted;
             }

@@ -11,8 +11,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use super::backoff::{self, Backoff};
 use super::indexes::Indexes;
 use super::observed::{
-    COMPLETION_INDEX, FAILURE_COUNT, FINALIZER, IGNORED_FAILURE_COUNT, Observed, all_failures, annotation_number,
-    completion_index, condition, is_true, new_condition,
+    COMPLETION_INDEX, FAILURE_COUNT, FINALIZER, IGNORED_FAILURE_COUNT, Observed, all_failures,
+    annotation_number, completion_index, condition, is_true, new_condition,
 };
 use super::policies::{self, Verdict};
 use crate::pod_facts;
@@ -76,9 +76,11 @@ pub fn decide(observed: &Observed) -> Decision {
     let backoff = observed.backoff.after(&new_succeeded, &new_failed);
 
     let limit = spec.backoff_limit.unwrap_or(6);
-    let failure = |reason: &str, message: &str| Some(new_condition("FailureTarget", "True", reason, message, now));
+    let failure =
+        |reason: &str, message: &str| Some(new_condition("FailureTarget", "True", reason, message, now));
     let mut requeue_after = None;
-    let mut finishing = condition(&status, "SuccessCriteriaMet").filter(|known| known.status == "True").cloned();
+    let mut finishing =
+        condition(&status, "SuccessCriteriaMet").filter(|known| known.status == "True").cloned();
     if finishing.is_none() {
         finishing = match condition(&status, "FailureTarget").filter(|known| known.status == "True") {
             Some(target) => Some(terminal("Failed", target, now)),
@@ -116,7 +118,8 @@ pub fn decide(observed: &Observed) -> Decision {
         }
         if finishing.is_none() {
             let met = policies::success(spec.success_policy.as_ref(), completions, &after);
-            finishing = met.map(|message| new_condition("SuccessCriteriaMet", "True", "SuccessPolicy", &message, now));
+            finishing = met
+                .map(|message| new_condition("SuccessCriteriaMet", "True", "SuccessPolicy", &message, now));
         }
         (decision.recorded_succeeded, decision.succeeded_indexes) = (before, after);
     }
@@ -138,9 +141,11 @@ pub fn terminal(kind: &str, interim: &JobCondition, now: jiff::Timestamp) -> Job
 }
 
 fn fail_job_message(observed: &Observed) -> Option<String> {
-    observed.pods.iter().filter(|pod| observed.counts_as_failed(pod)).find_map(|pod| match observed.judge(pod) {
-        Verdict::FailJob(message) => Some(message),
-        _ => None,
+    observed.pods.iter().filter(|pod| observed.counts_as_failed(pod)).find_map(|pod| {
+        match observed.judge(pod) {
+            Verdict::FailJob(message) => Some(message),
+            _ => None,
+        }
     })
 }
 
@@ -226,8 +231,13 @@ fn pending_indexes(observed: &Observed, decision: &Decision, count: usize) -> Ve
 
 fn next_failures(observed: &Observed, replaced: Option<&Arc<Pod>>) -> (i32, i32) {
     let Some(pod) = replaced else { return (0, 0) };
-    let (counted, ignored) = (annotation_number(pod, FAILURE_COUNT), annotation_number(pod, IGNORED_FAILURE_COUNT));
-    if observed.judge(pod).counts() { (counted.saturating_add(1), ignored) } else { (counted, ignored.saturating_add(1)) }
+    let (counted, ignored) =
+        (annotation_number(pod, FAILURE_COUNT), annotation_number(pod, IGNORED_FAILURE_COUNT));
+    if observed.judge(pod).counts() {
+        (counted.saturating_add(1), ignored)
+    } else {
+        (counted, ignored.saturating_add(1))
+    }
 }
 
 /// At least `at_least` active pods to delete: duplicates and strangers among the indexes always, then the cheapest.

@@ -1,7 +1,8 @@
 //! Pod failure policy and success policy of a job.
 
 use k8s_openapi::api::batch::v1::{
-    PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyOnPodConditionsPattern, SuccessPolicy,
+    PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyOnPodConditionsPattern,
+    SuccessPolicy,
 };
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
 
@@ -88,9 +89,10 @@ fn matching_condition<'a>(
     patterns: &[PodFailurePolicyOnPodConditionsPattern],
 ) -> Option<&'a PodCondition> {
     pod.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| {
-        patterns
-            .iter()
-            .any(|pattern| pattern.type_ == condition.type_ && pattern.status.as_deref().unwrap_or("True") == condition.status)
+        patterns.iter().any(|pattern| {
+            pattern.type_ == condition.type_
+                && pattern.status.as_deref().unwrap_or("True") == condition.status
+        })
     })
 }
 
@@ -101,7 +103,9 @@ pub fn success(policy: Option<&SuccessPolicy>, completions: u32, succeeded: &Ind
         return None;
     }
     let met = policy?.rules.iter().position(|rule| {
-        let enough = |count: usize| rule.succeeded_count.is_some_and(|wanted| count >= usize::try_from(wanted).unwrap_or(0));
+        let enough = |count: usize| {
+            rule.succeeded_count.is_some_and(|wanted| count >= usize::try_from(wanted).unwrap_or(0))
+        };
         match &rule.succeeded_indexes {
             Some(text) => {
                 let wanted = Indexes::parse(text, completions);
@@ -171,12 +175,16 @@ mod tests {
         assert_eq!(
             judge(Some(&policy), &exited(42)),
             Verdict::FailJob(
-                "Container main for pod ns/p failed with exit code 42 matching FailJob rule at index 3".into()
+                "Container main for pod ns/p failed with exit code 42 matching FailJob rule at index 3"
+                    .into()
             )
         );
         let mut evicted = exited(42);
-        evicted.status.get_or_insert_default().conditions =
-            Some(vec![PodCondition { type_: "DisruptionTarget".into(), status: "True".into(), ..Default::default() }]);
+        evicted.status.get_or_insert_default().conditions = Some(vec![PodCondition {
+            type_: "DisruptionTarget".into(),
+            status: "True".into(),
+            ..Default::default()
+        }]);
         assert_eq!(judge(Some(&policy), &evicted), Verdict::Ignore);
     }
 

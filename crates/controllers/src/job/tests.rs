@@ -92,16 +92,17 @@ fn pass(observed: &Observed) -> (Decision, Account, JobStatus, bool) {
         left.remove(pod.metadata.uid.as_deref().unwrap_or_default());
     }
     settle(&mut status, &left);
-    let finished = account
-        .finished
-        .as_ref()
-        .is_some_and(|finished| !account.more && finish(&mut status, finished, account.terminating, observed.now));
+    let finished = account.finished.as_ref().is_some_and(|finished| {
+        !account.more && finish(&mut status, finished, account.terminating, observed.now)
+    });
     (decision, account, status, finished)
 }
 
 fn conditions(status: &JobStatus) -> Vec<(&str, &str, &str)> {
     let conditions = status.conditions.iter().flatten();
-    conditions.map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_deref().unwrap_or_default())).collect()
+    conditions
+        .map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_deref().unwrap_or_default()))
+        .collect()
 }
 
 #[test]
@@ -163,7 +164,13 @@ fn a_restart_in_the_middle_counts_once() {
     // The status with the uid was written, then the process died before it removed the finalizer.
     job.status = Some(first.status.clone());
     let (_, again, status, _) = pass(&observe(job.clone(), vec![done.clone()]));
-    assert!(again.status.uncounted_terminated_pods.as_ref().is_some_and(|pods| pods.succeeded.as_ref().is_some_and(|uids| uids.len() == 1)));
+    assert!(
+        again
+            .status
+            .uncounted_terminated_pods
+            .as_ref()
+            .is_some_and(|pods| pods.succeeded.as_ref().is_some_and(|uids| uids.len() == 1))
+    );
     assert_eq!(status.succeeded, Some(1));
     // Or it died after that, and the pod is gone.
     let (_, _, status, _) = pass(&observe(job.clone(), vec![]));
@@ -188,7 +195,10 @@ fn the_back_off_limit_fails_the_job_and_deletes_what_runs() {
     assert!(!decision.release_deleted);
     assert_eq!(conditions(&account.status), [("FailureTarget", "True", "BackoffLimitExceeded")]);
     assert!(!finished, "a pod still ends");
-    assert_eq!((status.active, status.ready, status.terminating, status.failed), (Some(0), Some(0), Some(1), Some(3)));
+    assert_eq!(
+        (status.active, status.ready, status.terminating, status.failed),
+        (Some(0), Some(0), Some(1), Some(3))
+    );
     // Once it is gone the job has failed.
     let mut job = job;
     job.status = Some(status);
@@ -319,11 +329,13 @@ fn success_and_failure_policies_decide() {
         on_pod_conditions: None,
     };
     let strict = job(|spec| {
-        spec.pod_failure_policy = Some(PodFailurePolicy { rules: vec![rule("Ignore", 3), rule("FailJob", 42)] });
+        spec.pod_failure_policy =
+            Some(PodFailurePolicy { rules: vec![rule("Ignore", 3), rule("FailJob", 42)] });
     });
     let (_, account, status, _) = pass(&observe(strict.clone(), vec![exited(tracked("a", "Failed"), 3, 1)]));
     assert_eq!((account.release.len(), status.failed.unwrap_or(0)), (1, 0));
-    let (_, _, status, finished) = pass(&observe(strict.clone(), vec![exited(tracked("a", "Failed"), 42, 1)]));
+    let (_, _, status, finished) =
+        pass(&observe(strict.clone(), vec![exited(tracked("a", "Failed"), 42, 1)]));
     assert!(finished);
     assert_eq!(conditions(&status)[0], ("FailureTarget", "True", "PodFailurePolicy"));
     // Such a job waits for the end of a deleted pod before it replaces it.

@@ -45,7 +45,8 @@ pub fn silence_left(node: &Node, heard: Timestamp, now: Timestamp) -> SignedDura
 /// The conditions of a node that has been silent too long; none if they say so already.
 #[must_use]
 pub fn silenced(node: &Node, now: Timestamp) -> Option<Vec<NodeCondition>> {
-    let mut conditions = node.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
+    let mut conditions =
+        node.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
     let mut changed = false;
     for kind in KUBELET_CONDITIONS {
         match conditions.iter_mut().find(|condition| condition.type_ == kind) {
@@ -76,13 +77,18 @@ pub fn silenced(node: &Node, now: Timestamp) -> Option<Vec<NodeCondition>> {
 /// The taints of the node with those that keep new pods away as its conditions ask; none if they are so.
 #[must_use]
 pub fn schedule_taints(node: &Node, now: Timestamp) -> Option<Vec<Taint>> {
-    let holds = |kind: &str, value: &str| condition(node, kind).is_some_and(|condition| condition.status == value);
-    let mut wanted: Vec<&str> =
-        TAINTS_BY_CONDITION.iter().filter(|(kind, value, _)| holds(kind, value)).map(|(_, _, key)| *key).collect();
+    let holds =
+        |kind: &str, value: &str| condition(node, kind).is_some_and(|condition| condition.status == value);
+    let mut wanted: Vec<&str> = TAINTS_BY_CONDITION
+        .iter()
+        .filter(|(kind, value, _)| holds(kind, value))
+        .map(|(_, _, key)| *key)
+        .collect();
     if node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true)) {
         wanted.push(UNSCHEDULABLE);
     }
-    let ours = |key: &str| key == UNSCHEDULABLE || TAINTS_BY_CONDITION.iter().any(|(_, _, known)| *known == key);
+    let ours =
+        |key: &str| key == UNSCHEDULABLE || TAINTS_BY_CONDITION.iter().any(|(_, _, known)| *known == key);
     swap(node, "NoSchedule", &wanted, ours, now)
 }
 
@@ -105,7 +111,8 @@ pub fn execute_taints(node: &Node, wanted: Option<&str>, now: Timestamp) -> Opti
 /// Whether the node has one of the taints that drive pods away for its sake.
 #[must_use]
 pub fn is_evicting(node: &Node) -> bool {
-    let ours = |taint: &Taint| taint.effect == "NoExecute" && matches!(taint.key.as_str(), NOT_READY | UNREACHABLE);
+    let ours =
+        |taint: &Taint| taint.effect == "NoExecute" && matches!(taint.key.as_str(), NOT_READY | UNREACHABLE);
     node_facts::taints(node).iter().any(ours)
 }
 
@@ -162,7 +169,10 @@ pub enum Pace {
 pub fn pace<'a>(zone_of: &str, nodes: impl Iterator<Item = &'a Node>) -> Pace {
     let mut zones: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     let excluded = |node: &Node| {
-        node.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key("node.kubernetes.io/exclude-disruption"))
+        node.metadata
+            .labels
+            .as_ref()
+            .is_some_and(|labels| labels.contains_key("node.kubernetes.io/exclude-disruption"))
     };
     for node in nodes.filter(|node| !excluded(node)) {
         let (ready, sick) = zones.entry(zone(node)).or_default();
@@ -229,7 +239,10 @@ mod tests {
                 ..ObjectMeta::default()
             },
             spec: Some(NodeSpec::default()),
-            status: Some(NodeStatus { conditions: ready.map(|ready| vec![condition(ready)]), ..Default::default() }),
+            status: Some(NodeStatus {
+                conditions: ready.map(|ready| vec![condition(ready)]),
+                ..Default::default()
+            }),
         }
     }
 

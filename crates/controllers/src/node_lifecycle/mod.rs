@@ -72,8 +72,10 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
     // A pod that comes to a node that is not ready is not ready either.
     ctx.watch::<Pod>(move |change| {
         let on = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-        let node = on(change.object()).filter(|node| change.old().and_then(|old| on(old)).as_ref() != Some(node));
-        let node = node.and_then(|name| all.get("", &name)).filter(|node| health::eviction_taint(node).is_some());
+        let node =
+            on(change.object()).filter(|node| change.old().and_then(|old| on(old)).as_ref() != Some(node));
+        let node =
+            node.and_then(|name| all.get("", &name)).filter(|node| health::eviction_taint(node).is_some());
         node.map(|node| Key::of(&*node)).into_iter().collect()
     });
     Box::new(NodeLifecycle { nodes, pods, heard, zones: Mutex::default() })
@@ -98,7 +100,9 @@ fn node_changed(
             vec![Key::of(&**node)]
         }
         Change::Updated { old, new } => {
-            let beat = |node: &Node| node_facts::condition(node, "Ready").and_then(|c| c.last_heartbeat_time.clone());
+            let beat = |node: &Node| {
+                node_facts::condition(node, "Ready").and_then(|c| c.last_heartbeat_time.clone())
+            };
             if beat(old) != beat(new) || old.metadata.uid != new.metadata.uid {
                 heard.insert(name, now);
             }
@@ -154,7 +158,12 @@ impl Loop for NodeLifecycle {
 
 impl NodeLifecycle {
     /// Adds or removes the taint that drives pods away; gives how long to wait if the zone must.
-    async fn evict(&self, node: Node, ctx: &Context, now: Timestamp) -> Result<Option<SignedDuration>, ClientError> {
+    async fn evict(
+        &self,
+        node: Node,
+        ctx: &Context,
+        now: Timestamp,
+    ) -> Result<Option<SignedDuration>, ClientError> {
         let wanted = health::eviction_taint(&node);
         let zone = health::zone(&node);
         let everyone = self.nodes.all();
@@ -178,7 +187,8 @@ impl NodeLifecycle {
 
     async fn mark_pods(&self, node: &str, ctx: &Context) -> Result<(), ClientError> {
         let now = ctx.clock.now();
-        let ready: Vec<_> = self.pods.indexed(BY_NODE, node).into_iter().filter(|pod| pod_facts::is_ready(pod)).collect();
+        let ready: Vec<_> =
+            self.pods.indexed(BY_NODE, node).into_iter().filter(|pod| pod_facts::is_ready(pod)).collect();
         let marks = ready.iter().map(|pod| async move {
             let (namespace, name) = (pod.metadata.namespace.as_deref(), pod.metadata.name.as_deref());
             let condition = json!({ "type": "Ready", "status": "False", "lastTransitionTime": Time(now) });

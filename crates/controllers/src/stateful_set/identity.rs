@@ -150,15 +150,21 @@ fn names(owner: &OwnerReference, api_version: &str, kind: &str, meta: &ObjectMet
 /// The claim belongs to an earlier object of the same name, which is not gone yet.
 #[must_use]
 pub fn is_stale(claim: &PersistentVolumeClaim, api_version: &str, kind: &str, meta: &ObjectMeta) -> bool {
-    let owner = claim.metadata.owner_references.iter().flatten().find(|owner| names(owner, api_version, kind, meta));
+    let owner =
+        claim.metadata.owner_references.iter().flatten().find(|owner| names(owner, api_version, kind, meta));
     owner.is_some_and(|owner| Some(&owner.uid) != meta.uid.as_ref())
 }
 
 /// The owners the claim should have by the retention policy; none if they are as they should be.
 #[must_use]
-pub fn wanted_owners(set: &StatefulSet, pod: &Pod, claim: &PersistentVolumeClaim) -> Option<Vec<OwnerReference>> {
+pub fn wanted_owners(
+    set: &StatefulSet,
+    pod: &Pod,
+    claim: &PersistentVolumeClaim,
+) -> Option<Vec<OwnerReference>> {
     let owners = claim.metadata.owner_references.clone().unwrap_or_default();
-    if is_stale(claim, "apps/v1", "StatefulSet", &set.metadata) || is_stale(claim, "v1", "Pod", &pod.metadata) {
+    if is_stale(claim, "apps/v1", "StatefulSet", &set.metadata) || is_stale(claim, "v1", "Pod", &pod.metadata)
+    {
         return None;
     }
     let ours = |owner: &OwnerReference| {
@@ -166,7 +172,8 @@ pub fn wanted_owners(set: &StatefulSet, pod: &Pod, claim: &PersistentVolumeClaim
     };
     let (when_deleted, when_scaled) = retention(set);
     let mut wanted: Vec<_> = owners.iter().filter(|owner| !ours(owner)).cloned().collect();
-    let others_rule = (when_deleted || when_scaled) && wanted.iter().any(|owner| owner.controller == Some(true));
+    let others_rule =
+        (when_deleted || when_scaled) && wanted.iter().any(|owner| owner.controller == Some(true));
     if !others_rule {
         let scaled_down = !in_range(set, pod);
         if when_scaled && scaled_down {

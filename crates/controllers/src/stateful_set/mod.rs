@@ -84,12 +84,20 @@ impl Loop for StatefulSets {
     async fn reconcile(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
         let Some(set) = self.sets.get_key(key) else { return Ok(Action::Done) };
         let spec = set.spec.clone().unwrap_or_default();
-        let member = |pod: &Pod| parent_and_ordinal(pod).is_some_and(|(parent, _)| parent == name(&set.metadata));
+        let member =
+            |pod: &Pod| parent_and_ordinal(pod).is_some_and(|(parent, _)| parent == name(&set.metadata));
         let pods = claim(&ctx.client, &self.pods, &*set, &spec.selector, member).await?;
         let status = set.status.clone().unwrap_or_default();
         let collisions = status.collision_count.unwrap_or(0);
-        let known =
-            revisions::ensure(&ctx.client, &self.revisions, &*set, &spec.selector, &spec.template, collisions).await?;
+        let known = revisions::ensure(
+            &ctx.client,
+            &self.revisions,
+            &*set,
+            &spec.selector,
+            &spec.template,
+            collisions,
+        )
+        .await?;
         let current = known.all.iter().find(|revision| revision.metadata.name == status.current_revision);
         let current = current.unwrap_or(&known.update);
         let claims = self.claims.list(&key.namespace).into_iter();
@@ -137,7 +145,8 @@ async fn apply(ctx: &Context, set: &StatefulSet, change: &Change) -> Result<(), 
             let told = (name(&claim.metadata), name(&pod.metadata), name(&set.metadata));
             return match result {
                 Ok(_) => {
-                    let note = format!("create Claim {} Pod {} in StatefulSet {} success", told.0, told.1, told.2);
+                    let note =
+                        format!("create Claim {} Pod {} in StatefulSet {} success", told.0, told.1, told.2);
                     ctx.recorder.normal(set, "SuccessfulCreate", note);
                     Ok(())
                 }

@@ -71,8 +71,11 @@ pub fn plan(observed: &Observed) -> Plan {
     condemned.sort_by_key(|pod| std::cmp::Reverse(ordinal(pod)));
 
     steps.plan.status = steps.status(&replicas, &condemned);
-    steps.plan.look_again_in =
-        observed.pods.iter().filter_map(|pod| pod_facts::available_in(pod, steps.min_ready, observed.now)).min();
+    steps.plan.look_again_in = observed
+        .pods
+        .iter()
+        .filter_map(|pod| pod_facts::available_in(pod, steps.min_ready, observed.now))
+        .min();
     if set.metadata.deletion_timestamp.is_none() {
         steps.run(&replicas, &condemned);
     }
@@ -92,8 +95,13 @@ pub fn status_differs(old: Option<&StatefulSetStatus>, new: &StatefulSetStatus) 
         (
             status.observed_generation.unwrap_or(0),
             status.replicas,
-            [status.current_replicas, status.ready_replicas, status.updated_replicas, status.available_replicas]
-                .map(|count| count.unwrap_or(0)),
+            [
+                status.current_replicas,
+                status.ready_replicas,
+                status.updated_replicas,
+                status.available_replicas,
+            ]
+            .map(|count| count.unwrap_or(0)),
             status.current_revision.clone(),
             status.update_revision.clone(),
         )
@@ -261,7 +269,9 @@ impl Steps<'_> {
             });
             if let Some((_, claim)) = stale {
                 let claim = name(&claim.metadata);
-                self.plan.changes.push(Change::Blocked(format!("claim {claim} still belongs to the previous pod")));
+                self.plan
+                    .changes
+                    .push(Change::Blocked(format!("claim {claim} still belongs to the previous pod")));
                 return false;
             }
         }
@@ -315,7 +325,9 @@ impl Steps<'_> {
         let several = rolling.and_then(|rolling| rolling.max_unavailable.as_ref());
         let update = name(&self.observed.update.metadata).to_owned();
         let outdated = |replica: &Replica| {
-            replica.created && revision_of(&replica.pod) != Some(&update) && !pod_facts::is_deleting(&replica.pod)
+            replica.created
+                && revision_of(&replica.pod) != Some(&update)
+                && !pod_facts::is_deleting(&replica.pod)
         };
         let mut allowed = match several {
             Some(most) => {
@@ -345,8 +357,9 @@ impl Steps<'_> {
         let set = observed.set.as_ref();
         let (start, _) = range(set);
         let spec = set.spec.as_ref();
-        let rolling =
-            spec.and_then(|spec| spec.update_strategy.as_ref()).and_then(|strategy| strategy.rolling_update.as_ref());
+        let rolling = spec
+            .and_then(|spec| spec.update_strategy.as_ref())
+            .and_then(|strategy| strategy.rolling_update.as_ref());
         let recorded = set.status.as_ref().and_then(|status| status.current_replicas).unwrap_or(0);
         let keep_current = match rolling {
             None => is_rolling(set) && ordinal < start.saturating_add(recorded),
@@ -365,7 +378,8 @@ impl Steps<'_> {
         let hostname = pod.metadata.name.clone();
         let spec = pod.spec.get_or_insert_default();
         spec.hostname = hostname;
-        spec.subdomain = set.spec.as_ref().and_then(|spec| spec.service_name.clone()).filter(|name| !name.is_empty());
+        spec.subdomain =
+            set.spec.as_ref().and_then(|spec| spec.service_name.clone()).filter(|name| !name.is_empty());
         pod
     }
 }

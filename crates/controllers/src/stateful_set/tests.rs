@@ -5,9 +5,12 @@ use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::{
     ControllerRevision, RollingUpdateStatefulSetStrategy, StatefulSet, StatefulSetOrdinals,
-    StatefulSetPersistentVolumeClaimRetentionPolicy, StatefulSetSpec, StatefulSetStatus, StatefulSetUpdateStrategy,
+    StatefulSetPersistentVolumeClaimRetentionPolicy, StatefulSetSpec, StatefulSetStatus,
+    StatefulSetUpdateStrategy,
 };
-use k8s_openapi::api::core::v1::{Container, PersistentVolumeClaim, Pod, PodSpec, PodStatus, PodTemplateSpec};
+use k8s_openapi::api::core::v1::{
+    Container, PersistentVolumeClaim, Pod, PodSpec, PodStatus, PodTemplateSpec,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
@@ -18,7 +21,10 @@ use crate::history;
 fn template(image: &str) -> PodTemplateSpec {
     let container = Container { name: "c".into(), image: Some(image.into()), ..Container::default() };
     PodTemplateSpec {
-        metadata: Some(ObjectMeta { labels: Some([("app".into(), "web".into())].into()), ..Default::default() }),
+        metadata: Some(ObjectMeta {
+            labels: Some([("app".into(), "web".into())].into()),
+            ..Default::default()
+        }),
         spec: Some(PodSpec { containers: vec![container], ..PodSpec::default() }),
     }
 }
@@ -26,12 +32,18 @@ fn template(image: &str) -> PodTemplateSpec {
 fn set(replicas: i32, change: impl FnOnce(&mut StatefulSetSpec)) -> StatefulSet {
     let mut spec = StatefulSetSpec {
         replicas: Some(replicas),
-        selector: LabelSelector { match_labels: Some([("app".into(), "web".into())].into()), ..Default::default() },
+        selector: LabelSelector {
+            match_labels: Some([("app".into(), "web".into())].into()),
+            ..Default::default()
+        },
         service_name: Some("svc".into()),
         template: template("new"),
         update_strategy: Some(StatefulSetUpdateStrategy {
             type_: Some("RollingUpdate".into()),
-            rolling_update: Some(RollingUpdateStatefulSetStrategy { partition: Some(0), max_unavailable: None }),
+            rolling_update: Some(RollingUpdateStatefulSetStrategy {
+                partition: Some(0),
+                max_unavailable: None,
+            }),
         }),
         pod_management_policy: Some("OrderedReady".into()),
         ..StatefulSetSpec::default()
@@ -162,19 +174,24 @@ fn updates_roll_from_the_top_down_to_the_partition() {
     pods.remove(1);
     let plan = plan(&observe(partitioned, pods));
     let Change::Create(pod) = &plan.changes[0] else { panic!("a pod") };
-    assert_eq!(pod.metadata.labels.as_ref().map(|labels| &labels["controller-revision-hash"]), revision("old", 1).metadata.name.as_ref());
+    assert_eq!(
+        pod.metadata.labels.as_ref().map(|labels| &labels["controller-revision-hash"]),
+        revision("old", 1).metadata.name.as_ref()
+    );
 }
 
 #[test]
 fn several_may_be_unavailable_and_on_delete_waits_for_people() {
     let fast = set(5, |spec| {
         let strategy = spec.update_strategy.get_or_insert_default();
-        strategy.rolling_update.get_or_insert_default().max_unavailable = Some(IntOrString::String("40%".into()));
+        strategy.rolling_update.get_or_insert_default().max_unavailable =
+            Some(IntOrString::String("40%".into()));
     });
     let pods = ready_pods(&fast, 5, "old");
     assert_eq!(say(&plan(&observe(fast, pods.clone()))), ["delete web-4", "delete web-3"]);
     let manual = set(5, |spec| {
-        spec.update_strategy = Some(StatefulSetUpdateStrategy { type_: Some("OnDelete".into()), rolling_update: None });
+        spec.update_strategy =
+            Some(StatefulSetUpdateStrategy { type_: Some("OnDelete".into()), rolling_update: None });
     });
     assert!(say(&plan(&observe(manual, pods))).is_empty());
 }
@@ -210,10 +227,11 @@ fn claims_come_first_and_follow_the_retention_policy() {
         set(replicas, |spec| {
             spec.volume_claim_templates =
                 Some(vec![PersistentVolumeClaim { metadata: meta("data"), ..Default::default() }]);
-            spec.persistent_volume_claim_retention_policy = Some(StatefulSetPersistentVolumeClaimRetentionPolicy {
-                when_deleted: Some(when_deleted.into()),
-                when_scaled: Some(when_scaled.into()),
-            });
+            spec.persistent_volume_claim_retention_policy =
+                Some(StatefulSetPersistentVolumeClaimRetentionPolicy {
+                    when_deleted: Some(when_deleted.into()),
+                    when_scaled: Some(when_scaled.into()),
+                });
         })
     };
     let one = with_claims(1, "Delete", "Retain");
