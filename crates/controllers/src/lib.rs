@@ -1,10 +1,13 @@
 //! The control loops, one per file.
 
 pub mod adoption;
+pub mod bootstrap;
+pub mod certificate;
 pub mod cluster_role_aggregation;
 pub mod cron_job;
 pub mod daemon_set;
 pub mod disruption;
+pub mod ephemeral_volume;
 #[cfg(test)]
 mod fixture;
 pub mod history;
@@ -13,9 +16,14 @@ pub mod node_facts;
 pub mod node_ipam;
 pub mod node_lifecycle;
 pub mod percent;
+pub mod persistent_volume;
 pub mod pod_facts;
+pub mod pv_protection;
+pub mod pvc_protection;
+pub mod resource_quota;
 mod revisions;
 pub mod selector;
+pub mod service_account_token;
 pub mod slow_start;
 pub mod stateful_set;
 pub mod taint_eviction;
@@ -42,6 +50,42 @@ pub const LOOPS: &[Row] = &[
     Row { descriptor: &taint_eviction::DESCRIPTOR, build: taint_eviction::build, by_default: true },
     Row { descriptor: &ttl::DESCRIPTOR, build: ttl::build, by_default: true },
     Row { descriptor: &ttl_after_finished::DESCRIPTOR, build: ttl_after_finished::build, by_default: true },
+    Row {
+        descriptor: &certificate::approving::DESCRIPTOR,
+        build: certificate::approving::build,
+        by_default: true,
+    },
+    Row {
+        descriptor: &certificate::cleaner::DESCRIPTOR,
+        build: certificate::cleaner::build,
+        by_default: true,
+    },
+    Row {
+        descriptor: &certificate::signing::DESCRIPTOR,
+        build: certificate::signing::build,
+        by_default: true,
+    },
+    Row { descriptor: &bootstrap::signer::DESCRIPTOR, build: bootstrap::signer::build, by_default: false },
+    Row {
+        descriptor: &bootstrap::token_cleaner::DESCRIPTOR,
+        build: bootstrap::token_cleaner::build,
+        by_default: false,
+    },
+    Row { descriptor: &ephemeral_volume::DESCRIPTOR, build: ephemeral_volume::build, by_default: true },
+    Row { descriptor: &persistent_volume::DESCRIPTOR, build: persistent_volume::build, by_default: true },
+    Row { descriptor: &pv_protection::DESCRIPTOR, build: pv_protection::build, by_default: true },
+    Row { descriptor: &pvc_protection::DESCRIPTOR, build: pvc_protection::build, by_default: true },
+    Row { descriptor: &resource_quota::DESCRIPTOR, build: resource_quota::build, by_default: true },
+    Row {
+        descriptor: &service_account_token::DESCRIPTOR,
+        build: service_account_token::build,
+        by_default: true,
+    },
+    Row {
+        descriptor: &service_account_token::legacy_cleaner::DESCRIPTOR,
+        build: service_account_token::legacy_cleaner::build,
+        by_default: true,
+    },
 ];
 
 /// Look again after a while, or when something changes.

@@ -40,7 +40,7 @@ impl Loop for TtlAfterFinished {
             Err(error) if error.is_not_found() => return Ok(Action::Done),
             fresh => fresh?,
         };
-        if self::wait(&fresh, ctx.clock.now()).is_none_or(SignedDuration::is_positive) {
+        if self::wait(&fresh, ctx.clock.now()).is_none_or(|left| left.is_positive()) {
             return Ok(Action::Done);
         }
         let options = delete_options(fresh.metadata.uid.as_deref(), Some(Propagation::Foreground));

@@ -17,7 +17,7 @@ use super::account::{Account, Outcome, account, finish, settle};
 use super::backoff::Backoff;
 use super::observed::{COMPLETION_INDEX, FAILURE_COUNT, FINALIZER, IGNORED_FAILURE_COUNT, Observed, is_true};
 use super::plan::{Decision, NewPod, decide, make_pod};
-use crate::fixture::{at, meta, pod, ready_at, time};
+use crate::fixture::{at, controlled_by, meta, pod, ready_at, time};
 
 fn job(change: impl FnOnce(&mut JobSpec)) -> Job {
     let mut spec = JobSpec {
@@ -373,4 +373,10 @@ fn pods_carry_their_index() {
     assert_eq!(spec.hostname.as_deref(), Some("j-4"));
     assert_eq!(spec.containers[0].env.as_ref().map(|env| env[0].name.as_str()), Some("JOB_COMPLETION_INDEX"));
     assert_eq!(pod.metadata.finalizers, Some(vec![FINALIZER.to_owned()]));
+}
+
+#[test]
+fn pods_name_their_job() {
+    assert_eq!(super::job_of(&controlled_by(pod("p", "Running"), "Job", "j")).to_string(), "ns/j");
+    assert!(super::job_of(&controlled_by(pod("p", "Running"), "ReplicaSet", "j")).name.is_empty());
 }

@@ -1,0 +1,196 @@
+//! What a certificate request asks for, and what each signer lets it ask. Pure.
+
+use std::collections::BTreeSet;
+
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::prelude::FromDer;
+
+pub const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
+pub const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+pub const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
+pub const LEGACY: &str = "kubernetes.io/legacy-unknown";
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    #[error("PEM block type must be CERTIFICATE REQUEST")]
+    Pem,
+    #[error("the request cannot be read")]
+    Malformed,
+    #[error("subject organization is not system:nodes")]
+    Organization,
+    #[error("subject common name does not begin with system:node:")]
+    CommonName,
+    #[error("DNS or IP subjectAltName is required")]
+    NamesRequired,
+    #[error("{0} subjectAltNames are not allowed")]
+    Names(&'static str),
+    #[error("usages did not match {0:?}")]
+    Usages(&'static [&'static str]),
+    #[error("invalid usage for client certificate: {0}")]
+    ClientUsage(String),
+    #[error("missing required usage for client certificate: client auth")]
+    NoClientAuth,
+}
+
+/// The parts of a request that signers judge.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    pub common_name: String,
+    pub organizations: Vec<String>,
+    pub dns: usize,
+    pub ips: usize,
+    pub emails: usize,
+    pub uris: usize,
+    /// Kinds of name parts that occur more than once.
+    pub repeated_parts: bool,
+}
+
+impl Request {
+    /// Reads a PEM request; gives its DER too.
+    pub fn parse(pem: &[u8]) -> Result<(Self, Vec<u8>), RequestError> {
+        let (_, block) = x509_parser::pem::parse_x509_pem(pem).map_err(|_| RequestError::Pem)?;
+        if block.label != "CERTIFICATE REQUEST" {
+            return Err(RequestError::Pem);
+        }
+        let (_, parsed) =
+            X509CertificationRequest::from_der(&block.contents).map_err(|_| RequestError::Malformed)?;
+        let subject = &parsed.certification_request_info.subject;
+        let text = |value: &x509_parser::x509::AttributeTypeAndValue<'_>| {
+            value.as_str().unwrap_or_default().to_owned()
+        };
+        let mut request = Self {
+            common_name: subject.iter_common_name().last().map(text).unwrap_or_default(),
+            organizations: subject.iter_organization().map(text).collect(),
+            ..Self::default()
+        };
+        let mut seen = BTreeSet::new();
+        request.repeated_parts =
+            subject.iter_attributes().any(|part| !seen.insert(part.attr_type().to_id_string()));
+        for extension in parsed.requested_extensions().into_iter().flatten() {
+            let ParsedExtension::SubjectAlternativeName(names) = extension else { continue };
+            for name in &names.general_names {
+                match name {
+                    GeneralName::DNSName(_) => request.dns += 1,
+                    GeneralName::IPAddress(_) => request.ips += 1,
+                    GeneralName::RFC822Name(_) => request.emails += 1,
+                    GeneralName::URI(_) => request.uris += 1,
+                    _ => {}
+                }
+            }
+        }
+        Ok((request, block.contents.clone()))
+    }
+
+    /// Whether the signer of this name may sign; none if the name is no signer's here.
+    #[must_use]
+    pub fn judge(&self, signer: &str, usages: &[String]) -> Option<Result<(), RequestError>> {
+        match signer {
+            CLIENT => Some(client_usages(usages)),
+            KUBELET_CLIENT => Some(self.kubelet_client(usages)),
+            KUBELET_SERVING => Some(self.kubelet_serving(usages)),
+            LEGACY => Some(Ok(())),
+            _ => None,
+        }
+    }
+
+    fn node(&self) -> Result<(), RequestError> {
+        if self.organizations != ["system:nodes"] {
+            return Err(RequestError::Organization);
+        }
+        if !self.common_name.starts_with("system:node:") {
+            return Err(RequestError::CommonName);
+        }
+        Ok(())
+    }
+
+    pub fn kubelet_client(&self, usages: &[String]) -> Result<(), RequestError> {
+        self.node()?;
+        for (count, kind) in [(self.dns, "DNS"), (self.emails, "Email"), (self.ips, "IP"), (self.uris, "URI")]
+        {
+            if count > 0 {
+                return Err(RequestError::Names(kind));
+            }
+        }
+        exactly(usages, &["client auth", "digital signature", "key encipherment"])
+    }
+
+    fn kubelet_serving(&self, usages: &[String]) -> Result<(), RequestError> {
+        self.node()?;
+        if self.dns == 0 && self.ips == 0 {
+            return Err(RequestError::NamesRequired);
+        }
+        for (count, kind) in [(self.emails, "Email"), (self.uris, "URI")] {
+            if count > 0 {
+                return Err(RequestError::Names(kind));
+            }
+        }
+        exactly(usages, &["digital signature", "key encipherment", "server auth"])
+    }
+}
+
+/// These usages and no others; key encipherment may be missing, since only RSA needs it.
+fn exactly(usages: &[String], wanted: &'static [&'static str]) -> Result<(), RequestError> {
+    let given: BTreeSet<&str> = usages.iter().map(String::as_str).collect();
+    let all: BTreeSet<&str> = wanted.iter().copied().collect();
+    let mut without = all.clone();
+    without.remove("key encipherment");
+    if given == all || given == without { Ok(()) } else { Err(RequestError::Usages(wanted)) }
+}
+
+fn client_usages(usages: &[String]) -> Result<(), RequestError> {
+    let allowed = ["digital signature", "key encipherment", "client auth"];
+    if let Some(strange) = usages.iter().find(|usage| !allowed.contains(&usage.as_str())) {
+        return Err(RequestError::ClientUsage(strange.clone()));
+    }
+    if usages.iter().any(|usage| usage == "client auth") { Ok(()) } else { Err(RequestError::NoClientAuth) }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
+
+    /// A PEM request for this subject and these names.
+    pub fn make(common_name: &str, organization: &str, dns: &[&str]) -> String {
+        let names: Vec<String> = dns.iter().map(ToString::to_string).collect();
+        let mut params = CertificateParams::new(names).expect("names");
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, common_name);
+        params.distinguished_name.push(DnType::OrganizationName, organization);
+        let key = KeyPair::generate().expect("a key");
+        params.serialize_request(&key).expect("a request").pem().expect("PEM")
+    }
+
+    fn usages(list: &[&str]) -> Vec<String> {
+        list.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn each_signer_has_its_rules() {
+        let (kubelet, _) =
+            Request::parse(make("system:node:n", "system:nodes", &[]).as_bytes()).expect("a request");
+        let (serving, _) =
+            Request::parse(make("system:node:n", "system:nodes", &["n"]).as_bytes()).expect("a request");
+        let (person, _) = Request::parse(make("ann", "devs", &[]).as_bytes()).expect("a request");
+        assert_eq!((kubelet.dns, serving.dns, person.common_name.as_str()), (0, 1, "ann"));
+        let client = usages(&["client auth", "digital signature"]);
+        let server = usages(&["server auth", "digital signature", "key encipherment"]);
+        for (request, signer, usages, expected) in [
+            (&kubelet, KUBELET_CLIENT, &client, Some(true)),
+            (&person, KUBELET_CLIENT, &client, Some(false)),
+            (&serving, KUBELET_CLIENT, &client, Some(false)),
+            (&kubelet, KUBELET_CLIENT, &server, Some(false)),
+            (&serving, KUBELET_SERVING, &server, Some(true)),
+            (&kubelet, KUBELET_SERVING, &server, Some(false)),
+            (&person, CLIENT, &client, Some(true)),
+            (&person, CLIENT, &server, Some(false)),
+            (&person, LEGACY, &server, Some(true)),
+            (&person, "example.com/own", &client, None),
+        ] {
+            let verdict = request.judge(signer, usages).map(|verdict| verdict.is_ok());
+            assert_eq!(verdict, expected, "{signer} {usages:?}");
+        }
+        assert_eq!(Request::parse(b"nonsense"), Err(RequestError::Pem));
+    }
+}

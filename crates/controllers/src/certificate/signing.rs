@@ -1,0 +1,251 @@
+//! The signing loop. Watches certificate requests; signs approved ones with the cluster's authorities, within what each
+//! signer allows.
+
+use async_trait::async_trait;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use rcgen::{
+    CertificateSigningRequestParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
+use x509_parser::prelude::FromDer;
+
+use super::request::{KUBELET_SERVING, Request};
+use super::{IDENTITY, has, is_issued};
+
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "certificatesigningrequest-signing-controller",
+    resource: "certificatesigningrequests.certificates.k8s.io",
+    identity: IDENTITY,
+    workers: 5,
+};
+
+/// The life of a certificate that asks for none, and the longest one.
+const LIFE: SignedDuration = SignedDuration::from_hours(365 * 24);
+const SHORTEST: SignedDuration = SignedDuration::from_mins(10);
+/// Certificates begin a little in the past; short ones do not end earlier for it.
+const BACKDATE: SignedDuration = SignedDuration::from_mins(5);
+const SHORT: SignedDuration = SignedDuration::from_hours(8);
+
+#[derive(Debug, thiserror::Error)]
+pub enum SigningError {
+    #[error("the authority's certificate or key cannot be read")]
+    Authority(#[source] rcgen::Error),
+    #[error("the authority's certificate cannot be read")]
+    AuthorityCertificate,
+    #[error("the authority has expired")]
+    Expired,
+    #[error("the request cannot be signed")]
+    Request(#[source] rcgen::Error),
+    #[error("invalid key usages: unrecognized usage {0:?}")]
+    Usage(String),
+    #[error("a subject with several parts of one kind cannot be signed")]
+    RepeatedParts,
+}
+
+/// Setting: the authorities that sign; without it the loop does nothing.
+pub struct Signers {
+    /// Signs client certificates, and those of the legacy signer.
+    pub client: SigningAuthority,
+    /// Signs serving certificates of kubelets.
+    pub serving: SigningAuthority,
+}
+
+/// A certificate authority with its key.
+pub struct SigningAuthority {
+    issuer: Issuer<'static, KeyPair>,
+    expires: Timestamp,
+}
+
+impl SigningAuthority {
+    pub fn from_pem(certificate: &str, key: &str) -> Result<Self, SigningError> {
+        let key = KeyPair::from_pem(key).map_err(SigningError::Authority)?;
+        let issuer = Issuer::from_ca_cert_pem(certificate, key).map_err(SigningError::Authority)?;
+        let (_, block) = x509_parser::pem::parse_x509_pem(certificate.as_bytes())
+            .map_err(|_| SigningError::AuthorityCertificate)?;
+        let (_, parsed) = x509_parser::certificate::X509Certificate::from_der(&block.contents)
+            .map_err(|_| SigningError::AuthorityCertificate)?;
+        let end = parsed.validity().not_after.timestamp();
+        let expires = Timestamp::from_second(end).map_err(|_| SigningError::AuthorityCertificate)?;
+        Ok(Self { issuer, expires })
+    }
+
+    /// Signs a request given as DER; gives a PEM certificate.
+    pub fn sign(
+        &self,
+        request: &[u8],
+        usages: &[String],
+        life: SignedDuration,
+        now: Timestamp,
+    ) -> Result<String, SigningError> {
+        if now >= self.expires {
+            return Err(SigningError::Expired);
+        }
+        let mut signed =
+            CertificateSigningRequestParams::from_der(&request.into()).map_err(SigningError::Request)?;
+        let params = &mut signed.params;
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.use_authority_key_identifier_extension = true;
+        params.custom_extensions.clear();
+        (params.key_usages, params.extended_key_usages) = purposes(usages)?;
+        let end = if life < SHORT { life } else { life - BACKDATE };
+        let end = now.saturating_add(end).unwrap_or(self.expires).min(self.expires);
+        let begin = now.saturating_sub(BACKDATE).unwrap_or(now);
+        let date = |time: Timestamp| {
+            let since = std::time::Duration::from_secs(u64::try_from(time.as_second()).unwrap_or(0));
+            rcgen::date_time_ymd(1970, 1, 1) + since
+        };
+        (params.not_before, params.not_after) = (date(begin), date(end));
+        Ok(signed.signed_by(&self.issuer).map_err(SigningError::Request)?.pem())
+    }
+}
+
+fn purposes(usages: &[String]) -> Result<(Vec<KeyUsagePurpose>, Vec<ExtendedKeyUsagePurpose>), SigningError> {
+    let (mut keys, mut extended) = (Vec::new(), Vec::new());
+    for usage in usages {
+        let key = match usage.as_str() {
+            "signing" | "digital signature" => Some(KeyUsagePurpose::DigitalSignature),
+            "content commitment" => Some(KeyUsagePurpose::ContentCommitment),
+            "key encipherment" => Some(KeyUsagePurpose::KeyEncipherment),
+            "key agreement" => Some(KeyUsagePurpose::KeyAgreement),
+            "data encipherment" => Some(KeyUsagePurpose::DataEncipherment),
+            "cert sign" => Some(KeyUsagePurpose::KeyCertSign),
+            "crl sign" => Some(KeyUsagePurpose::CrlSign),
+            "encipher only" => Some(KeyUsagePurpose::EncipherOnly),
+            "decipher only" => Some(KeyUsagePurpose::DecipherOnly),
+            _ => None,
+        };
+        let other = match usage.as_str() {
+            "any" => Some(ExtendedKeyUsagePurpose::Any),
+            "server auth" => Some(ExtendedKeyUsagePurpose::ServerAuth),
+            "client auth" => Some(ExtendedKeyUsagePurpose::ClientAuth),
+            "code signing" => Some(ExtendedKeyUsagePurpose::CodeSigning),
+            "email protection" | "s/mime" => Some(ExtendedKeyUsagePurpose::EmailProtection),
+            "timestamping" => Some(ExtendedKeyUsagePurpose::TimeStamping),
+            "ocsp signing" => Some(ExtendedKeyUsagePurpose::OcspSigning),
+            "ipsec end system" => Some(ExtendedKeyUsagePurpose::Other(vec![1, 3, 6, 1, 5, 5, 7, 3, 5])),
+            "ipsec tunnel" => Some(ExtendedKeyUsagePurpose::Other(vec![1, 3, 6, 1, 5, 5, 7, 3, 6])),
+            "ipsec user" => Some(ExtendedKeyUsagePurpose::Other(vec![1, 3, 6, 1, 5, 5, 7, 3, 7])),
+            "microsoft sgc" => Some(ExtendedKeyUsagePurpose::Other(vec![1, 3, 6, 1, 4, 1, 311, 10, 3, 3])),
+            "netscape sgc" => Some(ExtendedKeyUsagePurpose::Other(vec![2, 16, 840, 1, 113_730, 4, 1])),
+            _ => None,
+        };
+        if key.is_none() && other.is_none() {
+            return Err(SigningError::Usage(usage.clone()));
+        }
+        keys.extend(key);
+        extended.extend(other);
+    }
+    Ok((keys, extended))
+}
+
+/// How long the certificate lives, within what is allowed.
+fn life(requested: Option<i32>) -> SignedDuration {
+    requested.map_or(LIFE, |seconds| SignedDuration::from_secs(seconds.into()).clamp(SHORTEST, LIFE))
+}
+
+struct Signing {
+    requests: Cache<CertificateSigningRequest>,
+}
+
+pub fn build(ctx: &Context) -> Box<dyn Loop> {
+    Box::new(Signing { requests: ctx.watch_self() })
+}
+
+#[async_trait]
+impl Loop for Signing {
+    async fn reconcile(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
+        let Some(request) = self.requests.get_key(key) else { return Ok(Action::Done) };
+        let Some(signers) = ctx.setting::<Signers>() else { return Ok(Action::Done) };
+        if !has(&request, "Approved")
+            || has(&request, "Denied")
+            || has(&request, "Failed")
+            || is_issued(&request)
+        {
+            return Ok(Action::Done);
+        }
+        let spec = &request.spec;
+        let usages = spec.usages.clone().unwrap_or_default();
+        let (parsed, der) = Request::parse(&spec.request.0)?;
+        let Some(verdict) = parsed.judge(&spec.signer_name, &usages) else { return Ok(Action::Done) };
+        let authority = if spec.signer_name == KUBELET_SERVING { &signers.serving } else { &signers.client };
+        let now = ctx.clock.now();
+        let certificate = match verdict {
+            Err(error) => Err(("SignerValidationFailure", error.to_string())),
+            // The name would lose all but one of them.
+            Ok(()) if parsed.repeated_parts => Err(("SigningError", SigningError::RepeatedParts.to_string())),
+            Ok(()) => Ok(authority.sign(&der, &usages, life(spec.expiration_seconds), now)?),
+        };
+        let mut updated = request.as_ref().clone();
+        let status = updated.status.get_or_insert_default();
+        match certificate {
+            Ok(pem) => status.certificate = Some(ByteString(pem.into_bytes())),
+            Err((reason, message)) => {
+                status.conditions.get_or_insert_default().push(CertificateSigningRequestCondition {
+                    type_: "Failed".to_owned(),
+                    status: "True".to_owned(),
+                    reason: Some(reason.to_owned()),
+                    message: Some(message),
+                    last_update_time: Some(Time(now)),
+                    ..CertificateSigningRequestCondition::default()
+                });
+            }
+        }
+        ctx.client.update_status(&updated).await?;
+        Ok(Action::Done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::request::tests::make;
+    use super::*;
+    use crate::fixture::at;
+    use rcgen::{BasicConstraints, CertificateParams, DnType};
+
+    fn authority() -> SigningAuthority {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "ca");
+        params.not_after = rcgen::date_time_ymd(2036, 1, 1);
+        let certificate = params.self_signed(&key).expect("a certificate");
+        SigningAuthority::from_pem(&certificate.pem(), &key.serialize_pem()).expect("an authority")
+    }
+
+    #[test]
+    fn certificates_say_what_was_asked_and_allowed() {
+        let (_, der) = Request::parse(make("ann", "devs", &["host"]).as_bytes()).expect("a request");
+        let usages = ["client auth".to_owned(), "digital signature".to_owned()];
+        let now = at(1_790_000_000);
+        let pem = authority().sign(&der, &usages, life(Some(3600)), now).expect("a certificate");
+        let (_, block) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).expect("PEM");
+        let (_, certificate) =
+            x509_parser::certificate::X509Certificate::from_der(&block.contents).expect("DER");
+        assert_eq!(
+            certificate.subject().iter_common_name().next().and_then(|name| name.as_str().ok()),
+            Some("ann")
+        );
+        assert!(!certificate.is_ca());
+        let usage = certificate.extended_key_usage().expect("usages").expect("usages");
+        assert!(usage.value.client_auth && !usage.value.server_auth);
+        let validity = certificate.validity();
+        assert_eq!(validity.not_before.timestamp(), now.as_second() - 300);
+        assert_eq!(validity.not_after.timestamp(), now.as_second() + 3600);
+        assert!(matches!(authority().sign(&der, &["no".to_owned()], LIFE, now), Err(SigningError::Usage(_))));
+        assert!(matches!(
+            authority().sign(&der, &usages, LIFE, at(3_000_000_000)),
+            Err(SigningError::Expired)
+        ));
+    }
+
+    #[test]
+    fn lives_have_limits() {
+        assert_eq!(life(None), LIFE);
+        assert_eq!(life(Some(1)), SHORTEST);
+        assert_eq!(life(Some(i32::MAX)), LIFE);
+        assert_eq!(life(Some(7200)), SignedDuration::from_hours(2));
+    }
+}

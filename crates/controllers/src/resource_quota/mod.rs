@@ -1,0 +1,181 @@
+//! The resource quota loop. Watches quotas and what they count; keeps in each quota's status how much of it is used.
+//!
+//! Admission raises the numbers as objects are made; this loop lowers them as objects go, and corrects what was missed.
+
+pub mod usage;
+
+use std::collections::{BTreeMap, HashMap};
+
+use async_trait::async_trait;
+use client::{Object, PartialObject, ResourceKey};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, PersistentVolumeClaim, Pod, ReplicationController, ResourceQuota, ResourceQuotaStatus, Secret,
+    Service,
+};
+use machinery::quantity::Quantity;
+use parking_lot::Mutex;
+use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
+
+use self::usage::{Amounts, add, read, write};
+use crate::pod_facts;
+
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "resourcequota-controller",
+    resource: "resourcequotas",
+    identity: "system:serviceaccount:kube-system:resourcequota-controller",
+    workers: 5,
+};
+
+/// Everything is counted anew this often: changes that nobody tells, such as a deletion that is overdue.
+const RESYNC: std::time::Duration = std::time::Duration::from_secs(5 * 60);
+
+struct Quotas {
+    quotas: Cache<ResourceQuota>,
+    pods: Cache<Pod>,
+    services: Cache<Service>,
+    claims: Cache<PersistentVolumeClaim>,
+    /// Resources that some quota counts as objects, as they come up.
+    counted: Mutex<HashMap<ResourceKey, Cache<PartialObject>>>,
+}
+
+pub fn build(ctx: &Context) -> Box<dyn Loop> {
+    let quotas = ctx.watch_self::<ResourceQuota>();
+    let all = quotas.clone();
+    let pods = ctx.watch::<Pod>(move |change| match change {
+        Change::Updated { old, new } if pod_facts::is_finished(old) == pod_facts::is_finished(new) => {
+            Vec::new()
+        }
+        _ => of_namespace(&all, change),
+    });
+    let all = quotas.clone();
+    let services = ctx.watch::<Service>(move |change| match change {
+        Change::Updated { old, new } if old.spec == new.spec => Vec::new(),
+        _ => of_namespace(&all, change),
+    });
+    let all = quotas.clone();
+    let claims = ctx.watch::<PersistentVolumeClaim>(move |change| of_namespace(&all, change));
+    Box::new(Quotas { quotas, pods, services, claims, counted: Mutex::default() })
+}
+
+fn of_namespace<K: Object>(quotas: &Cache<ResourceQuota>, change: &Change<K>) -> Vec<Key> {
+    let namespace = change.object().metadata().namespace.as_deref().unwrap_or_default();
+    quotas.list(namespace).iter().map(|quota| Key::of(&**quota)).collect()
+}
+
+#[async_trait]
+impl Loop for Quotas {
+    async fn reconcile(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
+        let Some(quota) = self.quotas.get_key(key) else { return Ok(Action::Done) };
+        let hard = read(quota.spec.as_ref().and_then(|spec| spec.hard.as_ref()));
+        let known = quota.status.clone().unwrap_or_default();
+        let mut used: Amounts = self.usage(&quota, ctx).await?;
+        let before = read(known.used.as_ref());
+        used.retain(|name, _| hard.contains_key(name));
+        for name in hard.keys() {
+            used.entry(name.clone()).or_insert_with(|| before.get(name).copied().unwrap_or(Quantity::new(0)));
+        }
+        let dirty = known.used.is_none()
+            || known.hard.is_none()
+            || before != used
+            || read(known.hard.as_ref()) != hard;
+        if dirty {
+            let mut updated = quota.as_ref().clone();
+            updated.status = Some(ResourceQuotaStatus {
+                hard: updated.spec.as_ref().and_then(|spec| spec.hard.clone()).or(Some(BTreeMap::new())),
+                used: Some(write(&used)),
+            });
+            ctx.client.update_status(&updated).await?;
+        }
+        Ok(Action::RequeueAfter(RESYNC))
+    }
+}
+
+impl Quotas {
+    /// What is used in the quota's namespace within its scopes, of everything this process can count.
+    async fn usage(&self, quota: &ResourceQuota, ctx: &Context) -> Result<Amounts, LoopError> {
+        let namespace = quota.metadata.namespace.as_deref().unwrap_or_default();
+        let scopes = usage::scopes(quota);
+        let hard: Vec<String> =
+            quota.spec.iter().flat_map(|spec| spec.hard.iter().flatten()).map(|(n, _)| n.clone()).collect();
+        let now = ctx.clock.now();
+        let zero = |names: &mut dyn Iterator<Item = &String>| {
+            names.map(|name| (name.clone(), Quantity::new(0))).collect::<Amounts>()
+        };
+        let is_count = |name: &str| name.starts_with("count/") || legacy(name).is_some();
+        let mut total = zero(&mut hard.iter().filter(|name| !is_count(name)));
+        for pod in self.pods.list(namespace) {
+            if scopes.iter().all(|scope| usage::pod_in_scope(scope, &pod)) {
+                add(&mut total, usage::of_pod(&pod, now));
+            }
+        }
+        for claim in self.claims.list(namespace) {
+            if scopes.iter().all(|scope| usage::claim_in_scope(scope, &claim)) {
+                add(&mut total, usage::of_claim(&claim));
+            }
+        }
+        if scopes.is_empty() {
+            for service in self.services.list(namespace) {
+                add(&mut total, usage::of_service(&service));
+            }
+            for name in hard.iter().filter(|name| is_count(name)) {
+                if total.contains_key(name) {
+                    continue;
+                }
+                if let Some(count) = self.count(name, namespace, ctx).await? {
+                    total.insert(name.clone(), Quantity::new(i64::try_from(count).unwrap_or(i64::MAX)));
+                }
+            }
+        }
+        Ok(total)
+    }
+
+    /// How many objects of a resource there are.
+    async fn count(&self, name: &str, namespace: &str, ctx: &Context) -> Result<Option<usize>, LoopError> {
+        let resource = match legacy(name) {
+            Some(resource) => resource,
+            None => {
+                let qualified = name.trim_start_matches("count/");
+                let known = self.counted.lock().keys().find(|known| known.qualified() == qualified).cloned();
+                match known {
+                    Some(known) => known,
+                    None => {
+                        let discovery = ctx.client.discover().await?;
+                        let found = discovery.preferred.iter().find(|info| info.key.qualified() == qualified);
+                        let Some(found) = found.filter(|info| info.key.namespaced) else { return Ok(None) };
+                        found.key.clone()
+                    }
+                }
+            }
+        };
+        let cache = self.follow(&resource, ctx);
+        cache.synced().await;
+        Ok(Some(cache.list(namespace).len()))
+    }
+
+    fn follow(&self, resource: &ResourceKey, ctx: &Context) -> Cache<PartialObject> {
+        let mut counted = self.counted.lock();
+        if let Some(cache) = counted.get(resource) {
+            return cache.clone();
+        }
+        let cache = ctx.informers.metadata_of(resource);
+        let (quotas, queue) = (self.quotas.clone(), ctx.queue.clone());
+        cache.on_event(move |change| {
+            if !matches!(change, Change::Updated { .. }) {
+                of_namespace(&quotas, change).into_iter().for_each(|key| queue.add(key));
+            }
+        });
+        counted.insert(resource.clone(), cache.clone());
+        cache
+    }
+}
+
+/// Resources that are counted under their plain name too.
+fn legacy(name: &str) -> Option<ResourceKey> {
+    match name {
+        "configmaps" => Some(ResourceKey::of::<ConfigMap>()),
+        "secrets" => Some(ResourceKey::of::<Secret>()),
+        "replicationcontrollers" => Some(ResourceKey::of::<ReplicationController>()),
+        "resourcequotas" => Some(ResourceKey::of::<ResourceQuota>()),
+        _ => None,
+    }
+}

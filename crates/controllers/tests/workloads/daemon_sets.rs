@@ -1,0 +1,61 @@
+//! The daemon set loop.
+
+use anyhow::Result;
+use client::Patch;
+use k8s_openapi::api::apps::v1::{DaemonSet, DaemonSetStatus};
+use k8s_openapi::api::core::v1::Node;
+use serde_json::json;
+use testkit::eventually;
+
+use crate::world::{PATIENCE, World, template};
+
+async fn status(world: &World) -> DaemonSetStatus {
+    world.get::<DaemonSet>("agent").await.status.unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_node_has_one_pod_and_updates_roll() -> Result<()> {
+    let mut world = World::start(&["daemonset-controller"]).await?;
+    for name in ["n0", "n1"] {
+        world.node(name).await?;
+    }
+    world
+        .create::<DaemonSet>(json!({
+            "metadata": { "name": "agent" },
+            "spec": { "selector": { "matchLabels": { "app": "agent" } }, "template": template("agent") },
+        }))
+        .await?;
+    world.wait_for_pods(2).await;
+    world.node("n2").await?;
+    world.wait_for_pods(3).await;
+    world.restart_loops().await?;
+    let tend = async || {
+        world.finish_deletion().await.expect("pods that end");
+        for pod in world.pods().await {
+            if pod.status.as_ref().and_then(|status| status.phase.as_deref()) != Some("Running") {
+                let _ = world.phase(pod.metadata.name.as_deref().unwrap_or_default(), "Running", 0).await;
+            }
+        }
+        status(&world).await
+    };
+    eventually("all ready", PATIENCE, tend, |status| status.number_ready == 3).await;
+    let image = json!([{ "name": "main", "image": "image:2" }]);
+    world
+        .patch::<DaemonSet>("agent", json!({ "spec": { "template": { "spec": { "containers": image } } } }))
+        .await?;
+    let rolled = |status: &DaemonSetStatus| {
+        status.observed_generation == Some(2)
+            && status.updated_number_scheduled == Some(3)
+            && status.number_ready == 3
+    };
+    eventually("rolled", PATIENCE, tend, rolled).await;
+    assert_eq!(world.pods().await.len(), 3);
+
+    // A taint nobody tolerates drives the pod off and keeps it off.
+    let taint = json!([{ "key": "gone", "effect": "NoExecute" }]);
+    let patch = Patch::Merge(json!({ "spec": { "taints": taint } }));
+    world.client.patch::<Node>("", "n2", None, &patch).await?;
+    eventually("two left", PATIENCE, tend, |status| status.desired_number_scheduled == 2).await;
+    world.wait_for_pods(2).await;
+    world.end().await
+}

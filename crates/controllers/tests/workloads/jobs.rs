@@ -1,0 +1,155 @@
+//! The job loop.
+
+use anyhow::Result;
+use k8s_openapi::api::batch::v1::{Job, JobStatus};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+use testkit::eventually;
+
+use crate::world::{PATIENCE, World, template};
+
+const LOOP: &[&str] = &["job-controller"];
+
+fn job(name: &str, change: impl FnOnce(&mut Value)) -> Value {
+    let mut template = template(name);
+    template["metadata"] = json!({});
+    template["spec"]["restartPolicy"] = json!("Never");
+    let mut job = json!({ "metadata": { "name": name }, "spec": { "template": template } });
+    change(&mut job["spec"]);
+    job
+}
+
+async fn status(world: &World, name: &str) -> JobStatus {
+    world.get::<Job>(name).await.status.unwrap_or_default()
+}
+
+fn conditions(status: &JobStatus) -> Vec<String> {
+    let held = status.conditions.iter().flatten().filter(|condition| condition.status == "True");
+    held.map(|condition| condition.type_.clone()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_runs_to_completion_and_counts_each_pod_once() -> Result<()> {
+    let mut world = World::start(LOOP).await?;
+    world
+        .create::<Job>(job("work", |spec| {
+            spec["completions"] = json!(3);
+            spec["parallelism"] = json!(2);
+        }))
+        .await?;
+    let pods = world.wait_for_pods(2).await;
+    assert!(pods.iter().all(|pod| {
+        pod.metadata
+            .finalizers
+            .as_ref()
+            .is_some_and(|all| all.contains(&"batch.kubernetes.io/job-tracking".to_owned()))
+    }));
+    eventually("two active", PATIENCE, async || status(&world, "work").await, |s| s.active == Some(2)).await;
+    // The loop is gone while a pod finishes, and another is deleted by hand.
+    world.stop_loops().await?;
+    world.phase(pods[0].metadata.name.as_deref().unwrap_or_default(), "Succeeded", 0).await?;
+    world.start_loops()?;
+    eventually("one counted", PATIENCE, async || status(&world, "work").await, |s| s.succeeded == Some(1))
+        .await;
+    // Again and again: every restart sees the same finished pods.
+    for _ in 0..3 {
+        world.restart_loops().await?;
+        for pod in world.pods().await {
+            if pod.status.as_ref().and_then(|status| status.phase.as_deref()) != Some("Succeeded") {
+                world.phase(pod.metadata.name.as_deref().unwrap_or_default(), "Succeeded", 0).await?;
+            }
+        }
+        if conditions(&status(&world, "work").await).contains(&"Complete".to_owned()) {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    }
+    let complete = |status: &JobStatus| conditions(status) == ["SuccessCriteriaMet", "Complete"];
+    eventually("complete", PATIENCE, async || status(&world, "work").await, complete).await;
+    let end = status(&world, "work").await;
+    assert_eq!((end.succeeded, end.failed.unwrap_or(0), end.active.unwrap_or(0)), (Some(3), 0, 0));
+    assert!(end.completion_time.is_some());
+    let left = async || world.pods().await;
+    let released =
+        |pods: &Vec<Pod>| pods.iter().all(|pod| pod.metadata.finalizers.as_ref().is_none_or(Vec::is_empty));
+    eventually("finalizers go", PATIENCE, left, released).await;
+    assert_eq!(world.pods().await.len(), 3);
+    world.end().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failures_use_up_the_limit_and_orphans_are_let_go() -> Result<()> {
+    let mut world = World::start(LOOP).await?;
+    world.create::<Job>(job("bad", |spec| spec["backoffLimit"] = json!(0))).await?;
+    let pods = world.wait_for_pods(1).await;
+    world.phase(pods[0].metadata.name.as_deref().unwrap_or_default(), "Failed", 1).await?;
+    let failed = |status: &JobStatus| conditions(status) == ["FailureTarget", "Failed"];
+    eventually("failed", PATIENCE, async || status(&world, "bad").await, failed).await;
+    assert_eq!(status(&world, "bad").await.failed, Some(1));
+
+    // A job that goes while the loop is away leaves pods whose finalizer somebody must remove.
+    world.create::<Job>(job("lost", |_| {})).await?;
+    world.wait_for_pods(2).await;
+    world.stop_loops().await?;
+    world
+        .client
+        .delete::<Job>("default", "lost", &client::delete_options(None, Some(client::Propagation::Orphan)))
+        .await?;
+    let patch = client::Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+    let _ = world.client.patch::<Job>("default", "lost", None, &patch).await;
+    world.start_loops()?;
+    let tracked = async || {
+        let pods = world.pods().await;
+        pods.into_iter()
+            .filter(|pod| pod.metadata.finalizers.as_ref().is_some_and(|all| !all.is_empty()))
+            .count()
+    };
+    eventually("orphans are let go", PATIENCE, tracked, |count| *count == 0).await;
+    world.end().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn indexed_jobs_suspend_resume_and_shrink() -> Result<()> {
+    let world = World::start(LOOP).await?;
+    world
+        .create::<Job>(job("indexed", |spec| {
+            spec["completionMode"] = json!("Indexed");
+            spec["completions"] = json!(3);
+            spec["parallelism"] = json!(3);
+        }))
+        .await?;
+    let index = |pod: &Pod| {
+        pod.metadata.annotations.as_ref().map(|all| all["batch.kubernetes.io/job-completion-index"].clone())
+    };
+    let pods = world.wait_for_pods(3).await;
+    let mut indexes: Vec<_> = pods.iter().filter_map(|pod| index(pod)).collect();
+    indexes.sort();
+    assert_eq!(indexes, ["0", "1", "2"]);
+    let first = pods.iter().find(|pod| index(pod).as_deref() == Some("0")).expect("index 0");
+    world.phase(first.metadata.name.as_deref().unwrap_or_default(), "Succeeded", 0).await?;
+    let done = |status: &JobStatus| status.completed_indexes.as_deref() == Some("0");
+    eventually("index 0 is done", PATIENCE, async || status(&world, "indexed").await, done).await;
+
+    world.patch::<Job>("indexed", json!({ "spec": { "suspend": true } })).await?;
+    let suspended =
+        |status: &JobStatus| status.active.unwrap_or(0) == 0 && conditions(status) == ["Suspended"];
+    eventually("suspended", PATIENCE, async || status(&world, "indexed").await, suspended).await;
+    world.finish_deletion().await?;
+    world.patch::<Job>("indexed", json!({ "spec": { "suspend": false } })).await?;
+    let resumed = |status: &JobStatus| status.active == Some(2) && conditions(status).is_empty();
+    eventually("resumed", PATIENCE, async || status(&world, "indexed").await, resumed).await;
+    assert_eq!(status(&world, "indexed").await.completed_indexes.as_deref(), Some("0"));
+
+    // Elastic: completions and parallelism go down together, and the index above is taken away.
+    world.patch::<Job>("indexed", json!({ "spec": { "completions": 2, "parallelism": 2 } })).await?;
+    eventually("one active", PATIENCE, async || status(&world, "indexed").await, |s| s.active == Some(1))
+        .await;
+    let running: Vec<_> =
+        world.pods().await.into_iter().filter(|pod| index(pod).as_deref() == Some("1")).collect();
+    world.phase(running[0].metadata.name.as_deref().unwrap_or_default(), "Succeeded", 0).await?;
+    let complete = |status: &JobStatus| conditions(status).contains(&"Complete".to_owned());
+    world.finish_deletion().await?;
+    eventually("complete", PATIENCE, async || status(&world, "indexed").await, complete).await;
+    assert_eq!(status(&world, "indexed").await.completed_indexes.as_deref(), Some("0,1"));
+    world.end().await
+}
