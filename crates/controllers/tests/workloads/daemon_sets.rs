@@ -13,11 +13,19 @@ async fn status(world: &World) -> DaemonSetStatus {
     world.get::<DaemonSet>("agent").await.status.unwrap_or_default()
 }
 
+/// A node without the taint that new nodes have until they are ready.
+async fn ready_node(world: &World, name: &str) -> Result<()> {
+    world.node(name).await?;
+    let patch = Patch::Merge(json!({ "spec": { "taints": null } }));
+    world.client.patch::<Node>("", name, None, &patch).await?;
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_node_has_one_pod_and_updates_roll() -> Result<()> {
     let mut world = World::start(&["daemonset-controller"]).await?;
     for name in ["n0", "n1"] {
-        world.node(name).await?;
+        ready_node(&world, name).await?;
     }
     world
         .create::<DaemonSet>(json!({
@@ -26,7 +34,7 @@ async fn every_node_has_one_pod_and_updates_roll() -> Result<()> {
         }))
         .await?;
     world.wait_for_pods(2).await;
-    world.node("n2").await?;
+    ready_node(&world, "n2").await?;
     world.wait_for_pods(3).await;
     world.restart_loops().await?;
     let tend = async || {
