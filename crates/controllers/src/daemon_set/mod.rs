@@ -43,6 +43,9 @@ enum DaemonSetError {
     Status(#[source] ClientError),
 }
 
+/// Uid of the set, its generation, and the node.
+type FailureKey = (String, i64, String);
+
 struct DaemonSets {
     sets: Cache<DaemonSet>,
     nodes: Cache<Node>,
@@ -50,7 +53,7 @@ struct DaemonSets {
     revisions: Cache<ControllerRevision>,
     expectations: Expectations,
     /// Since when and how long to wait with failed pods, by set, generation and node.
-    failures: Mutex<HashMap<(String, i64, String), (Timestamp, SignedDuration)>>,
+    failures: Mutex<HashMap<FailureKey, (Timestamp, SignedDuration)>>,
 }
 
 pub fn build(ctx: &Context) -> Box<dyn Loop> {
@@ -101,10 +104,11 @@ fn node_changed(change: &Change<Node>, sets: &Cache<DaemonSet>) -> Vec<Key> {
         Change::Added(_) | Change::Deleted(_) => true,
         Change::Updated { old, .. } => plan::belongs(set, old) != plan::belongs(set, node),
     };
-    if let Change::Updated { old, new } = change {
-        if old.metadata.labels == new.metadata.labels && old.spec == new.spec {
-            return Vec::new();
-        }
+    if let Change::Updated { old, new } = change
+        && old.metadata.labels == new.metadata.labels
+        && old.spec == new.spec
+    {
+        return Vec::new();
     }
     sets.all().iter().filter(|set| matters(set)).map(|set| Key::of(&**set)).collect()
 }

@@ -279,10 +279,13 @@ fn tend_node(observed: &Observed, node: &str, pods: &[&Arc<Pod>], may_start: boo
     // One of the new and one of the old may live side by side, until the new one is available.
     let (new, old): (Vec<&Arc<Pod>>, Vec<_>) = running.into_iter().partition(|pod| is_updated(observed, pod));
     plan.delete.extend(new.iter().skip(1).chain(old.iter().skip(1)).copied().cloned());
-    if let (Some(new), Some(old)) = (new.first(), old.first()) {
-        if !pod_facts::is_ready(old) || pod_facts::is_available(new, min_ready(&observed.set), observed.now) {
-            plan.delete.push(Arc::clone(old));
-        }
+    let replaced = |new: &Pod, old: &Pod| {
+        !pod_facts::is_ready(old) || pod_facts::is_available(new, min_ready(&observed.set), observed.now)
+    };
+    if let (Some(new), Some(old)) = (new.first(), old.first())
+        && replaced(new, old)
+    {
+        plan.delete.push(Arc::clone(old));
     }
 }
 

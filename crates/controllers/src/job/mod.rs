@@ -199,11 +199,11 @@ impl Jobs {
         let mut status = job.status.take().unwrap_or_default();
         let mut write = account::settle(&mut status, &tracked);
         let mut finished = None;
-        if let Some(condition) = account.finished.filter(|_| !account.more && failure.is_none()) {
-            if account::finish(&mut status, &condition, account.terminating, observed.now) {
-                finished = Some(condition);
-                write = true;
-            }
+        if let Some(condition) = account.finished.filter(|_| !account.more && failure.is_none())
+            && account::finish(&mut status, &condition, account.terminating, observed.now)
+        {
+            finished = Some(condition);
+            write = true;
         }
         job.status = Some(status);
         if write {

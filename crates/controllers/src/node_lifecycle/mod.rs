@@ -134,11 +134,9 @@ impl Loop for NodeLifecycle {
         let heard = *self.heard.lock().entry(key.name.to_string()).or_insert(now);
         let left = health::silence_left(&node, heard, now);
         let was_ready = node_facts::is_ready(&node);
-        if !left.is_positive() {
-            if let Some(conditions) = health::silenced(&node, now) {
-                node.status.get_or_insert_default().conditions = Some(conditions);
-                node = ctx.client.update_status(&node).await?;
-            }
+        if let Some(conditions) = health::silenced(&node, now).filter(|_| !left.is_positive()) {
+            node.status.get_or_insert_default().conditions = Some(conditions);
+            node = ctx.client.update_status(&node).await?;
         }
         if let Some(taints) = health::schedule_taints(&node, now) {
             node = set_taints(ctx, &node, taints).await?;

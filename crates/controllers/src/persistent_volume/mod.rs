@@ -111,12 +111,10 @@ impl Binder {
             return Ok(set_phase(claim, "Pending", None, ctx).await?);
         };
         let free = volume.spec.as_ref().is_none_or(|spec| spec.claim_ref.is_none());
-        if free {
-            if let Err(why) = plan::check(&volume, claim) {
-                let note = format!("Cannot bind to requested volume {named:?}: {why}");
-                ctx.recorder.warning(claim, "VolumeMismatch", note);
-                return Ok(set_phase(claim, "Pending", None, ctx).await?);
-            }
+        if let Some(why) = plan::check(&volume, claim).err().filter(|_| free) {
+            let note = format!("Cannot bind to requested volume {named:?}: {why}");
+            ctx.recorder.warning(claim, "VolumeMismatch", note);
+            return Ok(set_phase(claim, "Pending", None, ctx).await?);
         }
         if free || plan::is_meant_for(&volume, claim) {
             return Ok(bind(&volume, claim, ctx).await?);
@@ -141,13 +139,11 @@ impl Binder {
         }
         let asks_for_none = claim.spec.as_ref().is_some_and(|spec| spec.storage_class_name.is_none())
             && claim_class(claim).is_empty();
-        if asks_for_none {
-            if let Some(default) = plan::default_class(&self.classes.all()) {
-                let mut updated = claim.clone();
-                updated.spec.get_or_insert_default().storage_class_name.clone_from(&default.metadata.name);
-                ctx.client.update(&updated).await?;
-                return Ok(());
-            }
+        if let Some(default) = plan::default_class(&self.classes.all()).filter(|_| asks_for_none) {
+            let mut updated = claim.clone();
+            updated.spec.get_or_insert_default().storage_class_name.clone_from(&default.metadata.name);
+            ctx.client.update(&updated).await?;
+            return Ok(());
         }
         let chosen = annotation(&claim.metadata, SELECTED_NODE).is_some();
         if waits && !chosen {
@@ -293,12 +289,12 @@ impl Binder {
     /// The claim is gone: what becomes of the volume is its policy's business.
     async fn release(&self, volume: &PersistentVolume, ctx: &Context) -> Result<(), ClientError> {
         let now = ctx.clock.now();
-        let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
+        let phase = volume.status.as_ref().and_then(|status| status.phase.clone());
         let mut volume = volume.clone();
-        if !matches!(phase, Some("Released" | "Failed")) {
-            if let Some(released) = write_phase(plan::in_phase(&volume, "Released", "", now), ctx).await? {
-                volume = released;
-            }
+        let released = plan::in_phase(&volume, "Released", "", now);
+        let released = released.filter(|_| !matches!(phase.as_deref(), Some("Released" | "Failed")));
+        if let Some(released) = write_phase(released, ctx).await? {
+            volume = released;
         }
         // Whoever provisioned it deletes it.
         let provisioned = annotation(&volume.metadata, PROVISIONED_BY).is_some();

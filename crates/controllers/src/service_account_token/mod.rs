@@ -22,11 +22,14 @@ const TYPE: &str = "kubernetes.io/service-account-token";
 const ACCOUNT: &str = "kubernetes.io/service-account.name";
 const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 
+/// Makes a signed token of claims.
+pub type Sign = dyn Fn(&Value) -> Option<String> + Send + Sync;
+
 /// Setting: how legacy tokens are signed and what their secrets say of the cluster; without it the loop only deletes.
 #[derive(Clone)]
 pub struct LegacyTokens {
     /// Makes a signed token of claims.
-    pub sign: Arc<dyn Fn(&Value) -> Option<String> + Send + Sync>,
+    pub sign: Arc<Sign>,
     /// The authority of the API server's certificate, in PEM.
     pub root_ca: String,
 }

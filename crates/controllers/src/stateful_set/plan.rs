@@ -248,7 +248,8 @@ impl Steps<'_> {
         }
         self.fix_claims(pod);
         let set = self.observed.set.as_ref();
-        if !(identity_matches(set, pod) && storage_matches(set, pod)) && !pod_facts::is_deleting(pod) {
+        let right = identity_matches(set, pod) && storage_matches(set, pod);
+        if !right && !pod_facts::is_deleting(pod) {
             let Some(ordinal) = ordinal(pod) else { return false };
             let mut fixed = pod.as_ref().clone();
             set_identity(set, &mut fixed, ordinal);
