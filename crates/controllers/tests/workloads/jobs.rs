@@ -122,7 +122,7 @@ async fn indexed_jobs_suspend_resume_and_shrink() -> Result<()> {
         pod.metadata.annotations.as_ref().map(|all| all["batch.kubernetes.io/job-completion-index"].clone())
     };
     let pods = world.wait_for_pods(3).await;
-    let mut indexes: Vec<_> = pods.iter().filter_map(|pod| index(pod)).collect();
+    let mut indexes: Vec<_> = pods.iter().filter_map(&index).collect();
     indexes.sort();
     assert_eq!(indexes, ["0", "1", "2"]);
     let first = pods.iter().find(|pod| index(pod).as_deref() == Some("0")).expect("index 0");
