@@ -1,0 +1,188 @@
+//! How well a pod's requests go with what a node has left: the strategies that NodeResourcesFit and
+//! NodeResourcesBalancedAllocation score by.
+
+use crate::framework::MAX_NODE_SCORE;
+use crate::state::{NodeInfo, PodInfo, is_scalar};
+
+/// The highest score a configured shape can give.
+const MAX_SHAPE_SCORE: i64 = 10;
+
+/// A resource and how much it counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Weighed {
+    pub name: Box<str>,
+    pub weight: i64,
+}
+
+impl Weighed {
+    /// Processor and memory alike.
+    #[must_use]
+    pub fn defaults() -> Box<[Self]> {
+        Box::new([Self { name: "cpu".into(), weight: 1 }, Self { name: "memory".into(), weight: 1 }])
+    }
+}
+
+/// Points of a line: utilization in percent and the score there, up to 10.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape(pub Box<[(i64, i64)]>);
+
+impl Shape {
+    fn at(&self, utilization: i64) -> i64 {
+        let scale = MAX_NODE_SCORE / MAX_SHAPE_SCORE;
+        let mut before: Option<(i64, i64)> = None;
+        for (point, score) in &self.0 {
+            let (point, score) = (*point, *score * scale);
+            if utilization <= point {
+                return match before {
+                    Some((from, low)) if point > from => {
+                        low + (score - low) * (utilization - from) / (point - from)
+                    }
+                    _ => score,
+                };
+            }
+            before = Some((point, score));
+        }
+        before.map_or(0, |(_, score)| score)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Strategy {
+    LeastAllocated,
+    MostAllocated,
+    RequestedToCapacityRatio(Shape),
+}
+
+impl Strategy {
+    fn score(&self, requested: i64, capacity: i64) -> i64 {
+        match self {
+            Self::LeastAllocated if requested > capacity => 0,
+            Self::LeastAllocated => part(capacity - requested, capacity),
+            Self::MostAllocated => part(requested.min(capacity), capacity),
+            Self::RequestedToCapacityRatio(shape) if requested > capacity => shape.at(100),
+            Self::RequestedToCapacityRatio(shape) => shape.at(part(requested, capacity)),
+        }
+    }
+}
+
+fn part(amount: i64, of: i64) -> i64 {
+    match amount.checked_mul(MAX_NODE_SCORE) {
+        Some(product) => product / of,
+        None => i64::try_from(i128::from(amount) * i128::from(MAX_NODE_SCORE) / i128::from(of)).unwrap_or(0),
+    }
+}
+
+/// What is requested with the pod, what is without it, and what there is. `None` when the resource plays no part.
+fn usage(name: &str, pod: &PodInfo, node: &NodeInfo, exact: bool) -> Option<(i64, i64, i64)> {
+    let asked = if exact { pod.requests.exact.get(name) } else { pod.requests.non_zero.get(name) };
+    if asked == 0 && is_scalar(name) {
+        return None;
+    }
+    let capacity = node.allocatable.get(name);
+    if capacity == 0 {
+        return None;
+    }
+    let used = match name {
+        "cpu" if !exact => node.non_zero_milli_cpu,
+        "memory" if !exact => node.non_zero_memory,
+        _ => node.requested.get(name),
+    };
+    Some((used + asked, used, capacity))
+}
+
+/// A node's score by a strategy: the mean over resources by weight.
+#[must_use]
+pub fn score(strategy: &Strategy, resources: &[Weighed], pod: &PodInfo, node: &NodeInfo) -> i64 {
+    let (mut sum, mut weights) = (0, 0);
+    for resource in resources {
+        let Some((requested, _, capacity)) = usage(&resource.name, pod, node, false) else { continue };
+        let score = strategy.score(requested, capacity);
+        if score == 0 && matches!(strategy, Strategy::RequestedToCapacityRatio(_)) {
+            continue;
+        }
+        sum += score * resource.weight;
+        weights += resource.weight;
+    }
+    match (weights, strategy) {
+        (0, _) => 0,
+        (_, Strategy::RequestedToCapacityRatio(_)) => (sum as f64 / weights as f64).round() as i64,
+        _ => sum / weights,
+    }
+}
+
+/// How much more evenly used the node's resources are with the pod than without.
+#[must_use]
+pub fn balance(resources: &[Weighed], pod: &PodInfo, node: &NodeInfo) -> i64 {
+    let mut with = Deviation::default();
+    let mut without = Deviation::default();
+    for resource in resources {
+        let Some((requested, used, capacity)) = usage(&resource.name, pod, node, true) else { continue };
+        with.add(requested as f64 / capacity as f64);
+        without.add(used as f64 / capacity as f64);
+    }
+    let half = MAX_NODE_SCORE / 2;
+    half + (half + with.evenness() - without.evenness()) / 2
+}
+
+/// Standard deviation of a few fractions; the first two are kept for the exact formula that two have.
+#[derive(Default)]
+struct Deviation {
+    fractions: [f64; 8],
+    more: Vec<f64>,
+    count: usize,
+}
+
+impl Deviation {
+    fn add(&mut self, fraction: f64) {
+        let fraction = fraction.min(1.0);
+        match self.fractions.get_mut(self.count) {
+            Some(place) => *place = fraction,
+            None => self.more.push(fraction),
+        }
+        self.count += 1;
+    }
+
+    fn evenness(&self) -> i64 {
+        let all = || self.fractions.iter().take(self.count).chain(&self.more);
+        let deviation = match self.count {
+            0 | 1 => 0.0,
+            2 => ((self.fractions[0] - self.fractions[1]) / 2.0).abs(),
+            count => {
+                let mean = all().sum::<f64>() / count as f64;
+                (all().map(|fraction| (fraction - mean) * (fraction - mean)).sum::<f64>() / count as f64)
+                    .sqrt()
+            }
+        };
+        ((1.0 - deviation) * MAX_NODE_SCORE as f64) as i64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_are_broken_lines() {
+        let shape = Shape(Box::new([(0, 0), (50, 10), (100, 5)]));
+        for (utilization, score) in [(0, 0), (25, 50), (50, 100), (75, 75), (100, 50)] {
+            assert_eq!(shape.at(utilization), score, "at {utilization}");
+        }
+        assert_eq!(Shape(Box::new([(40, 3)])).at(10), 30);
+    }
+
+    #[test]
+    fn strategies_score_one_resource() {
+        let bin_packing = Strategy::RequestedToCapacityRatio(Shape(Box::new([(0, 0), (100, 10)])));
+        for (strategy, requested, capacity, score) in [
+            (Strategy::LeastAllocated, 3000, 4000, 25),
+            (Strategy::LeastAllocated, 5000, 4000, 0),
+            (Strategy::MostAllocated, 3000, 4000, 75),
+            (Strategy::MostAllocated, 5000, 4000, 100),
+            (bin_packing.clone(), 3000, 4000, 75),
+            (bin_packing, 5000, 4000, 100),
+            (Strategy::LeastAllocated, 0, i64::MAX, 100),
+        ] {
+            assert_eq!(strategy.score(requested, capacity), score, "{strategy:?} {requested}/{capacity}");
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! One pod's way through filters and scores. Pure: it reads the cluster and says which node.
+
+use std::sync::Arc;
+
+use rand::Rng;
+use rand::rngs::SmallRng;
+
+use crate::diagnosis::Diagnosis;
+use crate::framework::{Cycle, Filter, PreFilter, Rejection};
+use crate::plugins::PluginId;
+use crate::profile::Profile;
+use crate::state::{Cluster, NodeInfo, PodInfo};
+
+/// Below this many nodes all are looked at.
+const FEW_NODES: usize = 100;
+const LEAST_PERCENTAGE: i64 = 5;
+
+/// A filter made for this pod, and whose it is.
+pub struct ActiveFilter<'a> {
+    pub id: PluginId,
+    pub filter: Box<dyn Filter<'a> + 'a>,
+}
+
+impl Clone for ActiveFilter<'_> {
+    fn clone(&self) -> Self {
+        Self { id: self.id, filter: self.filter.boxed() }
+    }
+}
+
+/// What filtering found.
+pub struct Search<'a> {
+    /// Slots of nodes that passed, in the order they were tried.
+    pub feasible: Vec<usize>,
+    pub filters: Vec<ActiveFilter<'a>>,
+    pub diagnosis: Diagnosis,
+}
+
+/// How many feasible nodes are enough, so that large clusters need not be searched whole.
+#[must_use]
+pub fn enough(nodes: usize, percentage: Option<i64>) -> usize {
+    if nodes < FEW_NODES {
+        return nodes;
+    }
+    let all = i64::try_from(nodes).unwrap_or(i64::MAX);
+    let percentage = match percentage {
+        Some(percentage) if percentage > 0 => percentage,
+        _ => (50 - all / 125).max(LEAST_PERCENTAGE),
+    };
+    usize::try_from(all * percentage / 100).unwrap_or(nodes).max(FEW_NODES)
+}
+
+/// Looks for nodes from `start` on, which moves along so that every node gets its turn.
+pub fn search<'a>(
+    profile: &'a Profile,
+    cluster: &'a Cluster,
+    pod: &'a Arc<PodInfo>,
+    start: &mut usize,
+) -> Search<'a> {
+    let order = cluster.order();
+    let mut search =
+        Search { feasible: Vec::new(), filters: Vec::new(), diagnosis: Diagnosis::new(order.len()) };
+    let mut only: Option<Vec<String>> = None;
+    let mut restricting: Vec<&str> = Vec::new();
+    let mut turned_down: Option<Rejection> = None;
+    for enabled in &profile.filters {
+        let filter = match enabled.plugin.pre_filter(Cycle { cluster, pod }) {
+            PreFilter::Skip => continue,
+            PreFilter::Check(filter) => filter,
+            PreFilter::Only(names, filter) => {
+                restricting.push(enabled.id.name());
+                only = Some(match only {
+                    None => names,
+                    Some(before) => before.into_iter().filter(|name| names.contains(name)).collect(),
+                });
+                filter
+            }
+            PreFilter::Reject(rejection) => {
+                search.diagnosis.rejecting.insert(enabled.id);
+                let unresolvable = rejection.unresolvable;
+                turned_down = Some(rejection);
+                if unresolvable {
+                    break;
+                }
+                continue;
+            }
+        };
+        search.filters.push(ActiveFilter { id: enabled.id, filter });
+    }
+    restricting.sort_unstable();
+    if turned_down.is_none() && only.as_ref().is_some_and(Vec::is_empty) {
+        for name in &restricting {
+            search.diagnosis.rejecting.extend(PluginId::named(name));
+        }
+        turned_down = Some(Rejection::unresolvable(match &restricting[..] {
+            [plugin] => format!("node(s) didn't satisfy plugin {plugin}"),
+            _ => format!("node(s) didn't satisfy plugin(s) [{}] simultaneously", restricting.join(" ")),
+        }));
+    }
+    if let Some(rejection) = turned_down {
+        search.diagnosis.before_filters = Some(rejection.message());
+        search.diagnosis.others = Some(rejection);
+        return search;
+    }
+
+    if let Some(node) = pod.nominated_node().and_then(|name| cluster.node(name)) {
+        if passes_with_nominated(cluster, pod, &search.filters, node).is_ok() {
+            search.feasible.push(node.slot);
+            return search;
+        }
+    }
+
+    let restricted: Option<Vec<usize>> = only.map(|names| {
+        for name in &restricting {
+            search.diagnosis.rejecting.extend(PluginId::named(name));
+        }
+        let reason = format!("node(s) didn't satisfy plugin(s) [{}]", restricting.join(" "));
+        search.diagnosis.others = Some(Rejection::unresolvable(reason));
+        names.iter().filter_map(|name| cluster.node(name)).map(|node| node.slot).collect()
+    });
+    let slots: &[usize] = restricted.as_deref().unwrap_or(order);
+    let wanted = enough(slots.len(), profile.percentage_of_nodes_to_score);
+    search.feasible.reserve(wanted);
+    let first = if slots.is_empty() { 0 } else { *start % slots.len() };
+    for slot in slots[first..].iter().chain(&slots[..first]) {
+        let node = cluster.node_at(*slot);
+        match passes_with_nominated(cluster, pod, &search.filters, node) {
+            Ok(()) => {
+                search.feasible.push(*slot);
+                if search.feasible.len() >= wanted {
+                    break;
+                }
+            }
+            Err((plugin, rejection)) => search.diagnosis.reject(*slot, plugin, rejection),
+        }
+    }
+    let looked_at = search.feasible.len() + search.diagnosis.rejections.len();
+    *start = if order.is_empty() { 0 } else { (*start + looked_at) % order.len() };
+    search
+}
+
+/// The first plugin that turns the node down, and why.
+pub fn passes(filters: &[ActiveFilter<'_>], node: &NodeInfo) -> Result<(), (PluginId, Rejection)> {
+    for active in filters {
+        if let Err(rejection) = active.filter.check(node) {
+            return Err((active.id, rejection));
+        }
+    }
+    Ok(())
+}
+
+/// As [`passes`], both with and without the pods of equal or higher priority that preemption makes room for there.
+pub fn passes_with_nominated(
+    cluster: &Cluster,
+    pod: &PodInfo,
+    filters: &[ActiveFilter<'_>],
+    node: &NodeInfo,
+) -> Result<(), (PluginId, Rejection)> {
+    if cluster.has_nominations() {
+        let others: Vec<&Arc<PodInfo>> = cluster
+            .nominated_to(&node.name)
+            .filter(|other| other.priority >= pod.priority && other.uid != pod.uid)
+            .collect();
+        if !others.is_empty() {
+            let mut filters = filters.to_vec();
+            let mut node = node.clone();
+            for other in others {
+                for active in &mut filters {
+                    active.filter.add(other, &node);
+                }
+                node.add(Arc::clone(other));
+            }
+            passes(&filters, &node)?;
+        }
+    }
+    passes(filters, node)
+}
+
+/// The best of `feasible`; equals are drawn by lot. `extra` is what extenders add, node by node.
+pub fn choose(
+    profile: &Profile,
+    cluster: &Cluster,
+    pod: &Arc<PodInfo>,
+    feasible: &[usize],
+    extra: Option<&[i64]>,
+    lots: &mut SmallRng,
+) -> Option<usize> {
+    if feasible.len() < 2 {
+        return feasible.first().copied();
+    }
+    let totals = totals(profile, cluster, pod, feasible, extra);
+    let mut best = 0;
+    let mut equals = 1u32;
+    for (at, total) in totals.iter().enumerate().skip(1) {
+        if *total > totals[best] {
+            (best, equals) = (at, 1);
+        } else if *total == totals[best] {
+            equals += 1;
+            if lots.random_range(0..equals) == 0 {
+                best = at;
+            }
+        }
+    }
+    feasible.get(best).copied()
+}
+
+/// Weighted sums of all plugins' scores.
+#[must_use]
+pub fn totals(
+    profile: &Profile,
+    cluster: &Cluster,
+    pod: &Arc<PodInfo>,
+    feasible: &[usize],
+    extra: Option<&[i64]>,
+) -> Vec<i64> {
+    let nodes: Vec<&NodeInfo> = feasible.iter().map(|slot| cluster.node_at(*slot)).collect();
+    let mut totals = extra.map_or_else(|| vec![0; nodes.len()], <[i64]>::to_vec);
+    let mut scores = vec![0; nodes.len()];
+    for (enabled, weight) in &profile.scores {
+        scores.fill(0);
+        if enabled.plugin.score(Cycle { cluster, pod }, &nodes, &mut scores) {
+            for (total, score) in totals.iter_mut().zip(&scores) {
+                *total += score * weight;
+            }
+        }
+    }
+    totals
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{cluster, node, pod};
+    use rand::SeedableRng;
+    use serde_json::json;
+
+    fn profile() -> Profile {
+        Profile::default_named("default-scheduler").expect("the default profile")
+    }
+
+    #[test]
+    fn large_clusters_are_sampled() {
+        for (nodes, percentage, expected) in [
+            (10, None, 10),
+            (99, None, 99),
+            (100, None, 100),
+            (500, None, 230),
+            (1000, None, 420),
+            (5000, None, 500),
+            (6000, None, 300),
+            (10_000, None, 500),
+            (1000, Some(50), 500),
+            (1000, Some(1), 100),
+            (1000, Some(0), 420),
+        ] {
+            assert_eq!(enough(nodes, percentage), expected, "{nodes} nodes, {percentage:?} %");
+        }
+    }
+
+    #[test]
+    fn every_node_gets_its_turn() {
+        let cluster = cluster((0..300).map(|at| node(&format!("n{at}"))), []);
+        let (profile, pod) = (profile(), pod("p").cpu("1").info());
+        let mut start = 0;
+        let first = search(&profile, &cluster, &pod, &mut start);
+        assert_eq!(first.feasible.len(), 144);
+        assert_eq!(start, 144);
+        let second = search(&profile, &cluster, &pod, &mut start);
+        assert_eq!(second.feasible[0], cluster.order()[144]);
+        assert_eq!(start, 288);
+        search(&profile, &cluster, &pod, &mut start);
+        assert_eq!(start, 132);
+    }
+
+    #[test]
+    fn the_sentence_for_people() {
+        let cluster = cluster(
+            [
+                node("a").taint("x", "NoSchedule"),
+                node("b").spec(json!({"unschedulable": true})),
+                node("c").allocatable(json!({"cpu": "1", "memory": "1Gi", "pods": "110"})),
+                node("d").allocatable(json!({"cpu": "1", "memory": "1Gi", "pods": "110"})),
+            ],
+            [],
+        );
+        let (profile, pod) = (profile(), pod("p").cpu("2").info());
+        let found = search(&profile, &cluster, &pod, &mut 0);
+        assert!(found.feasible.is_empty());
+        assert_eq!(
+            found.diagnosis.message(),
+            "0/4 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were unschedulable, \
+             2 Insufficient cpu."
+        );
+    }
+
+    #[test]
+    fn pods_that_name_nodes_look_at_no_others() {
+        let cluster = cluster((0..3).map(|at| node(&format!("n{at}"))), []);
+        let named = |name: &str| {
+            pod("p").spec(json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
+                {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]}]}}}}))
+        };
+        let profile = profile();
+        let there = named("n1").info();
+        assert_eq!(search(&profile, &cluster, &there, &mut 0).feasible, [1]);
+        let absent = named("gone").info();
+        assert_eq!(
+            search(&profile, &cluster, &absent, &mut 0).diagnosis.message(),
+            "0/3 nodes are available: 3 node(s) didn't satisfy plugin(s) [NodeAffinity]."
+        );
+    }
+
+    #[test]
+    fn room_is_kept_for_nominated_pods() {
+        let mut cluster = cluster([node("a"), node("b")], []);
+        cluster.nominate(pod("vip").cpu("8").priority(10).info(), "a");
+        let profile = profile();
+        let low = pod("low").cpu("4").info();
+        assert_eq!(search(&profile, &cluster, &low, &mut 0).feasible, [1]);
+        let higher = pod("higher").cpu("4").priority(20).info();
+        assert_eq!(search(&profile, &cluster, &higher, &mut 0).feasible, [0, 1]);
+        let itself = pod("vip").cpu("8").priority(10).status(json!({"nominatedNodeName": "a"})).info();
+        assert_eq!(search(&profile, &cluster, &itself, &mut 0).feasible, [0]);
+    }
+
+    #[test]
+    fn equals_are_drawn_by_lot_and_the_best_wins() {
+        let cluster = cluster(
+            [node("a"), node("b"), node("busy")],
+            [pod("x").cpu("9").request("memory", "60Gi").on("busy")],
+        );
+        let (profile, pod) = (profile(), pod("p").cpu("1").request("memory", "1Gi").info());
+        let mut lots = SmallRng::seed_from_u64(7);
+        let mut seen = [0; 3];
+        for _ in 0..200 {
+            let slot = choose(&profile, &cluster, &pod, &[0, 1, 2], None, &mut lots).expect("a node");
+            seen[slot] += 1;
+        }
+        assert!(seen[0] > 50 && seen[1] > 50 && seen[2] == 0, "{seen:?}");
+        assert_eq!(choose(&profile, &cluster, &pod, &[0, 1, 2], Some(&[0, 0, 10_000]), &mut lots), Some(2));
+    }
+}

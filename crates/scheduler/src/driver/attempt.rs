@@ -1,0 +1,237 @@
+//! One attempt to give a pod a node: search, choose, assume; or find room, and say why there is none.
+
+use std::sync::Arc;
+
+use rand::Rng;
+use runtime::{EventType, Occurrence, reference};
+
+use super::Scheduler;
+use super::inbox::{Input, NotBound};
+use super::tasks::{Condition, Nomination};
+use crate::cycle::{Search, choose, search};
+use crate::diagnosis::{NO_NODES, truncated};
+use crate::extender::{self, Extender};
+use crate::framework::{BeforeBinding, Candidate, Failed};
+use crate::plugins::{PluginId, least_harm};
+use crate::profile::Profile;
+use crate::queue::QueuedPod;
+use crate::state::{Cluster, PodInfo};
+
+/// What came of an attempt.
+enum Outcome {
+    Node(Arc<str>),
+    /// Plugins turned the pod down; preemption may have found a place.
+    Unfit {
+        message: String,
+        nomination: Nomination,
+        victims: Option<Candidate>,
+    },
+    /// Something went wrong.
+    Failed(String),
+}
+
+impl Scheduler {
+    pub(super) async fn attempt(&mut self, mut pod: QueuedPod) {
+        let info = Arc::clone(&pod.info);
+        let Some(served) = self.profiles.get(info.scheduler_name()) else { return };
+        if info.terminating {
+            let note = format!("skip schedule deleting pod: {}", info.key());
+            served.recorder.record(failed_scheduling(&info, note));
+            return;
+        }
+        if self.cluster.is_placed(&info.uid) {
+            return;
+        }
+        self.cluster.refresh();
+        if self.cluster.order().is_empty() {
+            // A node is all that is missing.
+            pod.rejecting.extend(PluginId::named("NodeName"));
+            return self.give_up(pod, NO_NODES, true);
+        }
+        let mut rejecting = pod.rejecting;
+        let outcome = find(
+            &served.profile,
+            &self.cluster,
+            &self.extenders,
+            &info,
+            &mut self.start,
+            &mut self.lots,
+            &mut rejecting,
+        )
+        .await;
+        pod.rejecting = rejecting;
+        match outcome {
+            Outcome::Node(node) => self.commit(pod, &node).await,
+            Outcome::Failed(error) => self.give_up(pod, &error, false),
+            Outcome::Unfit { message, nomination, victims } => {
+                match &nomination {
+                    Nomination::Set(node) => self.cluster.nominate(Arc::clone(&info), node),
+                    Nomination::Clear => self.cluster.withdraw_nomination(&info.uid),
+                    Nomination::Keep => {}
+                }
+                if let Some(candidate) = victims {
+                    self.preempt(&info, candidate);
+                }
+                self.report(&info, &message, true, nomination);
+                self.queue.failed(pod, self.ctx.clock.now());
+            }
+        }
+    }
+
+    /// Gives the pod its node here, and has the API server told.
+    async fn commit(&mut self, pod: QueuedPod, node: &Arc<str>) {
+        let Some(served) = self.profiles.get(pod.info.scheduler_name()) else { return };
+        let mut before = BeforeBinding::default();
+        let mut refused = None;
+        for enabled in &served.profile.reserves {
+            match enabled.plugin.reserve(&mut self.cluster, &pod.info, node) {
+                Ok(more) if more.is_empty() => {}
+                Ok(more) => before = more,
+                Err(rejection) => refused = Some((enabled.id, rejection)),
+            }
+        }
+        if let Some((plugin, rejection)) = refused {
+            for enabled in &served.profile.reserves {
+                enabled.plugin.unreserve(&mut self.cluster, &before);
+            }
+            let mut pod = pod;
+            pod.rejecting.insert(plugin);
+            return self.give_up(pod, &format!("0/1 nodes are available: 1 {}.", rejection.message()), true);
+        }
+        self.cluster.assume(Arc::clone(&pod.info), node);
+        let Ok(permit) = Arc::clone(&self.bindings).acquire_owned().await else { return };
+        let binder = self.extenders.iter().find(|extender| extender.binds(&pod.info)).cloned();
+        let (writer, inbox, node) = (Arc::clone(&self.writer), Arc::clone(&self.inbox), Arc::clone(node));
+        let recorder = served.recorder.clone();
+        self.ctx.tasks.spawn(async move {
+            let outcome = writer.bind(&pod.info, &node, &before, binder.as_ref()).await;
+            drop(permit);
+            match outcome {
+                Ok(()) => recorder.record(Occurrence {
+                    regarding: reference(&*pod.info.pod),
+                    related: None,
+                    kind: EventType::Normal,
+                    reason: "Scheduled".to_owned(),
+                    action: "Binding".to_owned(),
+                    note: format!("Successfully assigned {} to {node}", pod.info.key()),
+                }),
+                Err(failure) => inbox.put(Input::NotBound(Box::new(NotBound {
+                    pod,
+                    reserved: before,
+                    error: failure.message,
+                    settled: failure.settled,
+                }))),
+            }
+        });
+    }
+
+    /// Puts a pod back that got no node.
+    pub(super) fn give_up(&mut self, pod: QueuedPod, message: &str, unschedulable: bool) {
+        self.cluster.withdraw_nomination(&pod.info.uid);
+        self.report(&pod.info, message, unschedulable, Nomination::Clear);
+        self.queue.failed(pod, self.ctx.clock.now());
+    }
+
+    /// Tells users why a pod has no node: an event and a condition.
+    fn report(&self, info: &Arc<PodInfo>, message: &str, unschedulable: bool, nomination: Nomination) {
+        if let Some(served) = self.profiles.get(info.scheduler_name()) {
+            served.recorder.record(failed_scheduling(info, truncated(message)));
+        }
+        let reason = if unschedulable { "Unschedulable" } else { "SchedulerError" };
+        let condition = Condition { reason, message: message.to_owned() };
+        self.writer.set_status(Arc::clone(info), condition, nomination);
+    }
+
+    /// Has the victims leave, and those of lower priority forget that they were promised this node.
+    fn preempt(&mut self, preemptor: &Arc<PodInfo>, candidate: Candidate) {
+        let Some(served) = self.profiles.get(preemptor.scheduler_name()) else { return };
+        let lower: Vec<Arc<PodInfo>> = self
+            .cluster
+            .nominated_to(&candidate.node)
+            .filter(|other| other.priority < preemptor.priority)
+            .cloned()
+            .collect();
+        for other in lower {
+            self.cluster.withdraw_nomination(&other.uid);
+            self.writer.clear_nomination(other);
+        }
+        let inbox = Arc::clone(&self.inbox);
+        self.writer.preempt(preemptor, candidate, served.recorder.clone(), move |uid| {
+            inbox.put(Input::NotPreempted(uid));
+        });
+    }
+}
+
+fn failed_scheduling(info: &PodInfo, note: String) -> Occurrence {
+    Occurrence {
+        regarding: reference(&*info.pod),
+        related: None,
+        kind: EventType::Warning,
+        reason: "FailedScheduling".to_owned(),
+        action: "Scheduling".to_owned(),
+        note,
+    }
+}
+
+async fn find(
+    profile: &Profile,
+    cluster: &Cluster,
+    extenders: &[Extender],
+    pod: &Arc<PodInfo>,
+    start: &mut usize,
+    lots: &mut rand::rngs::SmallRng,
+    rejecting: &mut crate::plugins::PluginSet,
+) -> Outcome {
+    let mut found = search(profile, cluster, pod, start);
+    let mut extra = None;
+    if !extenders.is_empty() && !found.feasible.is_empty() {
+        if let Err(error) = extender::filter(extenders, cluster, pod, &mut found).await {
+            return Outcome::Failed(error.to_string());
+        }
+        if found.feasible.len() > 1 {
+            extra = extender::prioritize(extenders, cluster, pod, &found.feasible).await;
+        }
+    }
+    if let Some(slot) = choose(profile, cluster, pod, &found.feasible, extra.as_deref(), lots) {
+        return Outcome::Node(Arc::clone(&cluster.node_at(slot).name));
+    }
+    *rejecting = rejecting.union(found.diagnosis.rejecting);
+    make_room(profile, cluster, extenders, pod, found, lots).await
+}
+
+/// Preemption: whom to send away, or why nobody.
+async fn make_room(
+    profile: &Profile,
+    cluster: &Cluster,
+    extenders: &[Extender],
+    pod: &Arc<PodInfo>,
+    mut found: Search<'_>,
+    lots: &mut rand::rngs::SmallRng,
+) -> Outcome {
+    let mut nomination = if profile.post_filters.is_empty() { Nomination::Clear } else { Nomination::Keep };
+    let mut victims = None;
+    for enabled in &profile.post_filters {
+        let offset = lots.random_range(0..cluster.order().len().max(1));
+        let failed = Failed { cluster, pod, filters: &found.filters, diagnosis: &found.diagnosis, offset };
+        match enabled.plugin.post_filter(&failed) {
+            Ok(candidates) => match extender::preemption(extenders, pod, candidates).await {
+                Ok(candidates) => {
+                    if let Some(candidate) = least_harm(candidates) {
+                        nomination = Nomination::Set(candidate.node.to_string());
+                        victims = Some(candidate);
+                        break;
+                    }
+                    found.diagnosis.after_filters = "preemption: no candidate node for preemption".to_owned();
+                }
+                Err(error) => found.diagnosis.after_filters = format!("preemption: {error}"),
+            },
+            Err(refused) => {
+                if !refused.keep_nomination {
+                    nomination = Nomination::Clear;
+                }
+                found.diagnosis.after_filters = refused.message;
+            }
+        }
+    }
+    Outcome::Unfit { message: found.diagnosis.message(), nomination, victims }
+}

@@ -1,0 +1,111 @@
+//! Changes of the cluster, and outcomes of writes, on their way to the scheduling task.
+
+use std::sync::Arc;
+
+use client::Object;
+use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{
+    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
+};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
+use parking_lot::Mutex;
+use runtime::{Change, Informers};
+use tokio::sync::Notify;
+
+use crate::framework::BeforeBinding;
+use crate::queue::QueuedPod;
+
+/// Something the scheduling task must know.
+pub enum Input {
+    Pod(Change<Pod>),
+    Node(Change<Node>),
+    Claim(Change<PersistentVolumeClaim>),
+    Volume(Change<PersistentVolume>),
+    Class(Change<StorageClass>),
+    CsiNode(Change<CSINode>),
+    CsiDriver(Change<CSIDriver>),
+    Capacity(Change<CSIStorageCapacity>),
+    Attachment(Change<VolumeAttachment>),
+    Service(Change<Service>),
+    ReplicationController(Change<ReplicationController>),
+    ReplicaSet(Change<ReplicaSet>),
+    StatefulSet(Change<StatefulSet>),
+    Budget(Change<PodDisruptionBudget>),
+    Namespace(Change<Namespace>),
+    /// A pod that was chosen a node for could not be bound.
+    NotBound(Box<NotBound>),
+    /// Victims of this preemptor could not all be told to leave.
+    NotPreempted(Arc<str>),
+}
+
+pub struct NotBound {
+    pub pod: QueuedPod,
+    pub reserved: BeforeBinding,
+    pub error: String,
+    /// The pod is gone, or has a node already.
+    pub settled: bool,
+}
+
+#[derive(Default)]
+pub struct Inbox {
+    inputs: Mutex<Vec<Input>>,
+    filled: Notify,
+}
+
+impl Inbox {
+    pub fn put(&self, input: Input) {
+        let mut inputs = self.inputs.lock();
+        inputs.push(input);
+        if inputs.len() == 1 {
+            self.filled.notify_one();
+        }
+    }
+
+    /// Swaps what has come in for an empty list, whose room is used again.
+    pub fn take(&self, into: &mut Vec<Input>) {
+        into.clear();
+        std::mem::swap(&mut *self.inputs.lock(), into);
+    }
+
+    /// Waits until something is in.
+    pub async fn filled(&self) {
+        if self.inputs.lock().is_empty() {
+            self.filled.notified().await;
+        }
+    }
+}
+
+/// Sends every change of what a scheduler looks at to the inbox; done when all caches have been filled.
+pub fn follow(informers: &Informers, inbox: &Arc<Inbox>) -> impl Future<Output = ()> + use<> {
+    let nodes = one(informers, inbox, Input::Node);
+    let namespaces = one(informers, inbox, Input::Namespace);
+    let claims = one(informers, inbox, Input::Claim);
+    let volumes = one(informers, inbox, Input::Volume);
+    let classes = one(informers, inbox, Input::Class);
+    let csi_nodes = one(informers, inbox, Input::CsiNode);
+    let csi_drivers = one(informers, inbox, Input::CsiDriver);
+    let capacities = one(informers, inbox, Input::Capacity);
+    let attachments = one(informers, inbox, Input::Attachment);
+    let services = one(informers, inbox, Input::Service);
+    let controllers = one(informers, inbox, Input::ReplicationController);
+    let replica_sets = one(informers, inbox, Input::ReplicaSet);
+    let stateful_sets = one(informers, inbox, Input::StatefulSet);
+    let budgets = one(informers, inbox, Input::Budget);
+    let pods = one(informers, inbox, Input::Pod);
+    async move {
+        tokio::join!(nodes, namespaces, claims, volumes, classes, csi_nodes, csi_drivers, capacities);
+        tokio::join!(attachments, services, controllers, replica_sets, stateful_sets, budgets, pods);
+    }
+}
+
+fn one<K: Object>(
+    informers: &Informers,
+    inbox: &Arc<Inbox>,
+    wrap: fn(Change<K>) -> Input,
+) -> impl Future<Output = ()> + use<K> {
+    let cache = informers.of::<K>();
+    let inbox = Arc::clone(inbox);
+    cache.on_event(move |change| inbox.put(wrap(change.clone())));
+    async move { cache.synced().await }
+}

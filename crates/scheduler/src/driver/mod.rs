@@ -1,0 +1,129 @@
+//! The scheduler at work: it follows the cluster, takes pod after pod from the queue, and has the API server told. One
+//! task owns all state; changes wait in an inbox between two pods, so that a cycle never sees half of one. Whatever
+//! talks to the API server does so in tasks of its own and reports back through the inbox.
+
+mod attempt;
+mod changes;
+mod inbox;
+mod tasks;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use runtime::{Context, Descriptor, Recorder};
+use tokio::sync::Semaphore;
+
+use crate::config::{ConfigError, Configuration};
+use crate::extender::Extender;
+use crate::profile::Profile;
+use crate::queue::Queue;
+use crate::state::Cluster;
+
+use inbox::Inbox;
+use tasks::Writer;
+
+pub const DESCRIPTOR: Descriptor =
+    Descriptor { name: "kube-scheduler", resource: "pods", identity: "system:kube-scheduler", workers: 1 };
+
+/// Bindings on their way at once; each is a write, and the API server commits many together.
+const BINDINGS: usize = 128;
+/// Other writes on their way at once.
+const WRITES: usize = 32;
+/// Pods tried in a row before other tasks of the process get their turn.
+const BATCH: u32 = 16;
+
+struct Served {
+    profile: Profile,
+    recorder: Recorder,
+}
+
+/// A scheduler, ready to run.
+pub struct Scheduler {
+    ctx: Context,
+    cluster: Cluster,
+    queue: Queue,
+    profiles: HashMap<String, Served>,
+    extenders: Vec<Extender>,
+    inbox: Arc<Inbox>,
+    writer: Arc<Writer>,
+    bindings: Arc<Semaphore>,
+    /// Where the next search begins.
+    start: usize,
+    lots: SmallRng,
+}
+
+impl Scheduler {
+    /// A scheduler that begins to follow the cluster at once.
+    pub fn new(ctx: Context, configuration: &Configuration) -> Result<Self, ConfigError> {
+        let mut profiles = HashMap::new();
+        for profile in configuration.profiles()? {
+            let recorder = Recorder::new(ctx.client.clone(), &profile.name, ctx.clock.clone(), &ctx.tasks);
+            profiles.insert(profile.name.clone(), Served { profile, recorder });
+        }
+        let extenders = configuration.extenders.iter().map(Extender::new).collect::<Result<_, _>>()?;
+        let inbox = Arc::new(Inbox::default());
+        let writer = Arc::new(Writer::new(&ctx, WRITES));
+        Ok(Self {
+            cluster: Cluster::new(),
+            queue: Queue::new(configuration.backoff()),
+            profiles,
+            extenders,
+            inbox,
+            writer,
+            bindings: Arc::new(Semaphore::new(BINDINGS)),
+            start: 0,
+            lots: SmallRng::from_os_rng(),
+            ctx,
+        })
+    }
+
+    /// Schedules until the context's tasks are told to stop.
+    pub async fn run(mut self) {
+        let stopping = self.ctx.tasks.stopping();
+        tokio::pin!(stopping);
+        let synced = inbox::follow(&self.ctx.informers, &self.inbox);
+        tokio::select! {
+            () = &mut stopping => return,
+            () = synced => {}
+        }
+        tracing::info!("the scheduler has its caches");
+        let mut tried = 0;
+        while !self.ctx.tasks.is_stopping() {
+            self.take_changes();
+            let now = self.ctx.clock.now();
+            self.queue.flush(now);
+            if let Some(pod) = self.queue.pop(now) {
+                self.attempt(pod).await;
+                tried += 1;
+                if tried >= BATCH {
+                    tried = 0;
+                    tokio::task::yield_now().await;
+                }
+                continue;
+            }
+            tried = 0;
+            let wake = self.queue.next_flush().map(|at| until(now, at));
+            tokio::select! {
+                () = &mut stopping => return,
+                () = self.inbox.filled() => {}
+                () = sleep(wake) => {}
+            }
+        }
+    }
+}
+
+fn until(now: Timestamp, at: Timestamp) -> Duration {
+    // A little later rather than a little early, and then again.
+    Duration::try_from(at.duration_since(now)).unwrap_or_default() + Duration::from_millis(1)
+}
+
+async fn sleep(wake: Option<Duration>) {
+    match wake {
+        Some(wake) => tokio::time::sleep(wake).await,
+        None => std::future::pending().await,
+    }
+}

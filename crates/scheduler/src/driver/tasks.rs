@@ -1,0 +1,275 @@
+//! What the scheduler has the API server told, each in a task of its own: bindings, conditions, evictions of victims.
+
+use std::sync::Arc;
+
+use base::tasks::TaskGroup;
+use client::{Cause, Client, ClientError, Patch, Status, delete_options};
+use k8s_openapi::api::core::v1::{Binding, ObjectReference, PersistentVolumeClaim, Pod, PodCondition};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use runtime::{Cache, Context, EventType, Occurrence, Recorder, reference};
+use serde_json::{Value, json};
+use tokio::sync::{Semaphore, watch};
+
+use crate::extender::Extender;
+use crate::framework::{BeforeBinding, Candidate};
+use crate::plugins::is_bound;
+use crate::state::PodInfo;
+
+/// The `PodScheduled` condition of a pod without a node.
+pub struct Condition {
+    pub reason: &'static str,
+    pub message: String,
+}
+
+/// What becomes of `status.nominatedNodeName`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Nomination {
+    Keep,
+    Clear,
+    Set(String),
+}
+
+/// Why a pod was not bound.
+pub struct BindFailure {
+    pub message: String,
+    pub settled: bool,
+}
+
+/// Writes on behalf of the scheduling task.
+pub struct Writer {
+    client: Client,
+    clock: base::clock::Clock,
+    tasks: TaskGroup,
+    permits: Arc<Semaphore>,
+    claims: Cache<PersistentVolumeClaim>,
+    /// Changes whenever a claim does, for those who wait for one.
+    claim_changed: watch::Receiver<u64>,
+}
+
+impl Writer {
+    pub fn new(ctx: &Context, at_once: usize) -> Self {
+        let claims = ctx.informers.of::<PersistentVolumeClaim>();
+        let (changes, claim_changed) = watch::channel(0u64);
+        claims.on_event(move |_| changes.send_modify(|count| *count = count.wrapping_add(1)));
+        Self {
+            client: ctx.client.clone(),
+            clock: ctx.clock.clone(),
+            tasks: ctx.tasks.clone(),
+            permits: Arc::new(Semaphore::new(at_once)),
+            claims,
+            claim_changed,
+        }
+    }
+
+    fn client_for(&self, info: &PodInfo) -> Client {
+        self.client.with_cause(&Cause {
+            controller: super::DESCRIPTOR.name.to_owned(),
+            object: format!("pods/{}", info.key()),
+            revision: info.pod.metadata.resource_version.clone().unwrap_or_default(),
+        })
+    }
+
+    /// Writes what must be written first, then the binding.
+    pub async fn bind(
+        &self,
+        info: &PodInfo,
+        node: &str,
+        before: &BeforeBinding,
+        binder: Option<&Extender>,
+    ) -> Result<(), BindFailure> {
+        let client = self.client_for(info);
+        if !before.is_empty() {
+            self.prepare(&client, info, before).await.map_err(|message| BindFailure {
+                message: format!("running PreBind plugin \"VolumeBinding\": {message}"),
+                settled: false,
+            })?;
+        }
+        if let Some(binder) = binder {
+            match binder.bind(info, node).await {
+                Ok(()) => return Ok(()),
+                Err(error) if binder.is_ignorable() => {
+                    tracing::warn!(%error, pod = info.key(), "an extender did not bind; binding without it");
+                }
+                Err(error) => return Err(BindFailure { message: error.to_string(), settled: false }),
+            }
+        }
+        let binding = Binding {
+            metadata: ObjectMeta {
+                name: Some(info.name.to_string()),
+                namespace: Some(info.namespace.to_string()),
+                uid: Some(info.uid.to_string()),
+                ..ObjectMeta::default()
+            },
+            target: ObjectReference {
+                kind: Some("Node".to_owned()),
+                name: Some(node.to_owned()),
+                ..ObjectReference::default()
+            },
+        };
+        let path = format!("/api/v1/namespaces/{}/pods/{}/binding", info.namespace, info.name);
+        match client.post::<_, Status>(&path, &binding).await {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                tracing::debug!(pod = info.key(), %error, "not bound");
+                let settled = error.is_not_found();
+                Err(BindFailure {
+                    message: format!("running Bind plugin \"DefaultBinder\": {error}"),
+                    settled,
+                })
+            }
+        }
+    }
+
+    /// Promises volumes, orders new ones, and waits until all claims have theirs.
+    async fn prepare(&self, client: &Client, info: &PodInfo, before: &BeforeBinding) -> Result<(), String> {
+        for volume in &before.volumes {
+            client.update(volume).await.map_err(|error| error.to_string())?;
+        }
+        for claim in &before.claims {
+            client.update(claim).await.map_err(|error| error.to_string())?;
+        }
+        let mut changed = self.claim_changed.clone();
+        let bound =
+            |name: &String| self.claims.get(&info.namespace, name).is_some_and(|claim| is_bound(&claim));
+        let all_bound = async {
+            while !before.await_claims.iter().all(bound) {
+                if changed.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        tokio::time::timeout(before.timeout, all_bound)
+            .await
+            .map_err(|_| "binding volumes: context deadline exceeded".to_owned())
+    }
+
+    fn spawn(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
+        let permits = Arc::clone(&self.permits);
+        self.tasks.spawn(async move {
+            if let Ok(_permit) = permits.acquire().await {
+                work.await;
+            }
+        });
+    }
+
+    /// Says in a pod's status why it has no node, unless it says so already.
+    pub fn set_status(self: &Arc<Self>, info: Arc<PodInfo>, condition: Condition, nomination: Nomination) {
+        let mut status = serde_json::Map::new();
+        if let Some(condition) = self.unscheduled(&info.pod, &condition) {
+            status.insert("conditions".to_owned(), json!([condition]));
+        }
+        match nomination {
+            Nomination::Set(node) if info.nominated_node() != Some(&node) => {
+                status.insert("nominatedNodeName".to_owned(), node.into());
+            }
+            Nomination::Clear if info.nominated_node().is_some() => {
+                status.insert("nominatedNodeName".to_owned(), Value::Null);
+            }
+            _ => {}
+        }
+        self.patch_status(info, status.into());
+    }
+
+    pub fn clear_nomination(self: &Arc<Self>, info: Arc<PodInfo>) {
+        self.patch_status(info, json!({"nominatedNodeName": null}));
+    }
+
+    fn patch_status(self: &Arc<Self>, info: Arc<PodInfo>, status: Value) {
+        if status.as_object().is_some_and(serde_json::Map::is_empty) {
+            return;
+        }
+        let writer = Arc::clone(self);
+        self.spawn(async move {
+            if let Err(error) = writer.write_status(&info, status).await {
+                tracing::debug!(pod = info.key(), %error, "the pod's status was not written");
+            }
+        });
+    }
+
+    async fn write_status(&self, info: &PodInfo, status: Value) -> Result<(), ClientError> {
+        let patch = Patch::Strategic(json!({"metadata": {"uid": &*info.uid}, "status": status}));
+        let written =
+            self.client_for(info).patch::<Pod>(&info.namespace, &info.name, Some("status"), &patch).await;
+        match written {
+            Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// The condition to write; `None` when it is there.
+    fn unscheduled(&self, pod: &Pod, condition: &Condition) -> Option<PodCondition> {
+        let conditions =
+            pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+        let old = conditions.iter().find(|old| old.type_ == "PodScheduled");
+        let same = |old: &PodCondition| {
+            old.status == "False"
+                && old.reason.as_deref() == Some(condition.reason)
+                && old.message.as_deref() == Some(&condition.message)
+                && old.observed_generation == pod.metadata.generation
+        };
+        if old.is_some_and(same) {
+            return None;
+        }
+        let since = old.filter(|old| old.status == "False").and_then(|old| old.last_transition_time.clone());
+        Some(PodCondition {
+            type_: "PodScheduled".to_owned(),
+            status: "False".to_owned(),
+            reason: Some(condition.reason.to_owned()),
+            message: Some(condition.message.clone()),
+            observed_generation: pod.metadata.generation,
+            last_transition_time: Some(since.unwrap_or_else(|| Time(self.clock.now()))),
+            ..PodCondition::default()
+        })
+    }
+
+    /// Marks the victims and deletes them; calls `failed` when one could not be.
+    pub fn preempt(
+        self: &Arc<Self>,
+        preemptor: &Arc<PodInfo>,
+        candidate: Candidate,
+        recorder: Recorder,
+        failed: impl FnOnce(Arc<str>) + Send + 'static,
+    ) {
+        let (writer, preemptor) = (Arc::clone(self), Arc::clone(preemptor));
+        self.spawn(async move {
+            for victim in candidate.victims.iter().filter(|victim| !victim.terminating) {
+                match writer.evict(victim, &preemptor).await {
+                    Ok(()) => recorder.record(Occurrence {
+                        regarding: reference(&*victim.pod),
+                        related: Some(reference(&*preemptor.pod)),
+                        kind: EventType::Normal,
+                        reason: "Preempted".to_owned(),
+                        action: "Preempting".to_owned(),
+                        note: format!("Preempted by pod {} on node {}", preemptor.uid, candidate.node),
+                    }),
+                    Err(error) if error.is_not_found() => {}
+                    Err(error) => {
+                        tracing::warn!(victim = victim.key(), %error, "a pod could not be preempted");
+                        return failed(Arc::clone(&preemptor.uid));
+                    }
+                }
+            }
+        });
+    }
+
+    async fn evict(&self, victim: &PodInfo, preemptor: &PodInfo) -> Result<(), ClientError> {
+        let client = self.client_for(preemptor);
+        let condition = PodCondition {
+            type_: "DisruptionTarget".to_owned(),
+            status: "True".to_owned(),
+            reason: Some("PreemptionByScheduler".to_owned()),
+            message: Some(format!(
+                "{}: preempting to accommodate a higher priority pod",
+                preemptor.scheduler_name()
+            )),
+            observed_generation: victim.pod.metadata.generation,
+            last_transition_time: Some(Time(self.clock.now())),
+            ..PodCondition::default()
+        };
+        let patch = Patch::Strategic(json!({
+            "metadata": {"uid": &*victim.uid}, "status": {"conditions": [condition]},
+        }));
+        client.patch::<Pod>(&victim.namespace, &victim.name, Some("status"), &patch).await?;
+        client.delete::<Pod>(&victim.namespace, &victim.name, &delete_options(Some(&victim.uid), None)).await
+    }
+}

@@ -1,0 +1,295 @@
+//! What a plugin is: the questions a scheduling cycle asks, and the answers.
+//!
+//! A plugin is stateless between cycles. For a pod it returns a [`Filter`], which borrows the cluster and is asked about
+//! node after node; scoring is asked once, for all nodes that passed.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+
+use crate::cycle::ActiveFilter;
+use crate::diagnosis::Diagnosis;
+use crate::state::{Cluster, NodeInfo, PodInfo};
+
+pub const MAX_NODE_SCORE: i64 = 100;
+
+pub type Reason = Cow<'static, str>;
+
+/// Why a pod cannot have a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    pub reasons: Reasons,
+    /// No preemption can help.
+    pub unresolvable: bool,
+}
+
+/// Nearly always one reason, and then no allocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reasons {
+    One(Reason),
+    Many(Vec<Reason>),
+}
+
+impl Reasons {
+    pub fn iter(&self) -> impl Iterator<Item = &Reason> {
+        match self {
+            Self::One(reason) => std::slice::from_ref(reason).iter(),
+            Self::Many(reasons) => reasons.iter(),
+        }
+    }
+}
+
+impl Rejection {
+    /// Another pod leaving could change this.
+    #[must_use]
+    pub fn unschedulable(reason: impl Into<Reason>) -> Self {
+        Self { reasons: Reasons::One(reason.into()), unresolvable: false }
+    }
+
+    #[must_use]
+    pub fn unresolvable(reason: impl Into<Reason>) -> Self {
+        Self { reasons: Reasons::One(reason.into()), unresolvable: true }
+    }
+
+    /// The reasons as one text.
+    #[must_use]
+    pub fn message(&self) -> String {
+        self.reasons.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The pod being scheduled, and the cluster as it stands.
+#[derive(Clone, Copy)]
+pub struct Cycle<'a> {
+    pub cluster: &'a Cluster,
+    pub pod: &'a Arc<PodInfo>,
+}
+
+/// A plugin's judgement of nodes for one pod.
+pub trait Filter<'a>: Send + Sync {
+    fn check(&self, node: &NodeInfo) -> Result<(), Rejection>;
+
+    /// Supposes that `pod` were on `node` too.
+    fn add(&mut self, _pod: &PodInfo, _node: &NodeInfo) {}
+
+    /// Supposes that `pod` were gone from `node`.
+    fn remove(&mut self, _pod: &PodInfo, _node: &NodeInfo) {}
+
+    fn boxed(&self) -> Box<dyn Filter<'a> + 'a>;
+}
+
+/// What a plugin says before any node is looked at.
+pub enum PreFilter<'a> {
+    /// It has nothing to say about this pod.
+    Skip,
+    Check(Box<dyn Filter<'a> + 'a>),
+    /// Only these nodes can do.
+    Only(Vec<String>, Box<dyn Filter<'a> + 'a>),
+    Reject(Rejection),
+}
+
+/// Extension points at which a profile can switch a plugin on or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Point {
+    PreEnqueue,
+    QueueSort,
+    PreFilter,
+    Filter,
+    PostFilter,
+    PreScore,
+    Score,
+    Reserve,
+    Permit,
+    PreBind,
+    Bind,
+    PostBind,
+}
+
+/// Kinds of changes, one bit each, that can make an unschedulable pod schedulable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Actions(pub u32);
+
+impl Actions {
+    pub const NODE_ADD: Self = Self(1);
+    pub const NODE_LABEL: Self = Self(1 << 1);
+    pub const NODE_TAINT: Self = Self(1 << 2);
+    pub const NODE_ALLOCATABLE: Self = Self(1 << 3);
+    pub const NODE_DELETE: Self = Self(1 << 4);
+    /// A pod got a node.
+    pub const POD_ADD: Self = Self(1 << 5);
+    pub const POD_LABEL: Self = Self(1 << 6);
+    pub const POD_SCALE_DOWN: Self = Self(1 << 7);
+    pub const POD_TOLERATION: Self = Self(1 << 8);
+    pub const POD_GATES: Self = Self(1 << 9);
+    pub const POD_DELETE: Self = Self(1 << 10);
+    pub const CLAIM_ADD: Self = Self(1 << 11);
+    pub const CLAIM_UPDATE: Self = Self(1 << 12);
+    pub const VOLUME_ADD: Self = Self(1 << 13);
+    pub const VOLUME_UPDATE: Self = Self(1 << 14);
+    pub const CLASS_ADD: Self = Self(1 << 15);
+    pub const CLASS_UPDATE: Self = Self(1 << 16);
+    pub const CSI_NODE_ADD: Self = Self(1 << 17);
+    pub const CSI_NODE_UPDATE: Self = Self(1 << 18);
+    pub const CSI_DRIVER: Self = Self(1 << 19);
+    pub const CAPACITY: Self = Self(1 << 20);
+    pub const ATTACHMENT_DELETE: Self = Self(1 << 21);
+
+    #[must_use]
+    pub const fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    #[must_use]
+    pub const fn meets(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+/// What changed, for plugins that look closer.
+#[derive(Clone, Copy)]
+pub enum Changed<'a> {
+    Pod {
+        old: Option<&'a PodInfo>,
+        new: Option<&'a PodInfo>,
+    },
+    /// Nodes without their pods.
+    Node {
+        old: Option<&'a NodeInfo>,
+        new: Option<&'a NodeInfo>,
+    },
+    Claim(&'a PersistentVolumeClaim),
+    Volume {
+        old: Option<&'a PersistentVolume>,
+        new: &'a PersistentVolume,
+    },
+    Class(&'a k8s_openapi::api::storage::v1::StorageClass),
+    CsiNode {
+        old: Option<&'a k8s_openapi::api::storage::v1::CSINode>,
+        new: &'a k8s_openapi::api::storage::v1::CSINode,
+    },
+    Other,
+}
+
+/// A pod that no node can take as things stand.
+pub struct Failed<'a> {
+    pub cluster: &'a Cluster,
+    pub pod: &'a Arc<PodInfo>,
+    pub filters: &'a [ActiveFilter<'a>],
+    pub diagnosis: &'a Diagnosis,
+    /// Where to begin among the nodes, so that not always the same ones suffer.
+    pub offset: usize,
+}
+
+/// A node, and the pods that would have to leave it.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    pub node: Arc<str>,
+    /// Most important first.
+    pub victims: Vec<Arc<PodInfo>>,
+    /// Victims whose disruption budget does not allow it.
+    pub violations: usize,
+}
+
+/// Why no room can be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoCandidates {
+    pub message: String,
+    /// A node that room is being made on stays the pod's nominated node.
+    pub keep_nomination: bool,
+}
+
+/// What must be written, and come true, before a pod may be bound.
+#[derive(Clone, Debug, Default)]
+pub struct BeforeBinding {
+    pub volumes: Vec<PersistentVolume>,
+    pub claims: Vec<PersistentVolumeClaim>,
+    /// Claims of the pod's namespace that must be bound by then.
+    pub await_claims: Vec<String>,
+    pub timeout: Duration,
+}
+
+impl BeforeBinding {
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.volumes.is_empty() && self.claims.is_empty() && self.await_claims.is_empty()
+    }
+}
+
+/// One plugin of the scheduling framework. Whatever it does not implement, it does not take part in.
+pub trait Plugin: Send + Sync {
+    /// A pod that may not be tried yet, and why.
+    fn pre_enqueue(&self, _pod: &PodInfo) -> Result<(), Reason> {
+        Ok(())
+    }
+
+    fn pre_filter<'a>(&'a self, _cycle: Cycle<'a>) -> PreFilter<'a> {
+        PreFilter::Skip
+    }
+
+    /// Scores of `nodes` from 0 to 100 into `scores`; `false` when it has no opinion and all get nothing.
+    fn score(&self, _cycle: Cycle<'_>, _nodes: &[&NodeInfo], _scores: &mut [i64]) -> bool {
+        false
+    }
+
+    /// Ways to make room for a pod that fits nowhere.
+    fn post_filter(&self, _failed: &Failed<'_>) -> Result<Vec<Candidate>, NoCandidates> {
+        Err(NoCandidates { message: String::new(), keep_nomination: true })
+    }
+
+    /// Claims what the pod needs beyond the node itself, such as volumes; returns what must be written first.
+    fn reserve(
+        &self,
+        _cluster: &mut Cluster,
+        _pod: &PodInfo,
+        _node: &str,
+    ) -> Result<BeforeBinding, Rejection> {
+        Ok(BeforeBinding::default())
+    }
+
+    fn unreserve(&self, _cluster: &mut Cluster, _reserved: &BeforeBinding) {}
+
+    /// Changes that can help a pod which this plugin turned down.
+    fn interests(&self) -> Actions {
+        Actions::default()
+    }
+
+    /// Whether this very change can help this pod.
+    fn helps(&self, _cluster: &Cluster, _pod: &PodInfo, _action: Actions, _changed: Changed<'_>) -> bool {
+        true
+    }
+}
+
+/// Scores relative to the highest one, as percentages; `reverse` prefers the lowest.
+pub fn normalize(scores: &mut [i64], reverse: bool) {
+    let highest = scores.iter().copied().max().unwrap_or(0);
+    if highest == 0 {
+        if reverse {
+            scores.fill(MAX_NODE_SCORE);
+        }
+        return;
+    }
+    for score in scores {
+        let share = MAX_NODE_SCORE * *score / highest;
+        *score = if reverse { MAX_NODE_SCORE - share } else { share };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scores_become_shares_of_the_highest() {
+        for (mut scores, reverse, expected) in [
+            (vec![1, 2, 4], false, vec![25, 50, 100]),
+            (vec![0, 0], false, vec![0, 0]),
+            (vec![0, 0], true, vec![100, 100]),
+            (vec![0, 3, 1], true, vec![100, 0, 67]),
+        ] {
+            normalize(&mut scores, reverse);
+            assert_eq!(scores, expected);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! NodeVolumeLimits: a node attaches no more volumes of a CSI driver than the driver says.
+
+use std::collections::{HashMap, HashSet};
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::storage::v1::CSINode;
+
+use crate::framework::{Actions, Changed, Cycle, Filter, Plugin, PreFilter, Rejection};
+use crate::state::{Cluster, NodeInfo, PodInfo};
+use crate::storage::class_of;
+
+const REASON: &str = "node(s) exceed max volume count";
+
+pub struct NodeVolumeLimits;
+
+/// A volume as its driver knows it.
+type Attached = (String, String);
+
+fn attached(cluster: &Cluster, claim: &PersistentVolumeClaim) -> Option<Attached> {
+    let volume =
+        claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).filter(|name| !name.is_empty());
+    if let Some(volume) = volume.and_then(|name| cluster.objects.volumes.get("", name)) {
+        let csi = volume.spec.as_ref()?.csi.as_ref()?;
+        return Some((csi.driver.clone(), csi.volume_handle.clone()));
+    }
+    // Not there yet: its class says which driver will make it, and the claim stands for the volume.
+    let class = cluster.objects.storage_classes.get("", class_of(claim))?;
+    let metadata = &claim.metadata;
+    let handle = format!(
+        "unprovisioned {}/{}",
+        metadata.namespace.as_deref().unwrap_or_default(),
+        metadata.name.as_deref().unwrap_or_default()
+    );
+    Some((class.provisioner.clone(), handle))
+}
+
+fn of_pod(cluster: &Cluster, pod: &PodInfo, into: &mut HashSet<Attached>) {
+    let claims = pod.claims.iter().filter_map(|name| cluster.objects.claims.get(&pod.namespace, name));
+    into.extend(claims.filter_map(|claim| attached(cluster, claim)));
+}
+
+fn limits(node: &CSINode) -> HashMap<&str, i64> {
+    let drivers = node.spec.drivers.iter();
+    drivers
+        .filter_map(|driver| Some((driver.name.as_str(), driver.allocatable.as_ref()?.count?.into())))
+        .collect()
+}
+
+#[derive(Clone)]
+struct Check<'a> {
+    cluster: &'a Cluster,
+    wanted: HashSet<Attached>,
+}
+
+impl<'a> Filter<'a> for Check<'a> {
+    fn check(&self, node: &NodeInfo) -> Result<(), Rejection> {
+        let objects = &self.cluster.objects;
+        let Some(csi_node) = objects.csi_nodes.get("", &node.name) else { return Ok(()) };
+        let limits = limits(csi_node);
+        if limits.is_empty() {
+            return Ok(());
+        }
+        let mut held = HashSet::new();
+        for pod in &node.pods {
+            of_pod(self.cluster, pod, &mut held);
+        }
+        let on_node = objects.attachments.all().filter(|attachment| attachment.spec.node_name == *node.name);
+        for attachment in on_node {
+            let volume = attachment.spec.source.persistent_volume_name.as_deref();
+            let volume = volume.and_then(|name| objects.volumes.get("", name));
+            if let Some(csi) = volume.and_then(|volume| volume.spec.as_ref()?.csi.as_ref()) {
+                held.insert((attachment.spec.attacher.clone(), csi.volume_handle.clone()));
+            }
+        }
+        for (driver, limit) in limits {
+            let count = |volumes: &mut dyn Iterator<Item = &Attached>| {
+                i64::try_from(volumes.filter(|(own, _)| own == driver).count()).unwrap_or(i64::MAX)
+            };
+            let more = count(&mut self.wanted.difference(&held));
+            if more > 0 && count(&mut held.iter()) + more > limit {
+                return Err(Rejection::unschedulable(REASON));
+            }
+        }
+        Ok(())
+    }
+
+    fn boxed(&self) -> Box<dyn Filter<'a> + 'a> {
+        Box::new(self.clone())
+    }
+}
+
+impl Plugin for NodeVolumeLimits {
+    fn pre_filter<'a>(&'a self, cycle: Cycle<'a>) -> PreFilter<'a> {
+        let objects = &cycle.cluster.objects;
+        for name in &cycle.pod.claims {
+            if objects.claims.get(&cycle.pod.namespace, name).is_none() {
+                let namespace = &cycle.pod.namespace;
+                let reason =
+                    format!("looking up PVC {namespace}/{name}: persistentvolumeclaim \"{name}\" not found");
+                return PreFilter::Reject(Rejection::unresolvable(reason));
+            }
+        }
+        let mut wanted = HashSet::new();
+        of_pod(cycle.cluster, cycle.pod, &mut wanted);
+        if wanted.is_empty() {
+            return PreFilter::Skip;
+        }
+        PreFilter::Check(Box::new(Check { cluster: cycle.cluster, wanted }))
+    }
+
+    fn interests(&self) -> Actions {
+        Actions::CSI_NODE_ADD
+            .or(Actions::CSI_NODE_UPDATE)
+            .or(Actions::POD_DELETE)
+            .or(Actions::CLAIM_ADD)
+            .or(Actions::ATTACHMENT_DELETE)
+    }
+
+    fn helps(&self, _: &Cluster, pod: &PodInfo, _: Actions, changed: Changed<'_>) -> bool {
+        match changed {
+            Changed::Pod { old: Some(gone), .. } => {
+                !gone.claims.is_empty() && (gone.node_name().is_some() || gone.nominated_node().is_some())
+            }
+            Changed::Claim(claim) => {
+                claim.metadata.namespace.as_deref() == Some(&*pod.namespace)
+                    && pod.claims.iter().any(|name| claim.metadata.name.as_deref() == Some(&**name))
+            }
+            Changed::CsiNode { old: Some(old), new } => {
+                let before = limits(old);
+                limits(new).iter().any(|(driver, limit)| *limit > before.get(driver).copied().unwrap_or(0))
+            }
+            _ => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plugins::tests::reasons;
+    use crate::testing::{PodBuilder, cluster, node, pod};
+    use serde_json::json;
+    use std::sync::Arc;
+
+    fn uses(name: &str, claims: &[&str]) -> PodBuilder {
+        let volumes: Vec<_> = claims
+            .iter()
+            .map(|claim| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}}))
+            .collect();
+        pod(name).spec(json!({"volumes": volumes}))
+    }
+
+    #[test]
+    fn drivers_limit_volumes() {
+        let mut cluster = cluster([node("a")], [uses("x", &["one"]).on("a")]);
+        for name in ["one", "two", "three"] {
+            let claim =
+                json!({"metadata": {"name": name, "namespace": "default"}, "spec": {"volumeName": name}});
+            cluster.objects.claims.set(Arc::new(serde_json::from_value(claim).expect("a claim")));
+            let volume =
+                json!({"metadata": {"name": name}, "spec": {"csi": {"driver": "d", "volumeHandle": name}}});
+            cluster.objects.volumes.set(Arc::new(serde_json::from_value(volume).expect("a volume")));
+        }
+        assert_eq!(reasons(&NodeVolumeLimits, &cluster, uses("p", &["two", "three"])), ["a: "]);
+        let limit = json!({"metadata": {"name": "a"}, "spec": {"drivers": [{"name": "d", "nodeID": "a", "allocatable": {"count": 2}}]}});
+        cluster.objects.csi_nodes.set(Arc::new(serde_json::from_value(limit).expect("a CSINode")));
+        let full = format!("a: {REASON}");
+        for (claims, expected) in [
+            (&["two"][..], "a: "),
+            (&["two", "three"][..], full.as_str()),
+            // A volume that is there already takes no more room.
+            (&["one", "two"][..], "a: "),
+            (&[][..], "a: "),
+        ] {
+            assert_eq!(reasons(&NodeVolumeLimits, &cluster, uses("p", claims)), [expected], "{claims:?}");
+        }
+        let attached = json!({"metadata": {"name": "va"}, "spec": {"attacher": "d", "nodeName": "a", "source": {"persistentVolumeName": "three"}}});
+        cluster.objects.attachments.set(Arc::new(serde_json::from_value(attached).expect("an attachment")));
+        assert_eq!(reasons(&NodeVolumeLimits, &cluster, uses("p", &["two"])), [full]);
+    }
+}

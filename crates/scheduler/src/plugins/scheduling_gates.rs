@@ -1,0 +1,39 @@
+//! SchedulingGates: a pod waits until nobody holds it back any more.
+
+use crate::framework::{Actions, Changed, Plugin, Reason};
+use crate::state::{Cluster, PodInfo};
+
+pub struct SchedulingGates;
+
+impl Plugin for SchedulingGates {
+    fn pre_enqueue(&self, pod: &PodInfo) -> Result<(), Reason> {
+        let gates = pod.spec().and_then(|spec| spec.scheduling_gates.as_deref()).unwrap_or_default();
+        if gates.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<&str> = gates.iter().map(|gate| gate.name.as_str()).collect();
+        Err(format!("waiting for scheduling gates: [{}]", names.join(" ")).into())
+    }
+
+    fn interests(&self) -> Actions {
+        Actions::POD_GATES
+    }
+
+    fn helps(&self, _: &Cluster, pod: &PodInfo, _: Actions, changed: Changed<'_>) -> bool {
+        matches!(changed, Changed::Pod { new: Some(new), .. } if new.uid == pod.uid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::pod;
+    use serde_json::json;
+
+    #[test]
+    fn gates_hold_pods_back() {
+        assert!(SchedulingGates.pre_enqueue(&pod("p").info()).is_ok());
+        let gated = pod("p").spec(json!({"schedulingGates": [{"name": "a"}, {"name": "b"}]})).info();
+        assert_eq!(SchedulingGates.pre_enqueue(&gated), Err("waiting for scheduling gates: [a b]".into()));
+    }
+}

@@ -1,0 +1,139 @@
+//! A profile: the plugins that pods of one `schedulerName` go through.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::config::ConfigError;
+use crate::framework::{Actions, Changed, Reason};
+use crate::framework::{Plugin, Point};
+use crate::plugins::{self, PluginId, PluginSet};
+use crate::state::{Cluster, PodInfo};
+
+/// A plugin at work in a profile.
+#[derive(Clone)]
+pub struct Enabled {
+    pub id: PluginId,
+    pub plugin: Arc<dyn Plugin>,
+}
+
+/// One plugin and what it is to do.
+#[derive(Clone, Debug)]
+pub struct Selection {
+    pub id: PluginId,
+    pub points: Vec<Point>,
+    pub weight: i64,
+    pub args: Value,
+}
+
+#[derive(Clone)]
+pub struct Profile {
+    pub name: String,
+    /// `None` leaves it to the number of nodes.
+    pub percentage_of_nodes_to_score: Option<i64>,
+    pub gates: Vec<Enabled>,
+    pub filters: Vec<Enabled>,
+    pub post_filters: Vec<Enabled>,
+    pub scores: Vec<(Enabled, i64)>,
+    pub reserves: Vec<Enabled>,
+    interests: Vec<(Enabled, Actions)>,
+}
+
+impl Profile {
+    /// The default plugins with their default weights.
+    pub fn default_named(name: &str) -> Result<Self, ConfigError> {
+        let selections = plugins::ALL.iter().filter_map(|row| {
+            Some(Selection {
+                id: PluginId::named(row.name)?,
+                points: row.points.to_vec(),
+                weight: row.weight,
+                args: Value::Null,
+            })
+        });
+        Self::new(name, selections.collect(), None)
+    }
+
+    /// Plugins run in the order of `selections`.
+    pub fn new(
+        name: &str,
+        selections: Vec<Selection>,
+        percentage_of_nodes_to_score: Option<i64>,
+    ) -> Result<Self, ConfigError> {
+        let mut profile = Self {
+            name: name.to_owned(),
+            percentage_of_nodes_to_score,
+            gates: Vec::new(),
+            filters: Vec::new(),
+            post_filters: Vec::new(),
+            scores: Vec::new(),
+            reserves: Vec::new(),
+            interests: Vec::new(),
+        };
+        let mut made: HashMap<PluginId, Arc<dyn Plugin>> = HashMap::new();
+        for selection in selections {
+            let Some(row) = selection.id.row() else { continue };
+            let plugin = match made.get(&selection.id) {
+                Some(plugin) => Arc::clone(plugin),
+                None => (row.build)(&selection.args)?,
+            };
+            made.insert(selection.id, Arc::clone(&plugin));
+            let enabled = Enabled { id: selection.id, plugin };
+            let takes = |point| selection.points.contains(&point);
+            if takes(Point::PreEnqueue) {
+                profile.gates.push(enabled.clone());
+            }
+            if takes(Point::Filter) {
+                profile.filters.push(enabled.clone());
+            }
+            if takes(Point::PostFilter) {
+                profile.post_filters.push(enabled.clone());
+            }
+            if takes(Point::Score) && selection.weight > 0 {
+                profile.scores.push((enabled.clone(), selection.weight));
+            }
+            if takes(Point::Reserve) {
+                profile.reserves.push(enabled.clone());
+            }
+            let interests = enabled.plugin.interests();
+            if interests != Actions::default() {
+                profile.interests.push((enabled, interests));
+            }
+        }
+        Ok(profile)
+    }
+
+    /// The first plugin that holds the pod back, and why.
+    pub fn gated(&self, pod: &PodInfo) -> Option<(PluginId, Reason)> {
+        self.gates.iter().find_map(|gate| gate.plugin.pre_enqueue(pod).err().map(|reason| (gate.id, reason)))
+    }
+
+    /// Plugins that a kind of change can make think again.
+    #[must_use]
+    pub fn interested(&self, action: Actions) -> PluginSet {
+        let mut set = PluginSet::default();
+        for (enabled, interests) in &self.interests {
+            if interests.meets(action) {
+                set.insert(enabled.id);
+            }
+        }
+        set
+    }
+
+    /// Whether a change can help a pod that `rejecting` turned down.
+    #[must_use]
+    pub fn helps(
+        &self,
+        rejecting: PluginSet,
+        cluster: &Cluster,
+        pod: &PodInfo,
+        action: Actions,
+        changed: Changed<'_>,
+    ) -> bool {
+        self.interests.iter().any(|(enabled, interests)| {
+            rejecting.contains(enabled.id)
+                && interests.meets(action)
+                && enabled.plugin.helps(cluster, pod, action, changed)
+        })
+    }
+}

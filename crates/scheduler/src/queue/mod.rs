@@ -1,0 +1,442 @@
+//! Pods that wait for a node: ready to be tried, backing off after a failure, or waiting for a change that can help.
+//! Pure: time is given, and whether a change helps is asked of the caller.
+
+mod backoff;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+pub use backoff::Backoff;
+
+use crate::plugins::{PluginId, PluginSet};
+use crate::state::PodInfo;
+
+/// A pod that nothing woke for this long is tried again all the same.
+pub const LEFTOVER: SignedDuration = SignedDuration::from_mins(5);
+
+/// A waiting pod and its history.
+#[derive(Clone, Debug)]
+pub struct QueuedPod {
+    pub info: Arc<PodInfo>,
+    /// When it was queued, or last failed.
+    pub since: Timestamp,
+    /// When it was first tried, for the time that scheduling took in all.
+    pub first_tried: Option<Timestamp>,
+    pub attempts: u32,
+    /// Times that plugins turned it down.
+    pub unschedulable: u32,
+    /// Failures in a row that were nobody's verdict, such as an API error.
+    pub errors: u32,
+    /// Who turned it down last.
+    pub rejecting: PluginSet,
+    /// Who holds it back from being tried at all.
+    pub gate: Option<PluginId>,
+}
+
+impl QueuedPod {
+    #[must_use]
+    pub fn new(info: Arc<PodInfo>, now: Timestamp) -> Self {
+        Self {
+            info,
+            since: now,
+            first_tried: None,
+            attempts: 0,
+            unschedulable: 0,
+            errors: 0,
+            rejecting: PluginSet::default(),
+            gate: None,
+        }
+    }
+}
+
+/// Order among pods that are ready: priority, then age.
+type ReadyKey = (Reverse<i32>, Timestamp, u64);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Ready(ReadyKey),
+    BackingOff(Timestamp, ReadyKey),
+    Unschedulable,
+}
+
+#[derive(Debug)]
+struct Entry {
+    pod: QueuedPod,
+    place: Place,
+}
+
+/// How many pods are where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Depth {
+    pub active: usize,
+    pub backoff: usize,
+    pub unschedulable: usize,
+    pub gated: usize,
+}
+
+/// How many pods wait for each plugin, so that a change nobody waits for costs nothing.
+#[derive(Debug, Default)]
+struct Awaited {
+    counts: [usize; 32],
+    set: PluginSet,
+}
+
+impl Awaited {
+    fn change(&mut self, plugins: PluginSet, more: bool) {
+        for id in plugins.iter() {
+            let count = &mut self.counts[id.place()];
+            *count = if more { *count + 1 } else { count.saturating_sub(1) };
+            if *count == 0 { self.set.remove(id) } else { self.set.insert(id) }
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Queue {
+    backoff: Backoff,
+    entries: HashMap<Arc<str>, Entry>,
+    ready: BTreeSet<(ReadyKey, Arc<str>)>,
+    backing_off: BTreeSet<(Timestamp, Arc<str>)>,
+    /// Those backing off that may be tried early when nothing else is to do.
+    early: BTreeSet<(ReadyKey, Arc<str>)>,
+    unschedulable: HashMap<Arc<str>, PluginSet>,
+    /// Which plugins some pod waits for.
+    awaited: Awaited,
+    arrivals: u64,
+}
+
+impl Queue {
+    #[must_use]
+    pub fn new(backoff: Backoff) -> Self {
+        Self {
+            backoff,
+            entries: HashMap::new(),
+            ready: BTreeSet::new(),
+            backing_off: BTreeSet::new(),
+            early: BTreeSet::new(),
+            unschedulable: HashMap::new(),
+            awaited: Awaited::default(),
+            arrivals: 0,
+        }
+    }
+
+    /// Takes in a pod; `gate` is the plugin that holds it back.
+    pub fn add(&mut self, info: Arc<PodInfo>, gate: Option<PluginId>, now: Timestamp) {
+        self.remove(&info.uid);
+        let mut pod = QueuedPod::new(info, now);
+        pod.gate = gate;
+        pod.rejecting.extend(gate);
+        if gate.is_some() { self.put_aside(pod) } else { self.make_ready(pod) }
+    }
+
+    /// A pod that was tried and failed; it waits for a change when plugins turned it down, else a while.
+    pub fn failed(&mut self, mut pod: QueuedPod, now: Timestamp) {
+        if self.entries.contains_key(&pod.info.uid) {
+            return;
+        }
+        pod.since = now;
+        if pod.rejecting.is_empty() {
+            pod.errors += 1;
+            self.back_off(pod, now);
+        } else {
+            pod.unschedulable += 1;
+            pod.errors = 0;
+            self.put_aside(pod);
+        }
+    }
+
+    /// The next pod to try.
+    pub fn pop(&mut self, now: Timestamp) -> Option<QueuedPod> {
+        let uid = match self.ready.first() {
+            Some((_, uid)) => Arc::clone(uid),
+            None => Arc::clone(&self.early.first()?.1),
+        };
+        let mut pod = self.remove(&uid)?;
+        pod.attempts += 1;
+        pod.first_tried.get_or_insert(now);
+        // Who is to blame is found out anew.
+        pod.rejecting = PluginSet::default();
+        Some(pod)
+    }
+
+    #[must_use]
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty() || !self.early.is_empty()
+    }
+
+    #[must_use]
+    pub fn contains(&self, uid: &str) -> bool {
+        self.entries.contains_key(uid)
+    }
+
+    #[must_use]
+    pub fn get(&self, uid: &str) -> Option<&QueuedPod> {
+        self.entries.get(uid).map(|entry| &entry.pod)
+    }
+
+    pub fn remove(&mut self, uid: &str) -> Option<QueuedPod> {
+        let entry = self.entries.remove(uid)?;
+        let uid = Arc::clone(&entry.pod.info.uid);
+        match entry.place {
+            Place::Ready(key) => {
+                self.ready.remove(&(key, uid));
+            }
+            Place::BackingOff(until, key) => {
+                self.backing_off.remove(&(until, Arc::clone(&uid)));
+                self.early.remove(&(key, uid));
+            }
+            Place::Unschedulable => {
+                if let Some(rejecting) = self.unschedulable.remove(&uid) {
+                    self.awaited.change(rejecting, false);
+                }
+            }
+        }
+        Some(entry.pod)
+    }
+
+    /// Takes on a new version of a waiting pod. One that waits for a change is moved when `helped` says so, or when
+    /// nobody holds it back any more.
+    pub fn update(&mut self, info: Arc<PodInfo>, gate: Option<PluginId>, helped: bool, now: Timestamp) {
+        let Some(entry) = self.entries.get(&info.uid) else {
+            return self.add(info, gate, now);
+        };
+        let waits = entry.place == Place::Unschedulable;
+        let was_gated = entry.pod.gate.is_some();
+        let Some(mut pod) = self.remove(&info.uid) else { return };
+        pod.info = info;
+        pod.gate = gate;
+        if gate.is_some() {
+            pod.rejecting.extend(gate);
+            self.put_aside(pod);
+        } else if !waits || was_gated {
+            self.make_ready(pod);
+        } else if helped {
+            self.back_off(pod, now);
+        } else {
+            self.put_aside(pod);
+        }
+    }
+
+    /// Whether some pod waits for one of these plugins to think again.
+    #[must_use]
+    pub fn waits_for(&self, plugins: PluginSet) -> bool {
+        self.awaited.set.meets(plugins)
+    }
+
+    #[must_use]
+    pub fn has_unschedulable(&self) -> bool {
+        !self.unschedulable.is_empty()
+    }
+
+    /// Moves each pod that waits for a change and that `helps` picks. Gated pods stay.
+    pub fn wake(&mut self, now: Timestamp, mut helps: impl FnMut(&QueuedPod) -> bool) {
+        let picked: Vec<Arc<str>> = self
+            .unschedulable
+            .keys()
+            .filter(|uid| {
+                self.entries.get(*uid).is_some_and(|entry| entry.pod.gate.is_none() && helps(&entry.pod))
+            })
+            .cloned()
+            .collect();
+        for uid in picked {
+            if let Some(pod) = self.remove(&uid) {
+                self.back_off(pod, now);
+            }
+        }
+    }
+
+    /// Tries a pod now, whatever it waits for.
+    pub fn activate(&mut self, uid: &str) {
+        if let Some(pod) = self.remove(uid) {
+            if pod.gate.is_some() { self.put_aside(pod) } else { self.make_ready(pod) }
+        }
+    }
+
+    /// Readies pods that have backed off long enough, and those left over.
+    pub fn flush(&mut self, now: Timestamp) {
+        while let Some((until, uid)) = self.backing_off.first().cloned() {
+            if until > now {
+                break;
+            }
+            if let Some(pod) = self.remove(&uid) {
+                self.make_ready(pod);
+            }
+        }
+        let old = |entry: &Entry| entry.pod.gate.is_none() && now.duration_since(entry.pod.since) > LEFTOVER;
+        let left: Vec<Arc<str>> = self
+            .unschedulable
+            .keys()
+            .filter(|uid| self.entries.get(*uid).is_some_and(old))
+            .cloned()
+            .collect();
+        for uid in left {
+            if let Some(pod) = self.remove(&uid) {
+                self.back_off(pod, now);
+            }
+        }
+    }
+
+    /// When [`Queue::flush`] will next have something to do.
+    #[must_use]
+    pub fn next_flush(&self) -> Option<Timestamp> {
+        let backed_off = self.backing_off.first().map(|(until, _)| *until);
+        let waiting = self.unschedulable.keys().filter_map(|uid| self.entries.get(uid));
+        let oldest = waiting.filter(|entry| entry.pod.gate.is_none()).map(|entry| entry.pod.since).min();
+        let leftover = oldest.and_then(|since| since.checked_add(LEFTOVER).ok());
+        backed_off.into_iter().chain(leftover).min()
+    }
+
+    #[must_use]
+    pub fn depth(&self) -> Depth {
+        let waiting = self.unschedulable.keys().filter_map(|uid| self.entries.get(uid));
+        let gated = waiting.filter(|entry| entry.pod.gate.is_some()).count();
+        Depth {
+            active: self.ready.len(),
+            backoff: self.backing_off.len(),
+            unschedulable: self.unschedulable.len() - gated,
+            gated,
+        }
+    }
+
+    fn key(&mut self, pod: &QueuedPod) -> ReadyKey {
+        self.arrivals += 1;
+        (Reverse(pod.info.priority), pod.since, self.arrivals)
+    }
+
+    fn make_ready(&mut self, pod: QueuedPod) {
+        let key = self.key(&pod);
+        let uid = Arc::clone(&pod.info.uid);
+        self.ready.insert((key, Arc::clone(&uid)));
+        self.entries.insert(uid, Entry { pod, place: Place::Ready(key) });
+    }
+
+    fn back_off(&mut self, pod: QueuedPod, now: Timestamp) {
+        let until = self.backoff.until(&pod);
+        if until <= now {
+            return self.make_ready(pod);
+        }
+        let key = self.key(&pod);
+        let uid = Arc::clone(&pod.info.uid);
+        self.backing_off.insert((until, Arc::clone(&uid)));
+        // Waiting is for the benefit of other pods; when there are none, a pod that a change may have helped is
+        // tried at once. After an error it waits in any case.
+        if pod.errors == 0 {
+            self.early.insert((key, Arc::clone(&uid)));
+        }
+        self.entries.insert(uid, Entry { pod, place: Place::BackingOff(until, key) });
+    }
+
+    fn put_aside(&mut self, pod: QueuedPod) {
+        let uid = Arc::clone(&pod.info.uid);
+        self.awaited.change(pod.rejecting, true);
+        self.unschedulable.insert(Arc::clone(&uid), pod.rejecting);
+        self.entries.insert(uid, Entry { pod, place: Place::Unschedulable });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::pod;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_000_000 + seconds).expect("a time")
+    }
+
+    fn rejected_by(name: &str) -> PluginSet {
+        let mut set = PluginSet::default();
+        set.extend(PluginId::named(name));
+        set
+    }
+
+    fn names(queue: &mut Queue, now: Timestamp) -> Vec<String> {
+        std::iter::from_fn(|| queue.pop(now)).map(|pod| pod.info.name.to_string()).collect()
+    }
+
+    #[test]
+    fn priority_first_then_age() {
+        let mut queue = Queue::new(Backoff::default());
+        queue.add(pod("old").info(), None, at(0));
+        queue.add(pod("young").info(), None, at(2));
+        queue.add(pod("vip").priority(10).info(), None, at(3));
+        queue.add(pod("middle").info(), None, at(1));
+        assert_eq!(names(&mut queue, at(4)), ["vip", "old", "middle", "young"]);
+    }
+
+    #[test]
+    fn rejected_pods_wait_for_a_change_that_helps() {
+        let mut queue = Queue::new(Backoff::default());
+        queue.add(pod("p").info(), None, at(0));
+        let mut tried = queue.pop(at(0)).expect("a pod");
+        tried.rejecting = rejected_by("NodeResourcesFit");
+        queue.failed(tried, at(0));
+        assert!(!queue.has_ready());
+        assert!(queue.waits_for(rejected_by("NodeResourcesFit")));
+        assert!(!queue.waits_for(rejected_by("NodePorts")));
+        queue.wake(at(0), |_| false);
+        assert!(!queue.has_ready());
+        queue.wake(at(0), |waiting| waiting.rejecting == rejected_by("NodeResourcesFit"));
+        assert_eq!(queue.depth(), Depth { backoff: 1, ..Depth::default() });
+        // Nothing else is to do, so it need not wait for its second to pass.
+        let again = queue.pop(at(0)).expect("the pod again");
+        assert_eq!((again.attempts, again.unschedulable), (2, 1));
+    }
+
+    #[test]
+    fn errors_back_off_and_are_not_hurried() {
+        let mut queue = Queue::new(Backoff::default());
+        queue.add(pod("p").info(), None, at(0));
+        for (attempt, wait) in [(1, 1), (2, 2), (3, 4), (4, 8), (5, 10), (6, 10)] {
+            let start = at(attempt * 100);
+            queue.flush(start);
+            let tried = queue.pop(start).expect("a pod");
+            queue.failed(tried, start);
+            assert!(queue.pop(start).is_none());
+            assert_eq!(queue.next_flush(), Some(at(attempt * 100 + wait)));
+        }
+    }
+
+    #[test]
+    fn gates_hold_and_open() {
+        let mut queue = Queue::new(Backoff::default());
+        let gate = PluginId::named("SchedulingGates");
+        queue.add(pod("p").info(), gate, at(0));
+        assert!(!queue.has_ready());
+        queue.wake(at(0), |_| true);
+        queue.flush(at(10_000));
+        assert!(!queue.has_ready());
+        assert_eq!(queue.depth().gated, 1);
+        queue.update(pod("p").label("a", "b").info(), None, false, at(1));
+        let opened = queue.pop(at(1)).expect("the pod");
+        assert_eq!(opened.info.labels.get("a"), Some("b"));
+    }
+
+    #[test]
+    fn leftovers_are_tried_again() {
+        let mut queue = Queue::new(Backoff::default());
+        queue.add(pod("p").info(), None, at(0));
+        let mut tried = queue.pop(at(0)).expect("a pod");
+        tried.rejecting = rejected_by("NodeAffinity");
+        queue.failed(tried, at(0));
+        assert_eq!(queue.next_flush(), Some(at(300)));
+        queue.flush(at(300));
+        assert!(!queue.has_ready());
+        queue.flush(at(301));
+        assert!(queue.has_ready());
+    }
+
+    #[test]
+    fn updates_keep_a_pods_place() {
+        let mut queue = Queue::new(Backoff::default());
+        queue.add(pod("p").info(), None, at(0));
+        queue.add(pod("q").info(), None, at(1));
+        queue.update(pod("q").priority(5).info(), None, false, at(2));
+        assert_eq!(names(&mut queue, at(2)), ["q", "p"]);
+        queue.add(pod("gone").info(), None, at(0));
+        assert!(queue.remove("gone").is_some());
+        assert!(queue.pop(at(0)).is_none());
+    }
+}

@@ -1,0 +1,136 @@
+//! The other objects that plugins look at: volumes and their classes, services and owners, budgets, namespaces.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use k8s_openapi::Metadata;
+use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{
+    Namespace, PersistentVolume, PersistentVolumeClaim, ReplicationController, Service,
+};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::counts::NamespaceLabels;
+use super::labels::Labels;
+
+#[derive(Debug)]
+struct Held<K> {
+    object: Arc<K>,
+    /// What a decision made here will turn it into, until the API server shows another version.
+    assumed: Option<Arc<K>>,
+}
+
+impl<K> Held<K> {
+    fn current(&self) -> &Arc<K> {
+        self.assumed.as_ref().unwrap_or(&self.object)
+    }
+}
+
+/// Objects of one kind by namespace and name.
+#[derive(Debug)]
+pub struct Table<K> {
+    by_namespace: HashMap<String, HashMap<String, Held<K>>>,
+}
+
+impl<K> Default for Table<K> {
+    fn default() -> Self {
+        Self { by_namespace: HashMap::new() }
+    }
+}
+
+impl<K: Metadata<Ty = ObjectMeta>> Table<K> {
+    #[must_use]
+    pub fn get(&self, namespace: &str, name: &str) -> Option<&Arc<K>> {
+        self.by_namespace.get(namespace)?.get(name).map(Held::current)
+    }
+
+    pub fn list(&self, namespace: &str) -> impl Iterator<Item = &Arc<K>> {
+        self.by_namespace.get(namespace).into_iter().flat_map(HashMap::values).map(Held::current)
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Arc<K>> {
+        self.by_namespace.values().flat_map(HashMap::values).map(Held::current)
+    }
+
+    pub fn set(&mut self, object: Arc<K>) {
+        let metadata = object.metadata();
+        let namespace = metadata.namespace.clone().unwrap_or_default();
+        let name = metadata.name.clone().unwrap_or_default();
+        let names = self.by_namespace.entry(namespace).or_default();
+        // A version that an assumption was made from says nothing against it.
+        let assumed = names
+            .remove(&name)
+            .filter(|held| held.object.metadata().resource_version == metadata.resource_version);
+        names.insert(name, Held { object, assumed: assumed.and_then(|held| held.assumed) });
+    }
+
+    /// Acts as if the object were `assumed` already.
+    pub fn assume(&mut self, assumed: Arc<K>) {
+        if let Some(held) = self.held(assumed.metadata()) {
+            held.assumed = Some(assumed);
+        }
+    }
+
+    pub fn restore(&mut self, metadata: &ObjectMeta) {
+        if let Some(held) = self.held(metadata) {
+            held.assumed = None;
+        }
+    }
+
+    fn held(&mut self, metadata: &ObjectMeta) -> Option<&mut Held<K>> {
+        let namespace = metadata.namespace.as_deref().unwrap_or_default();
+        self.by_namespace.get_mut(namespace)?.get_mut(metadata.name.as_deref().unwrap_or_default())
+    }
+
+    pub fn remove(&mut self, object: &K) {
+        let metadata = object.metadata();
+        let namespace = metadata.namespace.as_deref().unwrap_or_default();
+        let Some(names) = self.by_namespace.get_mut(namespace) else { return };
+        names.remove(metadata.name.as_deref().unwrap_or_default());
+        if names.is_empty() {
+            self.by_namespace.remove(namespace);
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Objects {
+    pub claims: Table<PersistentVolumeClaim>,
+    pub volumes: Table<PersistentVolume>,
+    pub storage_classes: Table<StorageClass>,
+    pub csi_nodes: Table<CSINode>,
+    pub csi_drivers: Table<CSIDriver>,
+    pub csi_capacities: Table<CSIStorageCapacity>,
+    pub attachments: Table<VolumeAttachment>,
+    pub services: Table<Service>,
+    pub replication_controllers: Table<ReplicationController>,
+    pub replica_sets: Table<ReplicaSet>,
+    pub stateful_sets: Table<StatefulSet>,
+    pub budgets: Table<PodDisruptionBudget>,
+    namespaces: HashMap<String, Labels>,
+}
+
+impl Objects {
+    /// Notes a namespace's labels; whether they are new.
+    pub fn set_namespace(&mut self, namespace: &Namespace) -> bool {
+        let name = namespace.metadata.name.clone().unwrap_or_default();
+        let labels = Labels::of(namespace.metadata.labels.as_ref());
+        if self.namespaces.get(&name) == Some(&labels) {
+            return false;
+        }
+        self.namespaces.insert(name, labels);
+        true
+    }
+
+    pub fn remove_namespace(&mut self, name: &str) {
+        self.namespaces.remove(name);
+    }
+}
+
+impl NamespaceLabels for Objects {
+    fn labels_of(&self, namespace: &str) -> Option<&Labels> {
+        self.namespaces.get(namespace)
+    }
+}

@@ -1,0 +1,37 @@
+//! What plugins for volumes have in common: classes of claims, and where a volume can be reached.
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
+
+use crate::state::{NodeInfo, NodeTerms};
+
+/// A claim's class; the annotation that came before the field still counts.
+#[must_use]
+pub fn class_of(claim: &PersistentVolumeClaim) -> &str {
+    let old = claim.metadata.annotations.as_ref();
+    let old = old.and_then(|annotations| annotations.get("volume.beta.kubernetes.io/storage-class"));
+    let class = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_ref());
+    old.or(class).map(String::as_str).unwrap_or_default()
+}
+
+#[must_use]
+pub fn class_of_volume(volume: &PersistentVolume) -> &str {
+    let old = volume.metadata.annotations.as_ref();
+    let old = old.and_then(|annotations| annotations.get("volume.beta.kubernetes.io/storage-class"));
+    let class = volume.spec.as_ref().and_then(|spec| spec.storage_class_name.as_ref());
+    old.or(class).map(String::as_str).unwrap_or_default()
+}
+
+/// Whether claims of this class wait for their first pod.
+#[must_use]
+pub fn is_delayed(class: &StorageClass) -> bool {
+    class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer")
+}
+
+/// Whether a volume can be used on a node.
+#[must_use]
+pub fn reaches(volume: &PersistentVolume, node: &NodeInfo) -> bool {
+    let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
+    let required = affinity.and_then(|affinity| affinity.required.as_ref());
+    required.is_none_or(|required| NodeTerms::of(required).matches(&node.name, &node.labels))
+}
