@@ -173,10 +173,10 @@ pub enum Changed<'a> {
 }
 
 /// A pod that no node can take as things stand.
-pub struct Failed<'a> {
-    pub cluster: &'a Cluster,
-    pub pod: &'a Arc<PodInfo>,
-    pub filters: &'a [ActiveFilter<'a>],
+pub struct Failed<'a, 'c> {
+    pub cluster: &'c Cluster,
+    pub pod: &'c Arc<PodInfo>,
+    pub filters: &'a [ActiveFilter<'c>],
     pub diagnosis: &'a Diagnosis,
     /// Where to begin among the nodes, so that not always the same ones suffer.
     pub offset: usize,
@@ -234,7 +234,7 @@ pub trait Plugin: Send + Sync {
     }
 
     /// Ways to make room for a pod that fits nowhere.
-    fn post_filter(&self, _failed: &Failed<'_>) -> Result<Vec<Candidate>, NoCandidates> {
+    fn post_filter(&self, _failed: &Failed<'_, '_>) -> Result<Vec<Candidate>, NoCandidates> {
         Err(NoCandidates { message: String::new(), keep_nomination: true })
     }
 

@@ -173,11 +173,11 @@ fn failed_scheduling(info: &PodInfo, note: String) -> Occurrence {
     }
 }
 
-async fn find(
-    profile: &Profile,
-    cluster: &Cluster,
+async fn find<'c>(
+    profile: &'c Profile,
+    cluster: &'c Cluster,
     extenders: &[Extender],
-    pod: &Arc<PodInfo>,
+    pod: &'c Arc<PodInfo>,
     start: &mut usize,
     lots: &mut rand::rngs::SmallRng,
     rejecting: &mut crate::plugins::PluginSet,
@@ -200,12 +200,12 @@ async fn find(
 }
 
 /// Preemption: whom to send away, or why nobody.
-async fn make_room(
-    profile: &Profile,
-    cluster: &Cluster,
+async fn make_room<'c>(
+    profile: &'c Profile,
+    cluster: &'c Cluster,
     extenders: &[Extender],
-    pod: &Arc<PodInfo>,
-    mut found: Search<'_>,
+    pod: &'c Arc<PodInfo>,
+    mut found: Search<'c>,
     lots: &mut rand::rngs::SmallRng,
 ) -> Outcome {
     let mut nomination = if profile.post_filters.is_empty() { Nomination::Clear } else { Nomination::Keep };

@@ -127,3 +127,6 @@ async fn sleep(wake: Option<Duration>) {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -29,7 +29,7 @@ impl Default for DefaultPreemption {
 }
 
 impl Plugin for DefaultPreemption {
-    fn post_filter(&self, failed: &Failed<'_>) -> Result<Vec<Candidate>, NoCandidates> {
+    fn post_filter(&self, failed: &Failed<'_, '_>) -> Result<Vec<Candidate>, NoCandidates> {
         let refuse = |message: &str, keep_nomination| NoCandidates {
             message: format!("preemption: {message}"),
             keep_nomination,
@@ -77,7 +77,7 @@ fn can_help(diagnosis: &Diagnosis, slot: usize) -> bool {
     own.or(diagnosis.others.as_ref()).is_some_and(|rejection| !rejection.unresolvable)
 }
 
-fn may_preempt(failed: &Failed<'_>) -> Result<(), &'static str> {
+fn may_preempt(failed: &Failed<'_, '_>) -> Result<(), &'static str> {
     if failed.pod.spec().and_then(|spec| spec.preemption_policy.as_deref()) == Some("Never") {
         return Err("not eligible due to preemptionPolicy=Never.");
     }
@@ -163,7 +163,7 @@ fn by_importance(pods: &mut [Arc<PodInfo>]) {
 
 /// The fewest and least important pods that must leave `node`.
 fn victims(
-    failed: &Failed<'_>,
+    failed: &Failed<'_, '_>,
     node: &NodeInfo,
     budgets: &[Budget<'_>],
 ) -> Result<Candidate, (Option<PluginId>, Rejection)> {

@@ -43,7 +43,7 @@ mod tests {
         );
         let plugin = NodeResourcesBalancedAllocation::default();
         // Alone it would use 0 % and 50 %: less even than before. On the other node it evens things out.
-        assert_eq!(scores(&plugin, &cluster, pod("p").request("memory", "10000")), Some(vec![63, 87]));
+        assert_eq!(scores(&plugin, &cluster, pod("p").request("memory", "10000")), Some(vec![62, 87]));
         assert_eq!(scores(&plugin, &cluster, pod("p")), None);
     }
 }
