@@ -102,11 +102,11 @@ pub fn search<'a>(
         return search;
     }
 
-    if let Some(node) = pod.nominated_node().and_then(|name| cluster.node(name)) {
-        if passes_with_nominated(cluster, pod, &search.filters, node).is_ok() {
-            search.feasible.push(node.slot);
-            return search;
-        }
+    if let Some(node) = pod.nominated_node().and_then(|name| cluster.node(name))
+        && passes_with_nominated(cluster, pod, &search.filters, node).is_ok()
+    {
+        search.feasible.push(node.slot);
+        return search;
     }
 
     let restricted: Option<Vec<usize>> = only.map(|names| {

@@ -165,7 +165,7 @@ impl Scheduler {
         self.queue.update(Arc::clone(info), gate, helped, now);
         let before = self.cluster.nomination(&info.uid).map(str::to_owned);
         match info.nominated_node() {
-            Some(node) => self.cluster.nominate(Arc::clone(info), &node.to_owned()),
+            Some(node) => self.cluster.nominate(Arc::clone(info), node),
             // The API server may not have been told yet what was decided here.
             None if old.is_some_and(|old| old.nominated_node().is_some()) => {
                 self.cluster.withdraw_nomination(&info.uid);

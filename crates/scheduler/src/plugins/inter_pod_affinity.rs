@@ -136,10 +136,10 @@ impl Check<'_> {
             }
         }
         for term in self.anti_affinity {
-            if term.pods.matches(pod, namespace) {
-                if let Some(domains) = self.far.find_mut(&term.topology_key) {
-                    domains.change(node.slot, by);
-                }
+            if term.pods.matches(pod, namespace)
+                && let Some(domains) = self.far.find_mut(&term.topology_key)
+            {
+                domains.change(node.slot, by);
             }
         }
         for term in pod.terms.iter().flat_map(|terms| &terms.required_anti_affinity) {
@@ -302,10 +302,10 @@ impl Plugin for InterPodAffinity {
         let own = pod.terms.as_deref().unwrap_or(&none);
         match changed {
             Changed::Pod { old, new } => {
-                if let (Some(_), Some(new)) = (old, new) {
-                    if new.uid == pod.uid {
-                        return true;
-                    }
+                if let (Some(_), Some(new)) = (old, new)
+                    && new.uid == pod.uid
+                {
+                    return true;
                 }
                 let placed =
                     |other: &PodInfo| other.node_name().is_some() || other.nominated_node().is_some();

@@ -33,31 +33,24 @@ fn read_only(flag: Option<bool>) -> bool {
 
 /// Whether two volumes mean one disk that they cannot share on a machine.
 fn collide(one: &Volume, other: &Volume) -> bool {
-    if let (Some(one), Some(other)) = (&one.gce_persistent_disk, &other.gce_persistent_disk) {
-        if one.pd_name == other.pd_name && !(read_only(one.read_only) && read_only(other.read_only)) {
-            return true;
-        }
+    let shared = |one: Option<bool>, other: Option<bool>| read_only(one) && read_only(other);
+    let both = (&one.gce_persistent_disk, &other.gce_persistent_disk);
+    if let (Some(one), Some(other)) = both {
+        return one.pd_name == other.pd_name && !shared(one.read_only, other.read_only);
     }
-    if let (Some(one), Some(other)) = (&one.aws_elastic_block_store, &other.aws_elastic_block_store) {
-        if one.volume_id == other.volume_id {
-            return true;
-        }
+    let both = (&one.aws_elastic_block_store, &other.aws_elastic_block_store);
+    if let (Some(one), Some(other)) = both {
+        return one.volume_id == other.volume_id;
     }
     if let (Some(one), Some(other)) = (&one.iscsi, &other.iscsi) {
-        if one.iqn == other.iqn && !(read_only(one.read_only) && read_only(other.read_only)) {
-            return true;
-        }
+        return one.iqn == other.iqn && !shared(one.read_only, other.read_only);
     }
     if let (Some(one), Some(other)) = (&one.rbd, &other.rbd) {
-        let shared = one.monitors.iter().any(|monitor| other.monitors.contains(monitor));
         let pool = |pool: &Option<String>| pool.clone().unwrap_or_else(|| "rbd".to_owned());
-        if shared
+        return one.monitors.iter().any(|monitor| other.monitors.contains(monitor))
             && pool(&one.pool) == pool(&other.pool)
             && one.image == other.image
-            && !(read_only(one.read_only) && read_only(other.read_only))
-        {
-            return true;
-        }
+            && !shared(one.read_only, other.read_only);
     }
     false
 }

@@ -47,9 +47,10 @@ pub struct PodMatch {
 impl PodMatch {
     #[must_use]
     pub fn matches(&self, pod: &PodInfo, namespace: &Labels) -> bool {
-        !(self.skip_terminating && pod.terminating)
-            && !self.terms.is_empty()
-            && self.terms.iter().all(|term| term.matches(pod, namespace))
+        if self.skip_terminating && pod.terminating {
+            return false;
+        }
+        !self.terms.is_empty() && self.terms.iter().all(|term| term.matches(pod, namespace))
     }
 
     #[must_use]

@@ -162,19 +162,18 @@ fn total(pod: &Pod, fill: bool) -> Resources {
         let mut wanted = asked.map(Resources::of).unwrap_or_default();
         let mut named: Vec<&String> = asked.map(|amounts| amounts.keys().collect()).unwrap_or_default();
         let status = if resized && may_resize { statuses(&container.name) } else { None };
-        if let Some(status) = &status {
-            if let Some(actual) = status.resources.as_ref().and_then(|resources| resources.requests.as_ref())
-            {
-                if infeasible {
-                    wanted = Resources::default();
-                    named.clear();
-                }
-                wanted.raise_to(&Resources::of(actual));
-                named.extend(actual.keys());
-                if let Some(allocated) = &status.allocated_resources {
-                    wanted.raise_to(&Resources::of(allocated));
-                    named.extend(allocated.keys());
-                }
+        if let Some(status) = &status
+            && let Some(actual) = status.resources.as_ref().and_then(|resources| resources.requests.as_ref())
+        {
+            if infeasible {
+                wanted = Resources::default();
+                named.clear();
+            }
+            wanted.raise_to(&Resources::of(actual));
+            named.extend(actual.keys());
+            if let Some(allocated) = &status.allocated_resources {
+                wanted.raise_to(&Resources::of(allocated));
+                named.extend(allocated.keys());
             }
         }
         if fill {
