@@ -17,6 +17,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// More than this is not held back, and not gathered any further.
 const FULL: usize = 64 * 1024;
+/// How often a turn ends with waiting for more, at most.
+const PATIENCE: u32 = 16;
 /// Room that a connection keeps while nothing is written.
 const KEPT: usize = 4 * 1024;
 
@@ -26,8 +28,9 @@ struct Output<T> {
     held: BytesMut,
     /// The stream below has bytes that it was not yet asked to flush.
     unflushed: bool,
-    /// The others had their turn since the first of the held bytes came.
-    waited: bool,
+    /// How often the others went first since the first of the held bytes came, and what was held the last time.
+    waits: u32,
+    seen: usize,
     /// Writing failed at the end of a turn: whatever the connection tries next, fails likewise.
     failed: Option<io::ErrorKind>,
 }
@@ -40,7 +43,7 @@ pub(super) struct Release<T>(Arc<Mutex<Output<T>>>);
 
 /// Both sides of one stream.
 pub(super) fn gather<T>(io: T) -> (Gathered<T>, Release<T>) {
-    let output = Output { io, held: BytesMut::new(), unflushed: false, waited: false, failed: None };
+    let output = Output { io, held: BytesMut::new(), unflushed: false, waits: 0, seen: 0, failed: None };
     let shared = Arc::new(Mutex::new(output));
     (Gathered(Arc::clone(&shared)), Release(shared))
 }
@@ -63,7 +66,7 @@ impl<T: AsyncWrite + Unpin> Output<T> {
             self.held.advance(written);
             self.unflushed = true;
         }
-        self.waited = false;
+        (self.waits, self.seen) = (0, 0);
         if self.held.capacity() > KEPT {
             self.held = BytesMut::new();
         }
@@ -81,12 +84,14 @@ impl<T: AsyncWrite + Unpin> Output<T> {
 }
 
 impl<T: AsyncWrite + Unpin> TurnEnd for Release<T> {
-    /// Ends a turn. When several streams share the connection, the other tasks that are ready go first,
-    /// once: most likely some of them have something to add.
+    /// Ends a turn. When several streams share the connection, some of the other tasks that are ready go first,
+    /// and again as long as they have something to add.
     fn end(&self, cx: &mut Context<'_>, shared: bool) {
         let mut output = self.0.lock();
-        if shared && !output.held.is_empty() && output.held.len() < FULL && !output.waited {
-            output.waited = true;
+        let held = output.held.len();
+        if shared && held > output.seen && held < FULL && output.waits < PATIENCE {
+            output.waits += 1;
+            output.seen = held;
             defer(cx);
             return;
         }
@@ -222,7 +227,14 @@ mod tests {
         assert!(writes.lock().is_empty(), "the others go first");
         connection.write_all(&[1; 1000]).await.unwrap();
         release.end(cx, true);
+        assert!(writes.lock().is_empty(), "there may be more of them");
+        release.end(cx, true);
         assert_eq!(*writes.lock(), [51_000]);
+        for _ in 0..=PATIENCE {
+            connection.write_all(&[1; 10]).await.unwrap();
+            release.end(cx, true);
+        }
+        assert_eq!(writes.lock().pop(), Some(170), "but not for ever");
         connection.write_all(&[1; 10]).await.unwrap();
         release.end(cx, false);
         assert_eq!(*writes.lock(), [51_000, 10], "nobody to wait for");

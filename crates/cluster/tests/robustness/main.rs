@@ -59,6 +59,20 @@ async fn a_panic_is_an_answer() -> Result<()> {
     server.stop().await
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_is_told_and_costs_nothing_else() -> Result<()> {
+    let (server, _store, _dir) = troubled(|_| {}).await?;
+    let before = create(&server.admin, "before").await?;
+    let refused = create(&server.admin, "full").await?;
+    assert_status(&refused, 500, "InternalError");
+    let message = refused.body["message"].as_str().unwrap_or_default();
+    ensure!(message.contains("space"), "what the matter is: {message}");
+    ensure!(server.admin.get(&format!("{PATH}/full")).await?.status == 404, "refused means not there");
+    ensure!(server.admin.get(&format!("{PATH}/before")).await?.body == before.body);
+    ensure!(create(&server.admin, "after").await?.status == 201);
+    server.stop().await
+}
+
 fn rand_name() -> u32 {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);

@@ -14,7 +14,8 @@ use tokio::sync::Semaphore;
 
 type Result<T> = std::result::Result<T, StoreError>;
 
-/// Writes to keys with `panics` in their name panic; those with `hangs` wait until they are let go.
+/// Writes to keys with `panics` in their name panic; for those with `full` there is no space; those with `hangs`
+/// wait until they are let go.
 pub struct Troubled {
     inner: Arc<dyn Store>,
     gate: Semaphore,
@@ -49,6 +50,9 @@ impl Store for Troubled {
 
     async fn txn(&self, txn: Txn) -> Result<Outcome> {
         assert!(!txn.key.contains("panics"), "the store was told to");
+        if txn.key.contains("full") {
+            return Err(StoreError::NoSpace);
+        }
         if txn.key.contains("hangs") {
             self.waiting.fetch_add(1, Ordering::SeqCst);
             // The gate never has a place: it only closes.
