@@ -12,6 +12,7 @@ mod health;
 mod held;
 mod impersonate;
 mod in_flight;
+mod intake;
 mod metrics;
 mod nonresource;
 mod openapi;
@@ -36,6 +37,7 @@ use futures_util::FutureExt;
 use held::Place;
 use http::{HeaderValue, Request, Response};
 use in_flight::InFlight;
+use intake::{Intake, Taken};
 use machinery::status::Status;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -75,6 +77,7 @@ pub struct Chain {
     pub audit: Option<Arc<Audit>>,
     config: ChainConfig,
     room: Room,
+    intake: Intake,
 }
 
 /// What keeps requests from being too many.
@@ -139,6 +142,7 @@ impl Chain {
             audit,
             config,
             room,
+            intake: Intake::default(),
         })
     }
 
@@ -161,19 +165,22 @@ impl Chain {
         if let Err(status) = self.identify(context, connection, started, id).await {
             return self.refuse(context, &status);
         }
+        let deadline = started + self.config.request_timeout;
+        let taken = self.take_in(context, body, deadline).await;
         match &self.room {
             Room::Fair(fairness) => {
                 let limit = (self.config.request_timeout / WAIT_PART).min(MAX_WAIT);
                 if context.is_long_running() && context.info.verb != "watch" {
-                    return self.admitted(context, body, Place::default(), started).await;
+                    return self.admitted(context, taken, Place::default(), deadline).await;
                 }
-                let (class, outcome) = fairness.enter(context, started, started + limit).await;
+                let now = Instant::now();
+                let (class, outcome) = fairness.enter(context, now, deadline.min(now + limit)).await;
                 let mut reply = match outcome {
                     Ok(seat) => {
                         let watched =
                             (context.info.verb == "watch").then(|| fairness.watched(context)).flatten();
                         let place = Place { seat: Some(seat), watched };
-                        self.admitted(context, body, place, started).await
+                        self.admitted(context, taken, place, deadline).await
                     }
                     Err(refused) => reply::too_many_requests(refused.retry_after),
                 };
@@ -185,7 +192,7 @@ impl Chain {
                 reply
             }
             Room::Counted(in_flight) => match in_flight.enter(context) {
-                Some(_permit) => self.admitted(context, body, Place::default(), started).await,
+                Some(_permit) => self.admitted(context, taken, Place::default(), deadline).await,
                 None => reply::too_many_requests(1),
             },
         }
@@ -220,21 +227,16 @@ impl Chain {
     }
 
     /// A request that has its place: authorized, handled, within its time.
-    async fn admitted(
-        &self,
-        context: &mut Context,
-        body: RequestBody,
-        place: Place,
-        started: Instant,
-    ) -> Reply {
-        if let Err(status) = self.authorize(context).await {
-            return self.refuse(context, &status);
-        }
+    async fn admitted(&self, context: &mut Context, taken: Taken, place: Place, deadline: Instant) -> Reply {
+        let Taken { body, share: _share } = taken;
+        let body = match self.authorize(context).await.and(body) {
+            Ok(body) => body,
+            Err(status) => return self.refuse(context, &status),
+        };
         let body = match self.audited_body(context, body).await {
             Ok(body) => body,
             Err(status) => return self.refuse(context, &status),
         };
-        let deadline = started + self.config.request_timeout;
         let reply = if context.is_long_running() {
             self.route(context, body).await
         } else {

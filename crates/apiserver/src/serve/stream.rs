@@ -12,17 +12,22 @@ use tokio::time::{Instant, Sleep};
 
 use super::Connection;
 
+/// A client that keeps its connection blocked and takes less than this in the time it has takes nothing worth waiting
+/// for: what it reads slowly stays in memory.
+const MIN_PROGRESS: usize = 64 * 1024;
+
 /// A TCP stream whose writes must make progress. The timer exists only while a write is blocked.
 pub(super) struct GuardedStream {
     inner: TcpStream,
     write_timeout: Duration,
     blocked: Option<Pin<Box<Sleep>>>,
+    progress: Option<Progress>,
     connection: Option<Arc<Connection>>,
 }
 
 impl GuardedStream {
     pub fn new(inner: TcpStream, write_timeout: Duration) -> Self {
-        Self { inner, write_timeout, blocked: None, connection: None }
+        Self { inner, write_timeout, blocked: None, progress: None, connection: None }
     }
 
     /// From now on, tells `connection` of every read.
@@ -30,12 +35,27 @@ impl GuardedStream {
         self.connection = Some(connection);
     }
 
+    fn guard_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        outcome: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if let (Poll::Ready(Ok(taken)), Some(progress)) = (&outcome, &mut self.progress) {
+            progress.taken += taken;
+        }
+        self.guard(cx, outcome)
+    }
+
     fn guard<T>(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if outcome.is_ready() {
             self.blocked = None;
             return outcome;
         }
-        let deadline = Instant::now() + self.write_timeout;
+        let now = Instant::now();
+        if self.progress.get_or_insert_with(|| Progress::new(now)).is_too_slow(now, self.write_timeout) {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client reads too slowly")));
+        }
+        let deadline = now + self.write_timeout;
         let timer = self.blocked.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
         match timer.as_mut().poll(cx) {
             Poll::Ready(()) => {
@@ -64,7 +84,7 @@ impl AsyncRead for GuardedStream {
 impl AsyncWrite for GuardedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.inner).poll_write(cx, buf);
-        self.guard(cx, outcome)
+        self.guard_write(cx, outcome)
     }
 
     fn poll_write_vectored(
@@ -73,7 +93,7 @@ impl AsyncWrite for GuardedStream {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.inner).poll_write_vectored(cx, bufs);
-        self.guard(cx, outcome)
+        self.guard_write(cx, outcome)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -87,5 +107,46 @@ impl AsyncWrite for GuardedStream {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = Pin::new(&mut self.inner).poll_shutdown(cx);
         self.guard(cx, outcome)
+    }
+}
+
+/// What a client has taken since it was found blocked.
+struct Progress {
+    since: Instant,
+    taken: usize,
+}
+
+impl Progress {
+    fn new(since: Instant) -> Self {
+        Self { since, taken: 0 }
+    }
+
+    /// The client is blocked again: has it taken enough since the last time that was judged?
+    fn is_too_slow(&mut self, now: Instant, limit: Duration) -> bool {
+        if now.saturating_duration_since(self.since) < limit {
+            return false;
+        }
+        let too_slow = self.taken < MIN_PROGRESS;
+        *self = Self::new(now);
+        too_slow
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_reads_byte_by_byte_is_cut_off() {
+        let (start, limit) = (Instant::now(), Duration::from_secs(60));
+        let mut progress = Progress::new(start);
+        for second in [1, 30, 59] {
+            progress.taken += 1;
+            assert!(!progress.is_too_slow(start + Duration::from_secs(second), limit));
+        }
+        progress.taken += MIN_PROGRESS;
+        assert!(!progress.is_too_slow(start + Duration::from_secs(61), limit), "it has taken enough");
+        progress.taken += 1000;
+        assert!(progress.is_too_slow(start + Duration::from_secs(122), limit));
     }
 }
