@@ -6,14 +6,17 @@ mod authorize;
 mod bootstrap;
 mod cache;
 mod chain;
+mod configuration;
 mod context;
 mod decode;
 pub mod discovery;
 mod encode;
+pub mod encryption;
 mod forms;
 mod negotiate;
 mod openapi;
 mod options;
+pub mod outbound;
 mod query;
 mod registry;
 mod reply;
@@ -23,10 +26,17 @@ mod selection;
 pub mod serve;
 mod server;
 mod user;
+mod webhook_cache;
 
-pub use authenticate::{AuthenticationConfig, JwtError, ServiceAccountConfig, TokenFileError};
+pub use authenticate::{
+    AuthenticationConfig, AuthenticationError, JwtError, OidcFlags, ServiceAccountConfig, TokenFileError,
+    WebhookTokenConfig,
+};
+pub use authorize::{AuthorizationConfig, AuthorizationError, WebhookFlags};
+pub use bootstrap::AuthenticationTrust;
 pub use chain::ChainConfig;
 pub use chain::audit;
+pub use configuration::ConfigurationError;
 pub use registry::allocate::ServiceConfig;
 pub use rest::Limits;
 pub use server::{ApiServer, BuildError, Config};

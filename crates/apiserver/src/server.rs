@@ -1,20 +1,24 @@
 //! The API server as one piece: what it is made of, how it starts, how it stops.
 
 use crate::admission::{Admission, AdmissionConfig};
-use crate::authenticate::{Authentication, AuthenticationConfig, JwtError, TokenFileError};
-use crate::bootstrap;
+use crate::authenticate::{Authentication, AuthenticationConfig, AuthenticationError, JwtError};
+use crate::authorize::{AuthorizationConfig, AuthorizationError};
+use crate::bootstrap::{self, AuthenticationTrust};
 use crate::chain::audit::{Audit, AuditConfig, AuditSetupError};
 use crate::chain::{Chain, ChainConfig};
+use crate::configuration::ConfigurationError;
 use crate::discovery::{CHECKS, Discovery, built_in};
 use crate::registry::Registry;
 use crate::registry::allocate::{ServiceConfig, Services};
 use crate::rest::{Limits, Rest};
 use base::clock::Clock;
+use base::file_changes::FileChanges;
 use base::metrics::{Metrics, MetricsError};
 use base::pki::ServiceAccountKey;
 use base::readiness::{Gate, Probes, Readiness};
 use base::tasks::TaskGroup;
 use machinery::status::Status;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
@@ -23,6 +27,7 @@ use store::Store;
 #[derive(Clone, Debug)]
 pub struct Config {
     pub authentication: AuthenticationConfig,
+    pub authorization: AuthorizationConfig,
     pub admission: AdmissionConfig,
     pub audit: AuditConfig,
     pub chain: ChainConfig,
@@ -30,12 +35,15 @@ pub struct Config {
     /// `host:port` by which clients reach this server; discovery tells it.
     pub advertise: String,
     pub services: ServiceConfig,
+    /// Whom this server trusts, to be told to other API servers.
+    pub trust: AuthenticationTrust,
 }
 
 impl Default for Config {
     fn default() -> Self {
         Self {
             authentication: AuthenticationConfig::default(),
+            authorization: AuthorizationConfig::default(),
             admission: AdmissionConfig::default(),
             audit: AuditConfig::default(),
             chain: ChainConfig::default(),
@@ -43,6 +51,7 @@ impl Default for Config {
             limits: Limits { max_body_bytes: 3 * 1024 * 1024, cbor: false },
             advertise: String::new(),
             services: ServiceConfig::default(),
+            trust: AuthenticationTrust::default(),
         }
     }
 }
@@ -51,8 +60,12 @@ impl Default for Config {
 pub enum BuildError {
     #[error("registering metrics")]
     Metrics(#[from] MetricsError),
-    #[error(transparent)]
-    TokenFile(#[from] TokenFileError),
+    #[error("setting up authentication")]
+    Authentication(#[from] AuthenticationError),
+    #[error("setting up admission")]
+    Admission(#[from] ConfigurationError),
+    #[error("setting up authorization")]
+    Authorization(#[from] AuthorizationError),
     #[error(transparent)]
     Audit(#[from] AuditSetupError),
     #[error("creating the objects a new cluster has: {0}")]
@@ -63,6 +76,8 @@ pub enum BuildError {
 pub struct ApiServer {
     pub chain: Arc<Chain>,
     advertise: String,
+    trust: AuthenticationTrust,
+    clock: Clock,
     started: Vec<Gate>,
     shutdown: Gate,
 }
@@ -72,15 +87,26 @@ impl ApiServer {
         let metrics = Metrics::new(clock)?;
         let readiness = Readiness::new();
         let (started, shutdown) = register_checks(&readiness, &store);
-        let registry =
-            Arc::new(Registry::new(store, Admission::new(&config.admission), Services::new(config.services)));
+        let registry = Arc::new(Registry::with_authorizers(
+            store,
+            Admission::new(&config.admission)?,
+            Services::new(config.services),
+            config.authorization.choices()?,
+        ));
         let authentication = Authentication::new(config.authentication, Arc::clone(&registry), clock)?;
         let authentication = Arc::new(authentication);
         let rest = Rest { registry, authentication, limits: config.limits };
         let discovery = Discovery::new(built_in(api::resources::RESOURCES), config.advertise.clone());
         let audit = Audit::build(&config.audit, &metrics, clock)?;
         let chain = Chain::new(rest, discovery, readiness, metrics, clock.clone(), audit, config.chain)?;
-        Ok(Self { chain: Arc::new(chain), advertise: config.advertise, started, shutdown })
+        Ok(Self {
+            chain: Arc::new(chain),
+            advertise: config.advertise,
+            trust: config.trust,
+            clock: clock.clone(),
+            started,
+            shutdown,
+        })
     }
 
     /// Makes sure that the objects every cluster has are there; after that the server is ready.
@@ -89,6 +115,7 @@ impl ApiServer {
         if let Some(fairness) = self.chain.fairness() {
             fairness.maintain().await.map_err(BuildError::Bootstrap)?;
         }
+        self.publish_trust(&self.trust).await.map_err(BuildError::Bootstrap)?;
         self.started.iter().for_each(Gate::open);
         Ok(())
     }
@@ -98,6 +125,12 @@ impl ApiServer {
         if let Some(fairness) = self.chain.fairness() {
             fairness.spawn(tasks);
         }
+    }
+
+    /// Tells other API servers whom this one trusts.
+    pub async fn publish_trust(&self, trust: &AuthenticationTrust) -> Result<(), Status> {
+        let now = self.clock.now().as_second();
+        bootstrap::publish_trust(&self.chain.rest.registry, trust, now).await
     }
 
     /// Gives the key of service account tokens. Making one takes longer than starting, so it may come later:
@@ -111,6 +144,37 @@ impl ApiServer {
         if let Some(audit) = &self.chain.audit {
             audit.flush(limit);
         }
+    }
+
+    /// Follows the configuration of authentication while running, if it is in a file.
+    pub fn follow_configuration(&self, tasks: &TaskGroup) {
+        let oidc = Arc::clone(&self.chain.rest.authentication.oidc);
+        let Some(path) = oidc.file().map(Path::to_owned) else { return };
+        let group = tasks.clone();
+        tasks.spawn(async move {
+            let mut changes = match FileChanges::of(&path) {
+                Ok(changes) => changes,
+                Err(error) => {
+                    tracing::warn!(%error, path = %path.display(), "changes are not noticed");
+                    return;
+                }
+            };
+            loop {
+                tokio::select! {
+                    () = group.stopping() => return,
+                    changed = changes.changed() => if let Err(error) = changed {
+                        tracing::warn!(%error, path = %path.display(), "changes are no longer noticed");
+                        return;
+                    }
+                }
+                match oidc.reload() {
+                    Ok(()) => {
+                        tracing::info!(path = %path.display(), "authentication configuration is in use")
+                    }
+                    Err(error) => tracing::error!(%error, "authentication configuration stays as it was"),
+                }
+            }
+        });
     }
 
     /// Not ready any more; open watches end.

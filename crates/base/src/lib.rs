@@ -3,6 +3,7 @@
 pub mod addresses;
 pub mod clock;
 pub mod file;
+pub mod file_changes;
 pub mod kubeconfig;
 pub mod limits;
 pub mod logging;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use apiserver::ApiServer;
 use apiserver::serve::{ClientTrust, Tls};
+use apiserver::{ApiServer, AuthenticationTrust};
 use base::addresses;
 use base::kubeconfig;
 use base::pki::{Identity, Pki, ServingNames, certificates_from_pem};
@@ -87,7 +87,7 @@ impl Certificates {
     }
 
     /// Looks regularly whether something is due or has changed, until `tasks` stops.
-    pub fn watch(self: Arc<Self>, tasks: &TaskGroup) {
+    pub fn watch(self: Arc<Self>, server: Arc<ApiServer>, tasks: &TaskGroup) {
         let group = tasks.clone();
         tasks.spawn(async move {
             let mut seen = self.modified();
@@ -101,12 +101,41 @@ impl Certificates {
                 let certificates = Arc::clone(&self);
                 let outcome = tokio::task::spawn_blocking(move || certificates.refresh(changed)).await;
                 match outcome {
-                    Ok(Ok(())) => seen = now,
+                    Ok(Ok(())) => {
+                        seen = now;
+                        if changed {
+                            self.publish(&server).await;
+                        }
+                    }
                     Ok(Err(error)) => tracing::error!(error = chain(&error), "cannot renew certificates"),
                     Err(error) => tracing::error!(%error, "cannot renew certificates"),
                 }
             }
         });
+    }
+
+    /// Whom the server trusts, as it is told to other API servers.
+    pub fn authentication_trust(&self) -> Result<AuthenticationTrust, ClusterError> {
+        let with_file = |own: &base::pki::Authority, file: &Option<PathBuf>| {
+            let more = file.as_deref().map(read).transpose()?.unwrap_or_default();
+            Ok::<_, ClusterError>(format!("{}{more}", own.certificate_pem))
+        };
+        Ok(AuthenticationTrust {
+            client: with_file(&self.pki.client_authority, &self.config.files.client_ca)?,
+            front_proxy: with_file(&self.pki.front_proxy_authority, &self.config.files.front_proxy_ca)?,
+            allowed_names: self.config.api.authentication.front_proxy_names.clone(),
+        })
+    }
+
+    async fn publish(&self, server: &ApiServer) {
+        match self.authentication_trust() {
+            Ok(trust) => {
+                if let Err(status) = server.publish_trust(&trust).await {
+                    tracing::warn!(error = %status, "other API servers are not told whom this one trusts");
+                }
+            }
+            Err(error) => tracing::warn!(error = chain(&error), "whom to trust cannot be told"),
+        }
     }
 
     /// Renews what is due; puts what is new into use. What is in use stays so if that fails.

@@ -19,6 +19,7 @@ pub struct Config {
     pub service_ip: IpAddr,
     pub cluster_domain: String,
     pub serving: ServerConfig,
+    pub encryption: EncryptionConfig,
     pub api: apiserver::Config,
     pub clock: Clock,
 }
@@ -38,6 +39,7 @@ impl Config {
             service_ip: Ipv4Addr::new(10, 0, 0, 1).into(),
             cluster_domain: "cluster.local".to_owned(),
             serving: ServerConfig::default(),
+            encryption: EncryptionConfig::default(),
             api,
             clock: Clock::system(),
         }
@@ -49,9 +51,30 @@ impl Config {
         self.data_dir.join("kubeconfig")
     }
 
+    /// Which resources are encrypted in the store, and how.
+    #[must_use]
+    pub fn encryption_file(&self) -> PathBuf {
+        self.encryption.file.clone().unwrap_or_else(|| default_encryption_file(&self.data_dir))
+    }
+
     pub(crate) fn pki(&self) -> PathBuf {
         self.data_dir.join("pki")
     }
+}
+
+/// The configuration a cluster makes for itself: with the other keys, so that whoever keeps those keeps this one.
+#[must_use]
+pub fn default_encryption_file(data_dir: &Path) -> PathBuf {
+    data_dir.join("pki").join("encryption.yaml")
+}
+
+/// How objects are encrypted at rest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EncryptionConfig {
+    /// An `EncryptionConfiguration`; by default the cluster's own, for secrets.
+    pub file: Option<PathBuf>,
+    /// Whether changes of that file count while running; those of the cluster's own always do.
+    pub reload: bool,
 }
 
 /// Where objects are kept.

@@ -12,7 +12,7 @@ use base::tasks::TaskGroup;
 use store::Store;
 use tokio::net::TcpListener;
 
-use crate::{Certificates, ClusterError, Config, StoreConfig, chain, live_backup, storage};
+use crate::{Certificates, ClusterError, Config, StoreConfig, chain, encryption, live_backup, storage};
 
 /// How long background tasks may take to end once all requests have.
 const TASK_GRACE: Duration = Duration::from_secs(5);
@@ -65,8 +65,10 @@ impl ControlPlane {
             Err(panic) => std::panic::resume_unwind(panic.into_panic()),
         };
         let store = store?;
+        let store = encryption::open(&config, store, &tasks).await?;
         let mut api = config.api.clone();
         api.advertise = certificates.advertised().to_string();
+        api.trust = certificates.authentication_trust()?;
         let server =
             ApiServer::build(api, Arc::clone(&store), &config.clock).map_err(ClusterError::ApiServer)?;
         certificates.write_kubeconfig()?;
@@ -98,12 +100,13 @@ impl ControlPlane {
     /// `ready` is called once the server is.
     pub async fn run(self, ready: impl FnOnce()) -> Result<(), ClusterError> {
         let Self { config, server, store, certificates, listener, tasks, .. } = self;
-        Arc::clone(&certificates).watch(&tasks);
+        Arc::clone(&certificates).watch(Arc::clone(&server), &tasks);
         server.spawn(&tasks);
         certificates.prepare_service_account_key(Arc::clone(&server), &tasks);
         if matches!(config.store, StoreConfig::Embedded) {
             live_backup::serve(&config.data_dir, Arc::clone(&store), &tasks);
         }
+        server.follow_configuration(&tasks);
         let (stopped, stopping) = (Arc::clone(&server), tasks.stopping());
         tasks.spawn(async move {
             stopping.await;

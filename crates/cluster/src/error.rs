@@ -10,6 +10,8 @@ use base::pki::PkiError;
 pub enum ClusterError {
     #[error("preparing the data directory {}", .path.display())]
     DataDirectory { path: PathBuf, source: io::Error },
+    #[error("setting up encryption at rest")]
+    Encryption(#[source] apiserver::encryption::EncryptionError),
     #[error("opening the store")]
     Store(#[source] store::StoreError),
     #[error("opening the cluster's certificates")]

@@ -4,14 +4,22 @@ mod backup;
 mod certificates;
 mod config;
 mod control_plane;
+mod encryption;
 mod error;
 mod live_backup;
+mod reencrypt;
 mod storage;
 
 pub use apiserver::admission::names as admission_plugins;
 pub use apiserver::audit;
+pub use apiserver::encryption::{EncryptionError, add_key};
+pub use apiserver::outbound;
+pub use apiserver::{OidcFlags, WebhookTokenConfig};
 pub use backup::{backup, restore};
 pub use certificates::Certificates;
-pub use config::{CertificateFiles, Config, EtcdConfig, StoreConfig, audit_trail};
+pub use config::{
+    CertificateFiles, Config, EncryptionConfig, EtcdConfig, StoreConfig, audit_trail, default_encryption_file,
+};
 pub use control_plane::ControlPlane;
 pub use error::{ClusterError, chain};
+pub use reencrypt::{ReencryptError, Rewritten, reencrypt};

@@ -282,6 +282,18 @@ async fn what_kubectl_says() -> Result<()> {
     let accounts = "/api/v1/namespaces/default/serviceaccounts";
     create(&server.admin, accounts, json!({"metadata": {"name": "robot"}})).await?;
 
+    let key = rcgen::KeyPair::generate()?;
+    let mut request = rcgen::CertificateParams::new(Vec::<String>::new())?;
+    request.distinguished_name.push(rcgen::DnType::CommonName, "carol");
+    let signing = json!({
+        "metadata": {"name": "carol"},
+        "spec": {
+            "request": base64_of(&request.serialize_request(&key)?.pem()?),
+            "signerName": "kubernetes.io/kube-apiserver-client", "usages": ["client auth"],
+        },
+    });
+    create(&server.admin, "/apis/certificates.k8s.io/v1/certificatesigningrequests", signing).await?;
+
     for (line, want) in [
         ("auth whoami", "admin"),
         ("auth whoami", "system:masters"),
@@ -290,6 +302,12 @@ async fn what_kubectl_says() -> Result<()> {
         ("auth can-i --list --as alice", "selfsubjectrulesreviews.authorization.k8s.io"),
         ("get pods --as alice", ""),
         ("create token robot", "ey"),
+        ("create token robot --duration=20m --audience=vault", "ey"),
+        ("get csr carol", "Pending"),
+        ("certificate approve carol", "certificatesigningrequest.certificates.k8s.io/carol approved"),
+        ("get csr carol", "Approved"),
+        ("auth can-i create pods --as system:serviceaccount:default:robot --as-group=system:masters", "yes"),
+        ("auth whoami --as alice --as-group=dev", "dev"),
     ] {
         let out = kubectl.run(line.split(' ')).await?;
         ensure!(out.contains(want), "kubectl {line}: {want:?} is not in\n{out}");

@@ -60,6 +60,9 @@ pub enum Command {
     Restore(RestoreArgs),
     /// Ask who did something, and why: who deleted this pod, who scaled that deployment.
     Audit(AuditArgs),
+    /// What concerns the encryption of secrets, and of whatever else is encrypted at rest.
+    #[command(subcommand)]
+    Secrets(SecretsCommand),
     /// Look whether this machine is fit to run a cluster.
     Check(CheckArgs),
     /// Print the version.
@@ -173,6 +176,16 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub kubernetes: KubernetesArgs,
 
+    /// An EncryptionConfiguration: which resources are encrypted in the store, and how; by default secrets are, with a
+    /// key that the cluster makes for itself.
+    #[arg(long, value_name = "FILE", help_heading = "Store")]
+    pub encryption_provider_config: Option<PathBuf>,
+
+    /// Whether changes of `--encryption-provider-config` count while running.
+    #[arg(long, value_name = "BOOL", default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1,
+          default_missing_value = "true", require_equals = true, help_heading = "Store")]
+    pub encryption_provider_config_automatic_reload: bool,
+
     /// Authorities of client certificates, besides the cluster's own.
     #[arg(long, value_name = "FILE", help_heading = "Certificates")]
     pub client_ca_file: Option<PathBuf>,
@@ -236,6 +249,38 @@ pub struct RestoreArgs {
 
     /// The directory `ferry backup` wrote.
     pub source: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum SecretsCommand {
+    /// Write all objects of a resource again, so that the key in use now encrypts them. The server has to run.
+    Reencrypt(ReencryptArgs),
+    /// Add a new key to the cluster's own encryption configuration; it writes from then on, older keys still read.
+    RotateKey(RotateKeyArgs),
+}
+
+#[derive(Args, Debug)]
+pub struct ReencryptArgs {
+    #[command(flatten)]
+    pub data_dir: DataDir,
+
+    /// How to reach the server; by default the administrator's kubeconfig in the data directory.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// The resources to write again, such as `secrets` or `ingresses.networking.k8s.io`.
+    #[arg(value_name = "RESOURCE", default_value = "secrets")]
+    pub resources: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct RotateKeyArgs {
+    #[command(flatten)]
+    pub data_dir: DataDir,
+
+    /// The configuration to add the key to; by default the cluster's own.
+    #[arg(long, value_name = "FILE")]
+    pub encryption_provider_config: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]

@@ -2,7 +2,12 @@
 
 use anyhow::{Result, ensure};
 use clap::{ArgAction, Args};
-use cluster::Config;
+use cluster::{Config, WebhookTokenConfig};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::flags::parse_duration;
+use crate::oidc_flags::OidcArgs;
 
 /// Feature gates: their name, their default, whether the other value can be had.
 const GATES: &[(&str, bool, bool)] = &[
@@ -14,8 +19,8 @@ const GATES: &[(&str, bool, bool)] = &[
     ("WatchList", true, false),
 ];
 
-/// How authorizers are called; all but the first two are not in Ferry.
-const MODES: [&str; 6] = ["Node", "RBAC", "ABAC", "AlwaysAllow", "AlwaysDeny", "Webhook"];
+/// How authorizers are called.
+const MODES: [&str; 5] = ["Node", "RBAC", "Webhook", "AlwaysAllow", "AlwaysDeny"];
 
 #[derive(Args, Debug)]
 pub struct KubernetesArgs {
@@ -28,10 +33,68 @@ pub struct KubernetesArgs {
           default_missing_value = "true", require_equals = true, help_heading = "API server")]
     pub enable_priority_and_fairness: bool,
 
-    /// Who decides what users may do; Node and RBAC are both always on in this version.
+    /// Who decides what users may do, in this order: Node, RBAC, Webhook, AlwaysAllow, AlwaysDeny.
     #[arg(long, value_name = "MODE[,MODE]", value_delimiter = ',', default_value = "Node,RBAC",
           value_parser = parse_mode, help_heading = "API server")]
     pub authorization_mode: Vec<String>,
+
+    /// An AuthorizationConfiguration: authorizers with their settings, instead of `--authorization-mode` and the flags
+    /// of its webhook.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "authorization_webhook_config_file",
+        help_heading = "API server"
+    )]
+    pub authorization_config: Option<PathBuf>,
+
+    /// A kubeconfig for the server that the mode Webhook asks.
+    #[arg(long, value_name = "FILE", help_heading = "API server")]
+    pub authorization_webhook_config_file: Option<PathBuf>,
+
+    /// The version of SubjectAccessReview that server is sent.
+    #[arg(long, value_name = "VERSION", default_value = "v1", value_parser = ["v1", "v1beta1"], help_heading = "API server")]
+    pub authorization_webhook_version: String,
+
+    /// How long its permissions count.
+    #[arg(long, value_name = "DURATION", default_value = "5m0s", value_parser = parse_duration, help_heading = "API server")]
+    pub authorization_webhook_cache_authorized_ttl: Duration,
+
+    /// How long its refusals count.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration, help_heading = "API server")]
+    pub authorization_webhook_cache_unauthorized_ttl: Duration,
+
+    /// An AuthenticationConfiguration: issuers of tokens and what their claims mean, and where anonymous requests are
+    /// served; changes count while running.
+    #[arg(long, value_name = "FILE", conflicts_with = "oidc_issuer_url", help_heading = "API server")]
+    pub authentication_config: Option<PathBuf>,
+
+    /// A kubeconfig for a server that knows tokens.
+    #[arg(long, value_name = "FILE", help_heading = "API server")]
+    pub authentication_token_webhook_config_file: Option<PathBuf>,
+
+    /// The version of TokenReview that server is sent.
+    #[arg(long, value_name = "VERSION", default_value = "v1", value_parser = ["v1", "v1beta1"], help_heading = "API server")]
+    pub authentication_token_webhook_version: String,
+
+    /// How long its answers count.
+    #[arg(long, value_name = "DURATION", default_value = "2m0s", value_parser = parse_duration, help_heading = "API server")]
+    pub authentication_token_webhook_cache_ttl: Duration,
+
+    #[command(flatten)]
+    pub oidc: OidcArgs,
+
+    /// Files with keys whose service account tokens are accepted, besides the one that signs.
+    #[arg(long, value_name = "FILE", help_heading = "API server")]
+    pub service_account_key_file: Vec<PathBuf>,
+
+    /// A private key (RSA or EC) that signs service account tokens instead of the cluster's own.
+    #[arg(long, value_name = "FILE", help_heading = "API server")]
+    pub service_account_signing_key_file: Option<PathBuf>,
+
+    /// Common names that front proxies may have; by default all that their authority vouches for.
+    #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',', help_heading = "API server")]
+    pub requestheader_allowed_names: Vec<String>,
 
     /// Whether pods may have privileged containers; always true here: Pod Security decides, by namespace.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set, num_args = 0..=1,
@@ -55,6 +118,10 @@ pub struct KubernetesArgs {
     /// Admission plugins to switch off.
     #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',', value_parser = parse_plugin, help_heading = "API server")]
     pub disable_admission_plugins: Vec<String>,
+
+    /// An AdmissionConfiguration: settings of admission plugins.
+    #[arg(long, value_name = "FILE", help_heading = "API server")]
+    pub admission_control_config_file: Option<PathBuf>,
 
     /// Headers by which front proxies name the user; only X-Remote-User.
     #[arg(long, value_name = "HEADER", default_value = "X-Remote-User",
@@ -80,10 +147,30 @@ pub struct KubernetesArgs {
 impl KubernetesArgs {
     /// Sets what these flags mean to Ferry.
     pub fn apply(self, config: &mut Config) -> Result<()> {
-        for mode in ["Node", "RBAC"] {
-            let named = self.authorization_mode.iter().any(|name| name == mode);
-            ensure!(named, "--authorization-mode: {mode} cannot be switched off in this version");
-        }
+        let authorization = &mut config.api.authorization;
+        let webhook = self.authorization_mode.iter().any(|mode| mode == "Webhook");
+        ensure!(
+            webhook == self.authorization_webhook_config_file.is_some(),
+            "--authorization-mode=Webhook and --authorization-webhook-config-file go together"
+        );
+        authorization.modes = self.authorization_mode;
+        authorization.file = self.authorization_config;
+        authorization.webhook.kubeconfig = self.authorization_webhook_config_file;
+        authorization.webhook.version = self.authorization_webhook_version;
+        authorization.webhook.authorized_ttl = self.authorization_webhook_cache_authorized_ttl;
+        authorization.webhook.unauthorized_ttl = self.authorization_webhook_cache_unauthorized_ttl;
+        let authentication = &mut config.api.authentication;
+        authentication.file = self.authentication_config;
+        authentication.oidc = self.oidc.flags();
+        authentication.webhook =
+            self.authentication_token_webhook_config_file.map(|kubeconfig| WebhookTokenConfig {
+                kubeconfig,
+                cache: self.authentication_token_webhook_cache_ttl,
+                version: self.authentication_token_webhook_version,
+            });
+        authentication.front_proxy_names = self.requestheader_allowed_names;
+        authentication.service_accounts.key_files = self.service_account_key_file;
+        authentication.service_accounts.signing_key_file = self.service_account_signing_key_file;
         for (gate, on) in self.feature_gates {
             if gate == "CBORServingAndStorage" {
                 config.api.limits.cbor = on;
@@ -93,15 +180,15 @@ impl KubernetesArgs {
         self.audit.apply(&mut config.api.audit)?;
         config.api.admission.enable = self.enable_admission_plugins;
         config.api.admission.disable = self.disable_admission_plugins;
+        config.api.admission.file = self.admission_control_config_file;
         Ok(())
     }
 }
 
 fn parse_mode(text: &str) -> Result<String, String> {
     match text {
-        "Node" | "RBAC" => Ok(text.to_owned()),
-        _ if MODES.contains(&text) => Err(format!("{text} is not in this version; there are Node and RBAC")),
-        _ => Err(format!("no such mode; Kubernetes has {}", MODES.join(", "))),
+        _ if MODES.contains(&text) => Ok(text.to_owned()),
+        _ => Err(format!("no such mode in this version; there are {}", MODES.join(", "))),
     }
 }
 
@@ -196,8 +283,9 @@ mod tests {
     #[test]
     fn what_cannot_be_is_said() {
         for (flag, want) in [
-            ("--authorization-mode=Webhook", "Webhook is not in this version"),
-            ("--authorization-mode=RBAC", "Node cannot be switched off"),
+            ("--authorization-mode=Webhook", "go together"),
+            ("--authorization-webhook-config-file=x", "go together"),
+            ("--oidc-issuer-url=https://issuer", "--oidc-client-id"),
             ("--authorization-mode=Nobody", "no such mode"),
             ("--allow-privileged=false", "Pod Security"),
             ("--feature-gates=Nonsense=true", "unrecognized feature gate: Nonsense"),

@@ -7,6 +7,8 @@ mod cli;
 mod flags;
 mod kubeconfig;
 mod kubernetes_flags;
+mod oidc_flags;
+mod secrets;
 mod serve;
 
 use std::process::ExitCode;
@@ -55,6 +57,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         }
         Command::Kubeconfig(arguments) => kubeconfig::run(&arguments),
         Command::Audit(arguments) => audit::run(&arguments),
+        Command::Secrets(command) => secrets::run(command),
         Command::Check(arguments) => check::run(&arguments),
         Command::Up(arguments) => on_runtime(serve::run(arguments, serve::Role::Up)),
         Command::Server(arguments) => on_runtime(serve::run(arguments, serve::Role::Server)),
@@ -76,7 +79,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
 }
 
 /// One worker thread per core.
-fn on_runtime(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
+pub(crate) fn on_runtime(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("ferry")

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use base::tasks::TaskGroup;
-use cluster::{CertificateFiles, Config, ControlPlane, EtcdConfig, StoreConfig};
+use cluster::{CertificateFiles, Config, ControlPlane, EncryptionConfig, EtcdConfig, StoreConfig};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::{ServeArgs, StoreKind};
@@ -73,6 +73,10 @@ pub fn configure(arguments: ServeArgs) -> Result<Config> {
         serving: arguments.tls_cert_file.zip(arguments.tls_private_key_file),
         client_ca: arguments.client_ca_file,
         front_proxy_ca: arguments.requestheader_client_ca_file,
+    };
+    config.encryption = EncryptionConfig {
+        file: arguments.encryption_provider_config,
+        reload: arguments.encryption_provider_config_automatic_reload,
     };
     config.service_ip = arguments.service_cluster_ip_range.first_address();
     let ranges = arguments.service_cluster_ip_range.texts();

@@ -199,6 +199,12 @@ pub trait Store: Send + Sync + 'static {
     /// The last committed revision known here, without any IO.
     fn revision(&self) -> Revision;
 
+    /// Whether the key's value is kept in a form that is no longer the one it would be written in: the same value is
+    /// worth writing again.
+    async fn outdated(&self, _key: &str) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Drops history: revisions below this one can no longer be read. Compacting again at or below an
     /// earlier compaction does nothing.
     async fn compact(&self, revision: Revision) -> Result<()>;

@@ -40,6 +40,9 @@ pub enum StoreError {
     /// The backend refused the request for a reason of its own (authentication, quota, bad key).
     #[error("the store refused the request: {reason}")]
     Refused { reason: Arc<str> },
+    /// A value is there, but what is wrapped around the store cannot make sense of it.
+    #[error("unable to transform key {key:?}: {reason}")]
+    Unreadable { key: Arc<str>, reason: Arc<str> },
     /// The store has been closed.
     #[error("the store is closed")]
     Closed,

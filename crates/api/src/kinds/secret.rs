@@ -94,7 +94,7 @@ fn docker_config(data: &Value, key: &str, path: &Path<'_>) -> Option<FieldError>
         return Some(FieldError::required(&path.key(key), ""));
     };
     let bytes = STANDARD.decode(text).unwrap_or_default();
-    let problem = match serde_json::from_slice::<Value>(&bytes) {
+    let problem = match machinery::codec::json::decode(&bytes).map(|decoded| decoded.value) {
         Ok(Value::Object(_) | Value::Null) => return None,
         Ok(other) => {
             let kind = match other {
@@ -105,17 +105,7 @@ fn docker_config(data: &Value, key: &str, path: &Path<'_>) -> Option<FieldError>
             };
             format!("json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}")
         }
-        Err(error) if error.is_eof() => "unexpected end of JSON input".to_owned(),
-        Err(error) => {
-            let at = error.column().saturating_sub(1);
-            match bytes.get(at) {
-                Some(byte) => format!(
-                    "invalid character '{}' looking for beginning of value",
-                    char::from(*byte).escape_default()
-                ),
-                None => "unexpected end of JSON input".to_owned(),
-            }
-        }
+        Err(error) => error.to_string(),
     };
     Some(FieldError::invalid_str(&path.key(key), REDACTED, problem))
 }

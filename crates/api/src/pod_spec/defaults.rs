@@ -4,6 +4,7 @@
 
 use super::resources::{is_huge_page, is_pod_level};
 use super::{image, totals};
+use crate::validation::resource_names::round_up_to_milli;
 use crate::value::Fields;
 use machinery::{Map, Value};
 
@@ -34,10 +35,21 @@ pub fn default_pod_spec(spec: &mut Value) {
     for volume in spec.items_mut("volumes") {
         default_volume(volume);
     }
+    round_up_to_milli(spec, "overhead");
+    round_resources(spec);
     for list in super::CONTAINER_LISTS {
         for container in spec.items_mut(list) {
+            round_resources(container);
             default_container(container);
         }
+    }
+}
+
+/// Rounds what a pod or a container asks for.
+fn round_resources(owner: &mut Value) {
+    if let Some(resources) = owner.field_mut("resources") {
+        round_up_to_milli(resources, "limits");
+        round_up_to_milli(resources, "requests");
     }
 }
 
@@ -344,6 +356,10 @@ mod tests {
         let container = &pod["spec"]["containers"][0];
         assert_eq!(container["ports"], json!([{"containerPort": 80, "hostPort": 80, "protocol": "TCP"}]));
         assert_eq!(container["resources"]["requests"], json!({"cpu": "500m", "memory": "1Gi"}));
+        let pod = full(
+            json!({"spec": {"containers": [{"name": "c", "resources": {"limits": {"cpu": "1.0000001"}}}]}}),
+        );
+        assert_eq!(pod["spec"]["containers"][0]["resources"]["requests"], json!({"cpu": "1001m"}));
         assert_eq!(container["env"][0]["valueFrom"]["fieldRef"]["apiVersion"], "v1");
         assert_eq!(
             container["livenessProbe"],

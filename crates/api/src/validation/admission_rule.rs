@@ -5,6 +5,7 @@ use super::label_selector::validate_label_selector;
 use super::values::{contains, strings};
 use crate::value::Fields;
 use machinery::Value;
+use machinery::cel::{Environment, Kind};
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::names;
 use std::collections::BTreeSet;
@@ -155,8 +156,12 @@ fn named_rule(rule: &Value, path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// The `matchConditions` of a hook or of a policy's spec. Expressions must be there; what they say is checked
-/// when they are compiled.
+/// What conditions may speak of; a policy's have its params, too.
+const CONDITIONS: Environment = Environment {
+    variables: &["object", "oldObject", "request", "authorizer", "params", "namespaceObject", "variables"],
+};
+
+/// The `matchConditions` of a hook or of a policy's spec.
 pub fn match_conditions(owner: &Value, path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
     let conditions = owner.items("matchConditions");
@@ -166,8 +171,11 @@ pub fn match_conditions(owner: &Value, path: &Path<'_>) -> ErrorList {
     let mut seen = BTreeSet::new();
     for (index, condition) in conditions.iter().enumerate() {
         let path = path.index(index);
-        if condition.text("expression").trim().is_empty() {
+        let expression = condition.text("expression");
+        if expression.trim().is_empty() {
             errors.push(FieldError::required(&path.child("expression"), ""));
+        } else if let Err(error) = CONDITIONS.compile(expression.trim(), &[Kind::Bool]) {
+            errors.push(FieldError::invalid_str(&path.child("expression"), expression, error.to_string()));
         }
         let (name, path) = (condition.text("name"), path.child("name"));
         if name.is_empty() {

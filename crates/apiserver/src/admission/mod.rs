@@ -3,6 +3,7 @@
 mod certificate_approval;
 mod certificate_signing;
 mod certificate_subject_restriction;
+mod configuration;
 mod default_class;
 mod default_ingress_class;
 mod default_storage_class;
@@ -22,13 +23,16 @@ mod service_account;
 mod signers;
 mod storage_object_in_use_protection;
 mod taint_nodes_by_condition;
+mod webhooks;
 
+use crate::configuration::ConfigurationError;
 use crate::registry::{Registry, Served, WriteContext};
 use futures_util::future::BoxFuture;
 use machinery::Value;
 use machinery::meta;
 use machinery::status::{Result, Status};
 use std::fmt;
+use std::path::PathBuf;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
@@ -143,12 +147,16 @@ static PLUGINS: &[&dyn Plugin] = &[
     &certificate_subject_restriction::CertificateSubjectRestriction,
     &default_ingress_class::DefaultIngressClass,
     &pod_topology_labels::PodTopologyLabels,
+    &webhooks::MutatingAdmissionWebhook,
+    &webhooks::ValidatingAdmissionWebhook,
     &resource_quota::ResourceQuota,
 ];
 
 /// The plugins that are switched on.
 pub struct Admission {
     plugins: Vec<&'static dyn Plugin>,
+    settings: configuration::PluginSettings,
+    hooks: webhooks::Hooks,
     quota_turns: resource_quota::Turns,
 }
 
@@ -157,6 +165,8 @@ pub struct Admission {
 pub struct AdmissionConfig {
     pub enable: Vec<String>,
     pub disable: Vec<String>,
+    /// An `AdmissionConfiguration`: settings of plugins.
+    pub file: Option<PathBuf>,
 }
 
 /// The names of all plugins, in the order in which they are asked.
@@ -166,17 +176,30 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 
 impl Default for Admission {
     fn default() -> Self {
-        Self::new(&AdmissionConfig::default())
+        Self::with_settings(&AdmissionConfig::default(), configuration::PluginSettings::default())
     }
 }
 
 impl Admission {
     /// A plugin that is both switched on and off is on.
-    pub fn new(config: &AdmissionConfig) -> Self {
+    pub fn new(config: &AdmissionConfig) -> Result<Self, ConfigurationError> {
+        let settings = match &config.file {
+            Some(path) => configuration::read(path)?,
+            None => configuration::PluginSettings::default(),
+        };
+        Ok(Self::with_settings(config, settings))
+    }
+
+    fn with_settings(config: &AdmissionConfig, settings: configuration::PluginSettings) -> Self {
         let named = |names: &[String], plugin: &dyn Plugin| names.iter().any(|name| name == plugin.name());
         let is_on = |plugin: &&dyn Plugin| named(&config.enable, *plugin) || !named(&config.disable, *plugin);
         let plugins = PLUGINS.iter().copied().filter(is_on).collect();
-        Self { plugins, quota_turns: resource_quota::Turns::default() }
+        Self {
+            plugins,
+            settings,
+            hooks: webhooks::Hooks::default(),
+            quota_turns: resource_quota::Turns::default(),
+        }
     }
 }
 

@@ -3,14 +3,24 @@
 use super::Refusal;
 use crate::serve::{Connection, PeerCertificates, Verification};
 use crate::user::UserInfo;
+use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-type Identity = Option<Arc<UserInfo>>;
+/// What a certificate says of its bearer, and until when.
+struct Identity {
+    user: Arc<UserInfo>,
+    not_after: i64,
+}
 
 /// The user of a connection's certificate, parsed once per connection; `None`: the certificate is for something else.
-pub fn user(connection: &Connection, certificates: &PeerCertificates) -> Result<Identity, Refusal> {
+/// Connections may outlive certificates: whether it is still valid is looked at for every request.
+pub fn user(
+    connection: &Connection,
+    certificates: &PeerCertificates,
+    now: Timestamp,
+) -> Result<Option<Arc<UserInfo>>, Refusal> {
     match &certificates.client {
         // A front proxy's certificate is no user's, and no reason to refuse the request.
         Verification::Rejected(_) if certificates.front_proxy.is_trusted() => return Ok(None),
@@ -18,13 +28,18 @@ pub fn user(connection: &Connection, certificates: &PeerCertificates) -> Result<
         Verification::NoAuthority => return Ok(None),
         Verification::Trusted => {}
     }
-    let identity: Option<&Identity> = connection
-        .cached(|| certificates.chain.first().and_then(|leaf| from_certificate(leaf)).map(Arc::new));
-    let identity = identity.and_then(Clone::clone);
-    identity.map(Some).ok_or_else(|| Refusal("client certificate without a common name".to_owned()))
+    let identity: Option<&Option<Identity>> =
+        connection.cached(|| certificates.chain.first().and_then(|leaf| from_certificate(leaf)));
+    let identity = identity
+        .and_then(Option::as_ref)
+        .ok_or_else(|| Refusal("client certificate without a common name".to_owned()))?;
+    if identity.not_after < now.as_second() {
+        return Err(Refusal("client certificate: it has expired since the connection was made".to_owned()));
+    }
+    Ok(Some(identity.user.clone()))
 }
 
-fn from_certificate(der: &[u8]) -> Option<UserInfo> {
+fn from_certificate(der: &[u8]) -> Option<Identity> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let subject = certificate.subject();
     let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
@@ -40,5 +55,6 @@ fn from_certificate(der: &[u8]) -> Option<UserInfo> {
         "authentication.kubernetes.io/credential-id".to_owned(),
         vec![format!("X509SHA256={fingerprint}")],
     );
-    Some(UserInfo { name, groups, extra, ..UserInfo::default() })
+    let user = Arc::new(UserInfo { name, groups, extra, ..UserInfo::default() });
+    Some(Identity { user, not_after: certificate.validity().not_after.timestamp() })
 }

@@ -1,19 +1,20 @@
-//! JSON web tokens signed RS256: making and checking them, and the key set by which others can.
+//! JSON web tokens: making and checking them.
 
+use super::public_key::{Curve, PublicKey, key_id};
+use aws_lc_rs::encoding::{AsDer, PublicKeyX509Der};
 use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::rsa::KeyPair;
-use aws_lc_rs::signature::{RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_SHA256, UnparsedPublicKey};
+use aws_lc_rs::rsa::KeyPair as RsaKeyPair;
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, ECDSA_P521_SHA512_FIXED_SIGNING,
+    EcdsaKeyPair, EcdsaSigningAlgorithm, KeyPair, RSA_PKCS1_SHA256,
+};
 use base::pki::ServiceAccountKey;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use machinery::Value;
-use rustls_pki_types::PrivatePkcs8KeyDer;
+use rustls_pki_types::PrivateKeyDer;
 use rustls_pki_types::pem::PemObject;
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
-use x509_parser::prelude::FromDer;
-use x509_parser::public_key::PublicKey;
-use x509_parser::x509::SubjectPublicKeyInfo;
 
 #[derive(Debug, thiserror::Error)]
 pub enum JwtError {
@@ -23,14 +24,16 @@ pub enum JwtError {
     Sign,
 }
 
-/// A key pair that signs tokens and checks its own signatures.
+enum Signer {
+    Rsa(RsaKeyPair),
+    Ec(EcdsaKeyPair),
+}
+
+/// A key pair that signs tokens.
 pub struct SigningKey {
-    pair: KeyPair,
-    /// RSAPublicKey or SubjectPublicKeyInfo, DER.
-    public: Vec<u8>,
+    signer: Signer,
+    pub public: PublicKey,
     pub id: String,
-    modulus: Vec<u8>,
-    exponent: Vec<u8>,
 }
 
 #[derive(Deserialize)]
@@ -61,68 +64,97 @@ impl<'a> Unverified<'a> {
             signed,
         })
     }
+
+    pub fn algorithm(&self) -> &str {
+        &self.header.alg
+    }
+
+    /// The key it says it is signed with; empty: it does not say.
+    pub fn key_id(&self) -> &str {
+        &self.header.kid
+    }
+
+    /// Whether this key signed the token; why not, otherwise.
+    pub fn verify(&self, key: &PublicKey) -> Result<(), &'static str> {
+        key.verify(&self.header.alg, self.signed.as_bytes(), &self.signature)
+    }
 }
 
 impl SigningKey {
+    /// The cluster's own key.
     pub fn new(key: &ServiceAccountKey) -> Result<Self, JwtError> {
-        let private =
-            PrivatePkcs8KeyDer::from_pem_slice(key.private_pem.as_bytes()).map_err(|_| JwtError::Key)?;
-        let pair = KeyPair::from_pkcs8(private.secret_pkcs8_der()).map_err(|_| JwtError::Key)?;
-        let (_, info) = SubjectPublicKeyInfo::from_der(&key.public_der).map_err(|_| JwtError::Key)?;
-        let Ok(PublicKey::RSA(rsa)) = info.parsed() else { return Err(JwtError::Key) };
-        let trimmed = |number: &[u8]| number.iter().copied().skip_while(|byte| *byte == 0).collect();
-        Ok(Self {
-            pair,
-            public: info.subject_public_key.data.to_vec(),
-            id: URL_SAFE_NO_PAD.encode(Sha256::digest(&key.public_der)),
-            modulus: trimmed(rsa.modulus),
-            exponent: trimmed(rsa.exponent),
-        })
+        Self::from_pem(key.private_pem.as_bytes())
+    }
+
+    /// From a file with a private key: RSA, or EC on one of the curves of the standard.
+    pub fn from_pem(text: &[u8]) -> Result<Self, JwtError> {
+        let key = PrivateKeyDer::from_pem_slice(text).map_err(|_| JwtError::Key)?;
+        let signer = signer(&key).ok_or(JwtError::Key)?;
+        let spki: PublicKeyX509Der<'_> = match &signer {
+            Signer::Rsa(pair) => pair.public_key().as_der(),
+            Signer::Ec(pair) => pair.public_key().as_der(),
+        }
+        .map_err(|_| JwtError::Key)?;
+        let public = PublicKey::from_spki(spki.as_ref()).ok_or(JwtError::Key)?;
+        Ok(Self { signer, public, id: key_id(spki.as_ref()) })
     }
 
     /// The signed token.
     pub fn sign(&self, claims: &Value) -> Result<String, JwtError> {
-        let header = serde_json::json!({"alg": "RS256", "kid": self.id});
+        let header = serde_json::json!({"alg": self.public.algorithm(), "kid": self.id});
         let mut token = URL_SAFE_NO_PAD.encode(header.to_string());
         token.push('.');
         URL_SAFE_NO_PAD.encode_string(claims.to_string(), &mut token);
-        let mut signature = vec![0; self.pair.public_modulus_len()];
-        self.pair
-            .sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), token.as_bytes(), &mut signature)
-            .map_err(|_| JwtError::Sign)?;
+        let signature = match &self.signer {
+            Signer::Rsa(pair) => {
+                let mut signature = vec![0; pair.public_modulus_len()];
+                pair.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), token.as_bytes(), &mut signature)
+                    .map_err(|_| JwtError::Sign)?;
+                signature
+            }
+            Signer::Ec(pair) => {
+                let signature =
+                    pair.sign(&SystemRandom::new(), token.as_bytes()).map_err(|_| JwtError::Sign)?;
+                signature.as_ref().to_vec()
+            }
+        };
         token.push('.');
         URL_SAFE_NO_PAD.encode_string(signature, &mut token);
         Ok(token)
     }
+}
 
-    /// Whether this key signed the token; why not, otherwise.
-    pub fn verify(&self, token: &Unverified<'_>) -> Result<(), &'static str> {
-        if !token.header.kid.is_empty() && token.header.kid != self.id {
-            return Err("invalid signature, no keys found");
+fn signer(key: &PrivateKeyDer<'_>) -> Option<Signer> {
+    let curves = [Curve::P256, Curve::P384, Curve::P521];
+    match key {
+        PrivateKeyDer::Pkcs1(der) => RsaKeyPair::from_der(der.secret_pkcs1_der()).ok().map(Signer::Rsa),
+        PrivateKeyDer::Sec1(der) => curves
+            .into_iter()
+            .find_map(|curve| EcdsaKeyPair::from_private_key_der(signing(curve), der.secret_sec1_der()).ok())
+            .map(Signer::Ec),
+        PrivateKeyDer::Pkcs8(der) => {
+            let der = der.secret_pkcs8_der();
+            RsaKeyPair::from_pkcs8(der).ok().map(Signer::Rsa).or_else(|| {
+                let mut pairs = curves.into_iter().map(|curve| EcdsaKeyPair::from_pkcs8(signing(curve), der));
+                pairs.find_map(Result::ok).map(Signer::Ec)
+            })
         }
-        if token.header.alg != "RS256" {
-            return Err("unexpected signature algorithm");
-        }
-        let key = UnparsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, &self.public);
-        key.verify(token.signed.as_bytes(), &token.signature).map_err(|_| "invalid signature")
+        _ => None,
     }
+}
 
-    /// The public part as a JSON web key.
-    pub fn public_jwk(&self) -> Value {
-        serde_json::json!({
-            "use": "sig",
-            "kty": "RSA",
-            "kid": self.id,
-            "alg": "RS256",
-            "n": URL_SAFE_NO_PAD.encode(&self.modulus),
-            "e": URL_SAFE_NO_PAD.encode(&self.exponent),
-        })
+fn signing(curve: Curve) -> &'static EcdsaSigningAlgorithm {
+    match curve {
+        Curve::P256 => &ECDSA_P256_SHA256_FIXED_SIGNING,
+        Curve::P384 => &ECDSA_P384_SHA384_FIXED_SIGNING,
+        Curve::P521 => &ECDSA_P521_SHA512_FIXED_SIGNING,
     }
 }
 
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use serde_json::json;
     use std::sync::LazyLock;
 
     /// One key for all tests: making one takes a while.
@@ -134,27 +166,35 @@ pub mod tests {
         pki.service_account_key().unwrap()
     });
 
+    /// A new key on a curve, as PEM.
+    pub fn ec_pem(curve: Curve) -> String {
+        let pair = EcdsaKeyPair::generate(signing(curve)).unwrap();
+        let der = pair.to_pkcs8v1().unwrap();
+        let text = base64::engine::general_purpose::STANDARD.encode(der.as_ref());
+        format!("-----BEGIN PRIVATE KEY-----\n{text}\n-----END PRIVATE KEY-----\n")
+    }
+
     #[test]
     fn signatures() {
         let key = SigningKey::new(&KEY).unwrap();
-        let token = key.sign(&serde_json::json!({"sub": "x"})).unwrap();
+        let token = key.sign(&json!({"sub": "x"})).unwrap();
         let parsed = Unverified::parse(&token).unwrap();
         assert_eq!(parsed.payload, br#"{"sub":"x"}"#);
-        assert_eq!(key.verify(&parsed), Ok(()));
+        assert_eq!(parsed.verify(&key.public), Ok(()));
 
         let (signed, signature) = token.rsplit_once('.').unwrap();
         let (header, _) = signed.split_once('.').unwrap();
         let other_payload = URL_SAFE_NO_PAD.encode(r#"{"sub":"y"}"#);
         let none = URL_SAFE_NO_PAD.encode(r#"{"alg":"none"}"#);
-        let stranger = URL_SAFE_NO_PAD.encode(r#"{"alg":"RS256","kid":"other"}"#);
+        let shared = URL_SAFE_NO_PAD.encode(r#"{"alg":"HS256"}"#);
         let payload = URL_SAFE_NO_PAD.encode(r#"{"sub":"x"}"#);
         for (token, why) in [
             (format!("{header}.{other_payload}.{signature}"), "invalid signature"),
             (format!("{none}.{payload}."), "unexpected signature algorithm"),
-            (format!("{stranger}.{payload}.{signature}"), "invalid signature, no keys found"),
+            (format!("{shared}.{payload}.{signature}"), "unexpected signature algorithm"),
         ] {
             let parsed = Unverified::parse(&token).unwrap();
-            assert_eq!(key.verify(&parsed), Err(why), "{token}");
+            assert_eq!(parsed.verify(&key.public), Err(why), "{token}");
         }
         for rubbish in ["", "a", "a.b", "a.b.c", "..", "e30.e30.e30"] {
             assert!(Unverified::parse(rubbish).is_none(), "{rubbish}");
@@ -162,11 +202,33 @@ pub mod tests {
     }
 
     #[test]
+    fn keys_on_curves() {
+        for (curve, algorithm) in [(Curve::P256, "ES256"), (Curve::P384, "ES384"), (Curve::P521, "ES512")] {
+            let key = SigningKey::from_pem(ec_pem(curve).as_bytes()).unwrap();
+            let token = key.sign(&json!({"sub": "x"})).unwrap();
+            let parsed = Unverified::parse(&token).unwrap();
+            assert_eq!((parsed.algorithm(), parsed.key_id()), (algorithm, key.id.as_str()));
+            assert_eq!(parsed.verify(&key.public), Ok(()));
+            // Others read the key from the key set.
+            let read = PublicKey::from_jwk(&key.public.jwk(&key.id)).unwrap();
+            assert_eq!(parsed.verify(&read), Ok(()));
+            let stranger = SigningKey::from_pem(ec_pem(curve).as_bytes()).unwrap();
+            assert_eq!(parsed.verify(&stranger.public), Err("invalid signature"));
+            assert_eq!(
+                parsed.verify(&SigningKey::new(&KEY).unwrap().public),
+                Err("unexpected signature algorithm")
+            );
+        }
+        assert!(SigningKey::from_pem(b"no key").is_err());
+    }
+
+    #[test]
     fn the_public_key() {
         let key = SigningKey::new(&KEY).unwrap();
-        let jwk = key.public_jwk();
+        let jwk = key.public.jwk(&key.id);
         assert_eq!(jwk["e"], "AQAB");
         assert_eq!(URL_SAFE_NO_PAD.decode(jwk["n"].as_str().unwrap()).unwrap().len(), 256);
         assert_eq!(jwk["kid"], key.id);
+        assert_eq!(PublicKey::from_jwk(&jwk), Some(key.public));
     }
 }

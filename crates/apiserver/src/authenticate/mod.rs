@@ -1,29 +1,43 @@
 //! Who makes the request. One file per kind of credential.
 //!
-//! Asked in this order: front proxy, client certificate, bearer token (file, service account, bootstrap). The first
-//! that knows the client decides; bad credentials are refused, none at all is `system:anonymous` if that is allowed.
+//! Asked in this order: front proxy, client certificate, bearer token (file, service account, bootstrap, OpenID
+//! Connect, webhook). The first that knows the client decides; bad credentials are refused, none at all is
+//! `system:anonymous` if that is allowed.
 
+mod bearer;
 mod bootstrap_token;
 mod client_certificate;
 mod front_proxy;
 mod jwt;
+mod legacy_token;
+mod oidc;
+mod public_key;
 mod service_account;
 mod static_tokens;
+mod webhook;
 
 pub use jwt::JwtError;
-pub use service_account::{Bound, Claims, Reference, ServiceAccountConfig, ServiceAccountTokens};
+pub use oidc::flags::OidcFlags;
+pub use service_account::{
+    Bound, Claims, KeyFileError, Reference, ServiceAccountConfig, ServiceAccountTokens,
+};
 pub use static_tokens::TokenFileError;
+pub use webhook::WebhookTokenConfig;
 
+use crate::configuration::ConfigurationError;
+use crate::outbound::{KubeconfigError, read_kubeconfig};
 use crate::registry::Registry;
 use crate::serve::Connection;
 use crate::user::UserInfo;
 use base::clock::Clock;
 use http::HeaderMap;
-use http::header::AUTHORIZATION;
 use machinery::status::{Result, Status};
+use oidc::Oidc;
+use oidc::config::{Anonymous, Configuration};
 use static_tokens::StaticTokens;
 use std::path::PathBuf;
 use std::sync::Arc;
+use webhook::WebhookTokens;
 
 /// What can be set.
 #[derive(Clone, Debug)]
@@ -34,6 +48,13 @@ pub struct AuthenticationConfig {
     /// A file of tokens, read at the start.
     pub token_file: Option<PathBuf>,
     pub bootstrap_tokens: bool,
+    /// An `AuthenticationConfiguration`.
+    pub file: Option<PathBuf>,
+    /// One issuer described by flags.
+    pub oidc: Option<OidcFlags>,
+    pub webhook: Option<WebhookTokenConfig>,
+    /// Common names that front proxies may have; empty: any that their authority vouches for.
+    pub front_proxy_names: Vec<String>,
 }
 
 impl Default for AuthenticationConfig {
@@ -43,8 +64,27 @@ impl Default for AuthenticationConfig {
             service_accounts: ServiceAccountConfig::default(),
             token_file: None,
             bootstrap_tokens: true,
+            file: None,
+            oidc: None,
+            webhook: None,
+            front_proxy_names: Vec::new(),
         }
     }
+}
+
+/// Why authentication cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthenticationError {
+    #[error(transparent)]
+    TokenFile(#[from] TokenFileError),
+    #[error(transparent)]
+    KeyFile(#[from] KeyFileError),
+    #[error(transparent)]
+    Configuration(#[from] ConfigurationError),
+    #[error("the issuer of tokens: {0}")]
+    Oidc(String),
+    #[error("the token webhook")]
+    Webhook(#[from] KubeconfigError),
 }
 
 /// A client that has proven who it is.
@@ -60,10 +100,13 @@ pub struct Authenticated {
 pub struct Refusal(pub String);
 
 pub struct Authentication {
-    anonymous: bool,
+    anonymous: Anonymous,
     bootstrap_tokens: bool,
+    front_proxy_names: Vec<String>,
     pub service_accounts: ServiceAccountTokens,
     static_tokens: StaticTokens,
+    pub oidc: Arc<Oidc>,
+    webhook: Option<WebhookTokens>,
     registry: Arc<Registry>,
 }
 
@@ -72,53 +115,81 @@ impl Authentication {
         config: AuthenticationConfig,
         registry: Arc<Registry>,
         clock: &Clock,
-    ) -> Result<Self, TokenFileError> {
+    ) -> Result<Self, AuthenticationError> {
         let static_tokens = match &config.token_file {
             Some(path) => StaticTokens::read(path)?,
             None => StaticTokens::default(),
         };
+        let configuration = match (&config.file, &config.oidc) {
+            (Some(path), _) => oidc::config::read(path)?,
+            (None, Some(flags)) => flags.configuration().map_err(AuthenticationError::Oidc)?,
+            (None, None) => Configuration::default(),
+        };
+        let plain = Anonymous { enabled: config.anonymous, conditions: Vec::new() };
+        let anonymous = configuration.anonymous.clone().unwrap_or(plain);
+        let oidc = Oidc::new(configuration, config.file, clock).map_err(AuthenticationError::Oidc)?;
+        let webhook = match &config.webhook {
+            Some(webhook) => Some(WebhookTokens::new(read_kubeconfig(&webhook.kubeconfig)?, webhook)),
+            None => None,
+        };
         Ok(Self {
-            anonymous: config.anonymous,
+            anonymous,
             bootstrap_tokens: config.bootstrap_tokens,
+            front_proxy_names: config.front_proxy_names,
             service_accounts: ServiceAccountTokens::new(
                 config.service_accounts,
                 registry.clone(),
                 clock.clone(),
-            ),
+            )?,
             static_tokens,
+            oidc: Arc::new(oidc),
+            webhook,
             registry,
         })
     }
 
     /// The user of a request, or 401.
-    pub async fn user(&self, connection: &Connection, headers: &HeaderMap) -> Result<Arc<UserInfo>> {
+    pub async fn user(
+        &self,
+        connection: &Connection,
+        headers: &HeaderMap,
+        path: &str,
+    ) -> Result<Arc<UserInfo>> {
         let mut refusal = None;
         if let Some(certificates) = &connection.certificates {
-            if certificates.front_proxy.is_trusted()
-                && let Some(user) = front_proxy::user(headers)
-            {
-                return Ok(Arc::new(with_group(user)));
+            match front_proxy::user(headers, certificates, &self.front_proxy_names) {
+                Ok(Some(user)) => return Ok(Arc::new(with_group(user))),
+                Ok(None) => {}
+                Err(why) => refusal = Some(why),
             }
-            match client_certificate::user(connection, certificates) {
+            match client_certificate::user(connection, certificates, self.service_accounts.now()) {
                 Ok(Some(user)) => return Ok(user),
                 Ok(None) => {}
                 Err(why) => refusal = Some(why),
             }
         }
-        if let Some(token) = bearer(headers) {
-            match self.token(token, None).await {
+        match bearer::token(headers) {
+            Ok(Some(token)) => match self.token(&token, None).await {
                 Ok(found) => return Ok(Arc::new(with_group(found.user))),
                 Err(why) => refusal = Some(why),
-            }
+            },
+            Ok(None) => {}
+            Err(why) => refusal = Some(why),
         }
         match refusal {
             Some(Refusal(why)) => {
                 tracing::info!(why, peer = ?connection.peer, "credentials refused");
                 Err(Status::unauthorized())
             }
-            None if self.anonymous => Ok(Arc::new(UserInfo::anonymous())),
+            None if self.lets_anonymous(path) => Ok(Arc::new(UserInfo::anonymous())),
             None => Err(Status::unauthorized()),
         }
+    }
+
+    fn lets_anonymous(&self, path: &str) -> bool {
+        let conditions = &self.anonymous.conditions;
+        self.anonymous.enabled
+            && (conditions.is_empty() || conditions.iter().any(|condition| condition.path == path))
     }
 
     /// The bearer of a token, which must be meant for one of `audiences` (by default this server's).
@@ -126,8 +197,12 @@ impl Authentication {
         if let Some(found) = self.static_tokens.authenticate(token) {
             return Ok(found);
         }
-        if let Some(found) = self.service_accounts.authenticate(token, audiences).await? {
-            return Ok(found);
+        // Who refuses a token may not be the one it is from: all are asked, and the first reason counts.
+        let mut refusal = None;
+        match self.service_accounts.authenticate(token, audiences).await {
+            Ok(Some(found)) => return Ok(found),
+            Ok(None) => {}
+            Err(why) => refusal = Some(why),
         }
         if self.bootstrap_tokens {
             let now = self.service_accounts.now();
@@ -135,7 +210,20 @@ impl Authentication {
                 return Ok(found);
             }
         }
-        Err(Refusal("invalid bearer token".to_owned()))
+        match self.oidc.authenticate(token).await {
+            Ok(Some(found)) => return Ok(found),
+            Ok(None) => {}
+            Err(why) => refusal = refusal.or(Some(why)),
+        }
+        if let Some(webhook) = &self.webhook {
+            let own = &self.service_accounts.config.audiences;
+            match webhook.authenticate(token, audiences, own).await {
+                Ok(Some(found)) => return Ok(found),
+                Ok(None) => {}
+                Err(why) => refusal = refusal.or(Some(why)),
+            }
+        }
+        Err(refusal.unwrap_or_else(|| Refusal("invalid bearer token".to_owned())))
     }
 
     /// As [`Authentication::token`], the way requests see the user.
@@ -154,34 +242,4 @@ fn with_group(mut user: UserInfo) -> UserInfo {
         user.groups.push("system:authenticated".to_owned());
     }
     user
-}
-
-/// The token of an `Authorization: Bearer` header.
-fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let header = headers.get(AUTHORIZATION)?.to_str().ok()?.trim();
-    let (scheme, rest) = header.split_once(' ')?;
-    let token = rest.split(' ').next().unwrap_or("");
-    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bearer_headers() {
-        for (header, want) in [
-            ("Bearer abc", Some("abc")),
-            ("bearer abc", Some("abc")),
-            (" BEARER abc def", Some("abc")),
-            ("Bearer  abc", None),
-            ("Bearer", None),
-            ("Basic abc", None),
-            ("", None),
-        ] {
-            let mut headers = HeaderMap::new();
-            headers.insert(AUTHORIZATION, header.parse().unwrap());
-            assert_eq!(bearer(&headers), want, "{header:?}");
-        }
-    }
 }

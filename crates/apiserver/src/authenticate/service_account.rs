@@ -4,6 +4,8 @@
 //! in the watch caches every time, so that deleting one revokes the token at once.
 
 use super::jwt::{SigningKey, Unverified};
+use super::legacy_token::{self, LegacyClaims};
+use super::public_key::{PublicKey, key_id};
 use super::{Authenticated, Refusal};
 use crate::registry::{Registry, store_error};
 use crate::user::UserInfo;
@@ -14,6 +16,7 @@ use machinery::status::{Result as ApiResult, Status};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -90,6 +93,10 @@ pub struct ServiceAccountConfig {
     pub jwks_uri: Option<String>,
     /// Longest life of a token that can be asked for.
     pub max_expiration_seconds: Option<i64>,
+    /// A private key to sign with instead of the cluster's own.
+    pub signing_key_file: Option<PathBuf>,
+    /// Files with public or private keys whose tokens are accepted, besides the one that signs.
+    pub key_files: Vec<PathBuf>,
     /// Tokens of pods live longer than they were asked to, for clients that do not read them again.
     pub extend_expiration: bool,
 }
@@ -101,6 +108,8 @@ impl Default for ServiceAccountConfig {
             audiences: Vec::new(),
             jwks_uri: None,
             max_expiration_seconds: None,
+            signing_key_file: None,
+            key_files: Vec::new(),
             extend_expiration: true,
         }
     }
@@ -108,10 +117,72 @@ impl Default for ServiceAccountConfig {
 
 pub struct ServiceAccountTokens {
     pub config: ServiceAccountConfig,
-    registry: Arc<Registry>,
+    pub(super) registry: Arc<Registry>,
     clock: Clock,
-    key: watch::Sender<Option<Arc<SigningKey>>>,
-    verified: Mutex<HashMap<Box<str>, Arc<Claims>>>,
+    keys: watch::Sender<Option<Arc<KeyRing>>>,
+    /// Of the files, with the names they go by.
+    more_keys: Vec<(String, PublicKey)>,
+    verified: Mutex<HashMap<Box<str>, Verified>>,
+}
+
+/// The key that signs and those whose tokens are accepted.
+pub struct KeyRing {
+    pub signing: SigningKey,
+    more: Vec<(String, PublicKey)>,
+}
+
+/// What a token with a good signature says.
+#[derive(Clone)]
+enum Verified {
+    Bound(Arc<Claims>),
+    Legacy(Arc<LegacyClaims>),
+}
+
+/// Why a file of keys cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyFileError {
+    #[error("reading {}", .path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("{} has no key that can be used", .path.display())]
+    Unusable { path: PathBuf },
+}
+
+impl KeyRing {
+    fn all(&self) -> impl Iterator<Item = (&str, &PublicKey)> {
+        let own = (self.signing.id.as_str(), &self.signing.public);
+        let more = self.more.iter().map(|(id, key)| (id.as_str(), key));
+        std::iter::once(own).chain(more.filter(|(id, _)| *id != self.signing.id))
+    }
+
+    /// The key set by which others check tokens.
+    pub fn jwks(&self) -> Value {
+        let keys: Vec<Value> = self.all().map(|(id, key)| key.jwk(id)).collect();
+        serde_json::json!({"keys": keys})
+    }
+
+    /// Whether one of the keys signed the token; why not, otherwise.
+    fn verify(&self, token: &Unverified<'_>) -> Result<(), &'static str> {
+        let named = token.key_id();
+        let mut why = "invalid signature, no keys found";
+        for (_, key) in self.all().filter(|(id, _)| named.is_empty() || *id == named) {
+            match token.verify(key) {
+                Ok(()) => return Ok(()),
+                Err(error) => why = error,
+            }
+        }
+        Err(why)
+    }
+}
+
+/// The public keys of a file, those of private keys included.
+fn read_keys(path: &Path) -> Result<Vec<(String, PublicKey)>, KeyFileError> {
+    let text = std::fs::read(path).map_err(|source| KeyFileError::Read { path: path.to_owned(), source })?;
+    let mut keys: Vec<(String, PublicKey)> =
+        PublicKey::from_pem(&text).into_iter().map(|(key, spki)| (key_id(&spki), key)).collect();
+    if let Ok(private) = SigningKey::from_pem(&text) {
+        keys.push((private.id, private.public));
+    }
+    if keys.is_empty() { Err(KeyFileError::Unusable { path: path.to_owned() }) } else { Ok(keys) }
 }
 
 /// The little of an object that decides whether it still vouches for a token.
@@ -128,27 +199,53 @@ struct SlimMetadata {
 }
 
 impl ServiceAccountTokens {
-    pub fn new(mut config: ServiceAccountConfig, registry: Arc<Registry>, clock: Clock) -> Self {
+    pub fn new(
+        mut config: ServiceAccountConfig,
+        registry: Arc<Registry>,
+        clock: Clock,
+    ) -> Result<Self, KeyFileError> {
         if config.audiences.is_empty() {
             config.audiences.clone_from(&config.issuers);
         }
-        Self { config, registry, clock, key: watch::Sender::new(None), verified: Mutex::default() }
+        let mut more_keys = Vec::new();
+        for path in &config.key_files {
+            more_keys.extend(read_keys(path)?);
+        }
+        let keys = watch::Sender::new(None);
+        if let Some(path) = &config.signing_key_file {
+            let text =
+                std::fs::read(path).map_err(|source| KeyFileError::Read { path: path.clone(), source })?;
+            let signing =
+                SigningKey::from_pem(&text).map_err(|_| KeyFileError::Unusable { path: path.clone() })?;
+            keys.send_replace(Some(Arc::new(KeyRing { signing, more: more_keys.clone() })));
+        }
+        Ok(Self { config, registry, clock, keys, more_keys, verified: Mutex::default() })
     }
 
-    /// Gives the key that signs from now on.
+    /// Gives the cluster's own key. It signs from now on, unless another one was given by file: then its tokens are
+    /// still accepted.
     pub fn set_key(&self, key: &ServiceAccountKey) -> Result<(), super::JwtError> {
-        let key = SigningKey::new(key)?;
+        let own = SigningKey::new(key)?;
+        let mut more = self.more_keys.clone();
+        let signing = match &self.config.signing_key_file {
+            None => own,
+            Some(path) => {
+                more.push((own.id.clone(), own.public));
+                let text = std::fs::read(path).map_err(|_| super::JwtError::Key)?;
+                SigningKey::from_pem(&text)?
+            }
+        };
         self.verified.lock().clear();
-        self.key.send_replace(Some(Arc::new(key)));
+        self.keys.send_replace(Some(Arc::new(KeyRing { signing, more })));
         Ok(())
     }
 
-    /// The key; waits for it while the server starts.
-    pub async fn key(&self) -> ApiResult<Arc<SigningKey>> {
-        let mut receiver = self.key.subscribe();
+    /// The keys; waits for them while the server starts.
+    pub async fn keys(&self) -> ApiResult<Arc<KeyRing>> {
+        let mut receiver = self.keys.subscribe();
         let found = tokio::time::timeout(KEY_WAIT, receiver.wait_for(Option::is_some)).await;
         match found {
-            Ok(Ok(key)) => key.clone().ok_or_else(|| Status::internal("no key")),
+            Ok(Ok(keys)) => keys.clone().ok_or_else(|| Status::internal("no key")),
             _ => Err(Status::service_unavailable("the key of service account tokens is not there yet")),
         }
     }
@@ -158,11 +255,11 @@ impl ServiceAccountTokens {
     }
 
     pub async fn sign(&self, claims: &Claims) -> ApiResult<String> {
-        let key = self.key().await?;
+        let keys = self.keys().await?;
         let claims = serde_json::to_value(claims).map_err(Status::internal)?;
         // Signing takes a millisecond: others go on meanwhile.
-        let signed =
-            tokio::task::spawn_blocking(move || key.sign(&claims)).await.map_err(Status::internal)?;
+        let signed = tokio::task::spawn_blocking(move || keys.signing.sign(&claims));
+        let signed = signed.await.map_err(Status::internal)?;
         signed.map_err(|error| Status::internal(format!("failed to generate token: {error}")))
     }
 
@@ -173,14 +270,20 @@ impl ServiceAccountTokens {
         audiences: Option<&[String]>,
     ) -> Result<Option<Authenticated>, Refusal> {
         let known = self.verified.lock().get(token).cloned();
-        let claims = match known {
-            Some(claims) => claims,
+        let verified = match known {
+            Some(verified) => verified,
             None => match self.verify(token).await? {
-                Some(claims) => claims,
+                Some(verified) => verified,
                 None => return Ok(None),
             },
         };
         let wanted = audiences.unwrap_or(&self.config.audiences);
+        let claims = match verified {
+            Verified::Bound(claims) => claims,
+            Verified::Legacy(claims) => {
+                return self.authenticate_legacy(token, &claims, wanted).await.map(Some);
+            }
+        };
         let given = if claims.aud.is_empty() { &self.config.audiences } else { &claims.aud };
         let common: Vec<String> = given.iter().filter(|a| wanted.contains(a)).cloned().collect();
         if common.is_empty() {
@@ -196,27 +299,30 @@ impl ServiceAccountTokens {
         Ok(Some(Authenticated { user: user(&claims), audiences: common }))
     }
 
-    async fn verify(&self, token: &str) -> Result<Option<Arc<Claims>>, Refusal> {
+    async fn verify(&self, token: &str) -> Result<Option<Verified>, Refusal> {
         #[derive(Deserialize)]
         struct Issuer {
             iss: String,
         }
         let Some(parsed) = Unverified::parse(token) else { return Ok(None) };
         let Ok(Issuer { iss }) = serde_json::from_slice(&parsed.payload) else { return Ok(None) };
-        if !self.config.issuers.contains(&iss) {
+        if !self.config.issuers.contains(&iss) && iss != legacy_token::ISSUER {
             return Ok(None);
         }
-        let key = self.key().await.map_err(|status| Refusal(status.message))?;
-        key.verify(&parsed).map_err(|why| Refusal(why.to_owned()))?;
-        let claims: Claims = serde_json::from_slice(&parsed.payload)
-            .map_err(|error| Refusal(format!("claims of the token cannot be read: {error}")))?;
-        let claims = Arc::new(claims);
-        let mut verified = self.verified.lock();
-        if verified.len() >= REMEMBERED {
-            verified.clear();
+        let keys = self.keys().await.map_err(|status| Refusal(status.message))?;
+        keys.verify(&parsed).map_err(|why| Refusal(why.to_owned()))?;
+        let unreadable = |error| Refusal(format!("claims of the token cannot be read: {error}"));
+        let verified = if iss == legacy_token::ISSUER {
+            Verified::Legacy(Arc::new(serde_json::from_slice(&parsed.payload).map_err(unreadable)?))
+        } else {
+            Verified::Bound(Arc::new(serde_json::from_slice(&parsed.payload).map_err(unreadable)?))
+        };
+        let mut remembered = self.verified.lock();
+        if remembered.len() >= REMEMBERED {
+            remembered.clear();
         }
-        verified.insert(token.into(), claims.clone());
-        Ok(Some(claims))
+        remembered.insert(token.into(), verified.clone());
+        Ok(Some(verified))
     }
 
     fn check_time(&self, claims: &Claims) -> Result<(), Refusal> {
@@ -299,15 +405,18 @@ impl ServiceAccountTokens {
     }
 
     /// The document by which relying parties find the keys.
-    pub fn discovery(&self, advertise: &str) -> Value {
+    pub async fn discovery(&self, advertise: &str) -> ApiResult<Value> {
         let uri = self.config.jwks_uri.clone();
-        serde_json::json!({
+        let keys = self.keys().await?;
+        let algorithms: std::collections::BTreeSet<&str> =
+            keys.all().map(|(_, key)| key.algorithm()).collect();
+        Ok(serde_json::json!({
             "issuer": self.config.issuers.first(),
             "jwks_uri": uri.unwrap_or_else(|| format!("https://{advertise}/openid/v1/jwks")),
             "response_types_supported": ["id_token"],
             "subject_types_supported": ["public"],
-            "id_token_signing_alg_values_supported": ["RS256"],
-        })
+            "id_token_signing_alg_values_supported": algorithms,
+        }))
     }
 }
 

@@ -1,12 +1,15 @@
 //! May they do it. One file per authorizer; the first that has an opinion decides, and nobody having one means no.
 
+mod config;
 pub mod escalation;
 mod feed;
 pub mod node;
 mod policy;
 mod rbac;
 pub mod rules;
+mod webhook;
 
+pub use config::{AuthorizationConfig, AuthorizationError, Choice, WebhookFlags};
 pub use rbac::{Rbac, aggregate};
 
 use crate::context::Context;
@@ -95,6 +98,8 @@ impl<'a> Attributes<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     Allowed(Arc<str>),
+    /// Whatever others say.
+    Denied(String),
     /// Others may know better; the reason counts if nobody does.
     NoOpinion(String),
 }
@@ -127,9 +132,17 @@ pub struct Authorization {
 }
 
 impl Authorization {
-    pub fn new(node: node::Node, rbac: Rbac) -> Self {
-        let rbac = Arc::new(rbac);
-        Self { chain: vec![Arc::new(node), rbac.clone()], rbac }
+    /// `choices` are asked in their order.
+    pub fn new(node: node::Node, rbac: Rbac, choices: Vec<Choice>) -> Self {
+        let (node, rbac): (Arc<node::Node>, _) = (Arc::new(node), Arc::new(rbac));
+        let chain = choices.into_iter().map(|choice| -> Arc<dyn Authorizer> {
+            match choice {
+                Choice::Node => node.clone(),
+                Choice::Rbac => rbac.clone(),
+                Choice::Other(other) => other,
+            }
+        });
+        Self { chain: chain.collect(), rbac }
     }
 
     /// The decision; never [`Decision::NoOpinion`] without everybody having been asked.
@@ -142,7 +155,7 @@ impl Authorization {
             match authorizer.authorize(user, attributes).await? {
                 Decision::NoOpinion(reason) if reason.is_empty() => {}
                 Decision::NoOpinion(reason) => reasons.push(reason),
-                allowed @ Decision::Allowed(_) => return Ok(allowed),
+                decided => return Ok(decided),
             }
         }
         Ok(Decision::NoOpinion(reasons.join("\n")))
@@ -155,7 +168,9 @@ impl Authorization {
         }
         match self.decide(user, attributes).await? {
             Decision::Allowed(_) => Ok(()),
-            Decision::NoOpinion(reason) => Err(attributes.forbidden(user, &reason)),
+            Decision::NoOpinion(reason) | Decision::Denied(reason) => {
+                Err(attributes.forbidden(user, &reason))
+            }
         }
     }
 

@@ -3,10 +3,13 @@
 //! What is missing is created; what users have changed stays as it is, as far as Kubernetes leaves it to them.
 
 mod api_services;
+mod authentication_trust;
 pub mod flow_control;
 mod kubernetes_service;
 mod policy;
 mod rbac;
+
+pub use authentication_trust::{AuthenticationTrust, publish as publish_trust};
 
 use crate::registry::update::{Change, Door};
 use crate::registry::{Registry, Warnings, WriteContext};
@@ -58,6 +61,7 @@ pub async fn run(registry: &Registry, advertise: &str) -> Result<()> {
     });
     try_join_all(namespaces.iter().map(|wanted| ensure(registry, wanted))).await?;
     registry.fill_services().await?;
+    registry.repair_services().await?;
     let mut wanted: Vec<Wanted> = PRIORITY_CLASSES.iter().map(priority_class).collect();
     wanted.extend(api_services::objects());
     wanted.extend(kubernetes_service::objects(&registry.services.config, advertise));

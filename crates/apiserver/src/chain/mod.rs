@@ -205,7 +205,7 @@ impl Chain {
         started: Instant,
         id: &HeaderValue,
     ) -> Result<(), Status> {
-        match self.rest.authentication.user(connection, &context.headers).await {
+        match self.rest.authentication.user(connection, &context.headers, &context.path).await {
             Ok(user) => context.user = user,
             Err(status) => {
                 if let Some(audit) = &self.audit {
@@ -256,7 +256,7 @@ impl Chain {
         let decision = self.rest.registry.authorization.decide(&context.user, &attributes).await?;
         let (allowed, reason) = match &decision {
             Decision::Allowed(reason) => ("allow", &**reason),
-            Decision::NoOpinion(reason) => ("forbid", reason.as_str()),
+            Decision::NoOpinion(reason) | Decision::Denied(reason) => ("forbid", reason.as_str()),
         };
         if let Some(record) = &context.audit {
             record.annotate("authorization.k8s.io/decision", allowed);
@@ -264,7 +264,9 @@ impl Chain {
         }
         match decision {
             Decision::Allowed(_) => Ok(()),
-            Decision::NoOpinion(reason) => Err(attributes.forbidden(&context.user, &reason)),
+            Decision::NoOpinion(reason) | Decision::Denied(reason) => {
+                Err(attributes.forbidden(&context.user, &reason))
+            }
         }
     }
 

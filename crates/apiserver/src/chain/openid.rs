@@ -18,13 +18,16 @@ impl Chain {
             return Some(reply::status(&crate::rest::method_not_allowed(), None));
         }
         let (media_type, document) = if path == "/openid/v1/jwks" {
-            match accounts.key().await {
-                Ok(key) => ("application/jwk-set+json", serde_json::json!({"keys": [key.public_jwk()]})),
+            match accounts.keys().await {
+                Ok(keys) => ("application/jwk-set+json", keys.jwks()),
                 Err(status) => return Some(reply::status(&status, None)),
             }
         } else {
             let advertise = self.discovery.load().server_address().to_owned();
-            ("application/json", accounts.discovery(&advertise))
+            match accounts.discovery(&advertise).await {
+                Ok(document) => ("application/json", document),
+                Err(status) => return Some(reply::status(&status, None)),
+            }
         };
         let mut reply = reply::with_type(200, media_type, document.to_string());
         reply.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("public, max-age=3600"));

@@ -18,8 +18,8 @@ use parking_lot::Mutex;
 use rand::Rng;
 use std::net::IpAddr;
 
-const SERVICES: (&str, &str, &str) = ("", "v1", "services");
-const ADDRESSES: (&str, &str, &str) = ("networking.k8s.io", "v1", "ipaddresses");
+pub(super) const SERVICES: (&str, &str, &str) = ("", "v1", "services");
+pub(super) const ADDRESSES: (&str, &str, &str) = ("networking.k8s.io", "v1", "ipaddresses");
 const RANGES: (&str, &str, &str) = ("networking.k8s.io", "v1", "servicecidrs");
 /// How often another address is tried when another server was faster.
 const ATTEMPTS: usize = 16;
@@ -212,7 +212,7 @@ impl Registry {
         Ok(None)
     }
 
-    async fn claim_one(&self, service: &Value, ip: IpAddr) -> Result<bool> {
+    pub(super) async fn claim_one(&self, service: &Value, ip: IpAddr) -> Result<bool> {
         for _ in 0..2 {
             let served = self.builtin(ADDRESSES.0, ADDRESSES.1, ADDRESSES.2)?;
             let (user, warnings) = (UserInfo::server(), Warnings::default());
@@ -233,7 +233,7 @@ impl Registry {
     }
 
     /// Whether the service of an IPAddress is gone, or has other addresses.
-    async fn is_orphan(&self, address: &Value, ip: IpAddr) -> Result<bool> {
+    pub(super) async fn is_orphan(&self, address: &Value, ip: IpAddr) -> Result<bool> {
         let created = meta::text(address, "creationTimestamp").parse::<Timestamp>();
         if created.is_ok_and(|created| Timestamp::now().duration_since(created) < ORPHAN_AGE) {
             return Ok(false);
@@ -246,7 +246,7 @@ impl Registry {
         Ok(service.is_none_or(|service| !service::holdings(&service).ips.contains(&ip)))
     }
 
-    async fn unclaim(&self, ip: IpAddr) {
+    pub(super) async fn unclaim(&self, ip: IpAddr) {
         let Ok(served) = self.builtin(ADDRESSES.0, ADDRESSES.1, ADDRESSES.2) else { return };
         let (user, warnings) = (UserInfo::server(), Warnings::default());
         let context = WriteContext::server(&user, &warnings, "");

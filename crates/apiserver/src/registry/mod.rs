@@ -12,6 +12,7 @@ pub mod metadata;
 pub mod patch;
 #[cfg(test)]
 mod race_tests;
+mod repair;
 pub mod scale;
 pub mod update;
 mod versions;
@@ -19,7 +20,7 @@ pub mod watch;
 
 use crate::admission::Admission;
 use crate::authorize::node::{self, Node};
-use crate::authorize::{Authorization, Rbac};
+use crate::authorize::{Authorization, Choice, Rbac};
 use crate::cache::{Cache, Entry, Layout, canonical::Prefix};
 use crate::user::UserInfo;
 use api::kind::{Kind, Scope};
@@ -282,6 +283,16 @@ pub fn store_error(error: &StoreError) -> Status {
 
 impl Registry {
     pub fn new(store: Arc<dyn Store>, admission: Admission, services: allocate::Services) -> Self {
+        Self::with_authorizers(store, admission, services, vec![Choice::Node, Choice::Rbac])
+    }
+
+    /// As [`Registry::new`], with these authorizers.
+    pub fn with_authorizers(
+        store: Arc<dyn Store>,
+        admission: Admission,
+        services: allocate::Services,
+        authorizers: Vec<Choice>,
+    ) -> Self {
         let mut storages: HashMap<(&str, &str), Arc<Storage>> = HashMap::new();
         let mut served: HashMap<_, HashMap<_, _>> = HashMap::new();
         let schema = api::schema::schema();
@@ -331,7 +342,7 @@ impl Registry {
             [&cluster_role::KIND, &cluster_role_binding::KIND, &role::KIND, &role_binding::KIND]
                 .map(&mut storage_of),
         );
-        let authorization = Arc::new(Authorization::new(node, rbac));
+        let authorization = Arc::new(Authorization::new(node, rbac, authorizers));
         Self { served, store, admission, authorization, services, leases: leases::Leases::default() }
     }
 

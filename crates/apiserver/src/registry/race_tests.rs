@@ -110,3 +110,124 @@ async fn a_quota_is_never_exceeded() {
     let quota = registry.find(quotas, "n", "q").await.expect("read").expect("there");
     assert_eq!(quota["status"]["used"], json!({"configmaps": "50"}));
 }
+
+/// Thousands of writers: what is refused leaves nothing behind, what is deleted gives everything back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn thousands_of_services_come_and_go() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut config = ServiceConfig::default();
+    config.set_cidrs(["10.8.0.0/20", "fd00:8::/116"]).expect("ranges");
+    (config.node_ports.first, config.node_ports.last) = (30000, 31999);
+    let registry = registry(&directory, config);
+    namespace(&registry).await;
+    let ports = 2000;
+    let dual = |index: usize| {
+        let mut object = service(&format!("s-{index}"));
+        object["spec"]["ipFamilyPolicy"] = "RequireDualStack".into();
+        object
+    };
+    // Everybody also wants one and the same address and port: exactly one gets them.
+    let pinned = |index: usize| {
+        let mut object = service(&format!("p-{index}"));
+        object["spec"]["clusterIP"] = "10.8.0.77".into();
+        object["spec"]["ports"] = json!([{"port": 80, "nodePort": 30077}]);
+        object
+    };
+    let wanted = (0..2500).map(dual).chain((0..50).map(pinned));
+    let outcomes = join_all(wanted.map(|object| create(&registry, SERVICES, object))).await;
+    let made: Vec<Value> = outcomes.into_iter().filter_map(Result::ok).collect();
+    assert_eq!(made.len(), ports, "there are as many services as ports");
+    let mut ips = HashSet::new();
+    let mut given = HashSet::new();
+    for service in &made {
+        for ip in service["spec"]["clusterIPs"].as_array().into_iter().flatten() {
+            assert!(ips.insert(ip.to_string()), "{ip} was given twice");
+        }
+        let port = service["spec"]["ports"][0]["nodePort"].as_i64().expect("a port");
+        assert!(given.insert(port), "{port} was given twice");
+    }
+    let addresses = registry.find_all(ADDRESSES, "", "").await.expect("addresses");
+    assert_eq!(addresses.len(), ips.len(), "one IPAddress each, and none of those that were refused");
+    for outcome in join_all(made.iter().map(|made| delete(&registry, SERVICES, made))).await {
+        outcome.expect("deleted");
+    }
+    assert!(registry.find_all(ADDRESSES, "", "").await.expect("addresses").is_empty(), "no leak");
+    let again = join_all((0..ports).map(|index| create(&registry, SERVICES, dual(index)))).await;
+    assert_eq!(again.iter().filter(|outcome| outcome.is_ok()).count(), ports, "everything is free again");
+}
+
+/// What a crash leaves behind is put right at the next start.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn services_are_repaired() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let registry = registry(&directory, ServiceConfig::default());
+    namespace(&registry).await;
+    let made = create(&registry, SERVICES, service("s")).await.expect("a service");
+    let ip = made["spec"]["clusterIP"].as_str().expect("an address").to_owned();
+    let address = registry.find(ADDRESSES, "", &ip).await.expect("read").expect("there");
+    delete(&registry, ADDRESSES, &address).await.expect("deleted");
+    registry.repair_services().await.expect("repaired");
+    let address = registry.find(ADDRESSES, "", &ip).await.expect("read").expect("made anew");
+    assert_eq!(address["spec"]["parentRef"]["name"], "s");
+    let events = registry.find_all(("", "v1", "events"), "n", "").await.expect("events");
+    assert_eq!(events.iter().filter(|event| event["reason"] == "ClusterIPNotAllocated").count(), 1);
+
+    // One that names somebody else is replaced; a second look changes nothing.
+    delete(&registry, ADDRESSES, &address).await.expect("deleted");
+    let mut stranger = address.clone();
+    stranger["metadata"] = json!({"name": ip, "labels": address["metadata"]["labels"]});
+    stranger["spec"]["parentRef"]["name"] = "other".into();
+    create(&registry, ADDRESSES, stranger).await.expect("created");
+    for _ in 0..2 {
+        registry.repair_services().await.expect("repaired");
+    }
+    let address = registry.find(ADDRESSES, "", &ip).await.expect("read").expect("there");
+    assert_eq!(address["spec"]["parentRef"]["name"], "s");
+    let events = registry.find_all(("", "v1", "events"), "n", "").await.expect("events");
+    assert_eq!(events.len(), 2, "one for each repair");
+}
+
+/// A quota holds for updates and deletions, too: what is given back can be taken again, by exactly as many.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_quota_is_given_back() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let registry = registry(&directory, ServiceConfig::default());
+    namespace(&registry).await;
+    let quotas = ("", "v1", "resourcequotas");
+    let maps = ("", "v1", "configmaps");
+    let hard = json!({"count/configmaps": "100"});
+    let quota = json!({
+        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q", "namespace": "n"},
+        "spec": {"hard": hard},
+    });
+    create(&registry, quotas, quota).await.expect("a quota");
+    let map = |i: usize| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("m-{i}"), "namespace": "n"}});
+    for round in 0..3 {
+        report(&registry, &hard, "0").await;
+        let outcomes = join_all((0..1000).map(|i| create(&registry, maps, map(i)))).await;
+        let made: Vec<Value> = outcomes.into_iter().filter_map(Result::ok).collect();
+        assert_eq!(made.len(), 100, "round {round}");
+        let quota = registry.find(quotas, "n", "q").await.expect("read").expect("there");
+        assert_eq!(quota["status"]["used"], json!({"count/configmaps": "100"}));
+        for outcome in join_all(made.iter().map(|made| delete(&registry, maps, made))).await {
+            outcome.expect("deleted");
+        }
+    }
+}
+
+/// What the quota controller does: counts anew.
+async fn report(registry: &Registry, hard: &Value, used: &str) {
+    let (user, warnings) = (UserInfo::server(), Warnings::default());
+    let context = WriteContext { subresource: "status", ..WriteContext::server(&user, &warnings, "n") };
+    let served = registry.builtin("", "v1", "resourcequotas").expect("served");
+    let door = super::update::Door::status(served.kind);
+    let status = json!({"hard": hard, "used": {"count/configmaps": used}});
+    registry
+        .update(served, "q", door, true, &context, |old| {
+            let mut new = old.clone();
+            new["status"] = status.clone();
+            Ok(super::update::Change::Replace(new))
+        })
+        .await
+        .expect("a status");
+}

@@ -172,7 +172,8 @@ impl Registry {
             return self.remove_emptied(served, name, stored, entry, context).await;
         }
         let bytes = served.storage.cache.layout.prefix.encode(&stored);
-        if bytes == entry.bytes {
+        let same = bytes == entry.bytes;
+        if same && (context.dry_run || !self.is_outdated(served, entry).await?) {
             return Ok(Attempt::Done(Written::Stored(entry.clone())));
         }
         if context.dry_run {
@@ -196,6 +197,11 @@ impl Registry {
                 Ok(Attempt::Raced(current.map(|kv| Arc::new(Entry::new(kv.key, kv.value, kv.mod_revision)))))
             }
         }
+    }
+
+    /// Nothing changes, but the store should have it in another form.
+    async fn is_outdated(&self, served: &Served, entry: &Entry) -> Result<bool> {
+        served.storage.store.outdated(&entry.key).await.map_err(|e| store_error(&e))
     }
 
     /// The update took the last finalizer of an object that was waiting to go: it goes now.

@@ -36,7 +36,7 @@ pub struct Policy {
 }
 
 impl Level {
-    fn parse(text: &str) -> Result<Self, &'static str> {
+    pub fn parse(text: &str) -> Result<Self, &'static str> {
         match text {
             "privileged" => Ok(Self::Privileged),
             "baseline" => Ok(Self::Baseline),
@@ -47,7 +47,7 @@ impl Level {
 }
 
 impl Version {
-    fn parse(text: &str) -> Result<Self, &'static str> {
+    pub fn parse(text: &str) -> Result<Self, &'static str> {
         if text == "latest" {
             return Ok(Self::Latest);
         }
@@ -93,11 +93,13 @@ impl fmt::Display for LevelVersion {
 impl Policy {
     /// The policy of a namespace, and what is wrong with its labels. An unreadable level enforces the strictest
     /// one, and audits and warns of nothing.
-    pub fn of(namespace: &Value) -> (Self, ErrorList) {
+    /// What they leave open is as `defaults` have it.
+    pub fn of(namespace: &Value, defaults: &Self) -> (Self, ErrorList) {
         let mut errors = Vec::new();
-        let (enforce, level) = mode(namespace, "enforce", Level::Restricted, &mut errors);
-        let (audit, _) = mode(namespace, "audit", Level::Privileged, &mut errors);
-        let (mut warn, warns) = mode(namespace, "warn", Level::Privileged, &mut errors);
+        let mut read = |name, default, fallback| mode(namespace, name, (default, fallback), &mut errors);
+        let (enforce, level) = read("enforce", defaults.enforce, Level::Restricted);
+        let (audit, _) = read("audit", defaults.audit, Level::Privileged);
+        let (mut warn, warns) = read("warn", defaults.warn, Level::Privileged);
         // Who enforces a level and says nothing of warnings is warned, too.
         if warns == Label::Missing && level == Label::Valid && enforce.level > warn.level {
             warn.level = enforce.level;
@@ -120,14 +122,19 @@ fn label<'a>(namespace: &'a Value, name: &str) -> Option<&'a str> {
     meta::labels(namespace)?.get(&format!("{PREFIX}{name}")).and_then(Value::as_str)
 }
 
-/// One mode's level and version, and how its level was given.
-fn mode(namespace: &Value, name: &str, fallback: Level, errors: &mut ErrorList) -> (LevelVersion, Label) {
+/// One mode's level and version, and how its level was given: by default, or if it cannot be read.
+fn mode(
+    namespace: &Value,
+    name: &str,
+    (default, fallback): (LevelVersion, Level),
+    errors: &mut ErrorList,
+) -> (LevelVersion, Label) {
     let metadata = Path::new("metadata");
     let labels = metadata.child("labels");
     let mut refuse = |name: &str, value: &str, why: &str| {
         errors.push(FieldError::invalid_str(&labels.key(&format!("{PREFIX}{name}")), value, why));
     };
-    let mut found = LevelVersion::default();
+    let mut found = default;
     let mut given = Label::Missing;
     if let Some(text) = label(namespace, name) {
         given = Label::Valid;
@@ -176,7 +183,7 @@ mod tests {
                 .flatten()
                 .map(|(key, value)| (format!("{PREFIX}{key}"), value.clone()))
                 .collect();
-            let (policy, found) = Policy::of(&json!({"metadata": {"labels": labels}}));
+            let (policy, found) = Policy::of(&json!({"metadata": {"labels": labels}}), &Policy::default());
             assert_eq!(
                 (policy.enforce.to_string(), policy.warn.to_string()),
                 (enforce.to_owned(), warn.to_owned())

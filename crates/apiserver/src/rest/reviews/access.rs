@@ -57,9 +57,12 @@ async fn answer(rest: &Rest, user: &UserInfo, mut review: Value) -> Result<Value
         Ok(decision) => {
             let (allowed, reason) = match &decision {
                 Decision::Allowed(reason) => (true, &**reason),
-                Decision::NoOpinion(reason) => (false, reason.as_str()),
+                Decision::NoOpinion(reason) | Decision::Denied(reason) => (false, reason.as_str()),
             };
             status["allowed"] = allowed.into();
+            if let Decision::Denied(_) = decision {
+                status["denied"] = true.into();
+            }
             if !reason.is_empty() {
                 status["reason"] = reason.into();
             }

@@ -1,0 +1,179 @@
+//! Asks one hook, and makes sense of its answer.
+
+use super::hook::{self, Hook};
+use crate::admission::Attributes;
+use crate::outbound::CallError;
+use crate::registry::Registry;
+use api::value::Fields;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use machinery::Value;
+use machinery::status::{Result, Status};
+use serde_json::json;
+use std::io::ErrorKind;
+
+/// What a hook lets happen.
+pub enum Outcome {
+    Allowed,
+    /// A list of JSON patch operations.
+    Patched(Value),
+}
+
+/// Why a hook could not be asked.
+struct Failure(String);
+
+/// The hook's answer; a refusal is an error, and so is a hook that cannot answer unless it may be ignored.
+pub async fn ask(
+    hook: &Hook,
+    registry: &Registry,
+    attributes: &Attributes<'_>,
+    object: Option<&Value>,
+    old: Option<&Value>,
+) -> Result<Outcome> {
+    if attributes.context.dry_run && hook.has_side_effects {
+        return Err(Status::bad_request(format!(
+            "admission webhook {:?} does not support dry run",
+            hook.name
+        )));
+    }
+    let uid = uuid::Uuid::new_v4().to_string();
+    let mut request = hook::request(attributes, object.or(old));
+    request["uid"] = uid.as_str().into();
+    request["object"] = object.cloned().unwrap_or_default();
+    request["oldObject"] = old.cloned().unwrap_or_default();
+    let version = format!("admission.k8s.io/{}", hook.review_version);
+    let review = json!({"apiVersion": version, "kind": "AdmissionReview", "request": request});
+    let answer =
+        match exchange(hook, registry, &review).await.and_then(|answer| check(answer, &version, &uid)) {
+            Ok(answer) => answer,
+            Err(Failure(why)) => return failed(hook, &why),
+        };
+    for warning in answer.items("warnings").iter().filter_map(Value::as_str) {
+        attributes.context.warnings.add(warning);
+    }
+    if !answer.flag("allowed") {
+        return Err(denied(hook, answer.field("status")));
+    }
+    match (answer.opt_text("patch"), answer.text("patchType")) {
+        (None, _) => Ok(Outcome::Allowed),
+        (Some(patch), "JSONPatch") => {
+            let decoded = STANDARD.decode(patch).ok();
+            match decoded.and_then(|bytes| serde_json::from_slice(&bytes).ok()) {
+                Some(patch) => Ok(Outcome::Patched(patch)),
+                None => failed(hook, "received undecodable patch in webhook response"),
+            }
+        }
+        (Some(_), other) => failed(hook, &format!("unsupported patch type {other:?}")),
+    }
+}
+
+fn failed(hook: &Hook, why: &str) -> Result<Outcome> {
+    if hook.ignores_failure {
+        tracing::warn!(hook = hook.name, why, "webhook failed, and is ignored");
+        return Ok(Outcome::Allowed);
+    }
+    Err(Status::internal(format!("failed calling webhook {:?}: {why}", hook.name)))
+}
+
+async fn exchange(hook: &Hook, registry: &Registry, review: &Value) -> Result<Value, Failure> {
+    let config = &hook.client_config;
+    let query = format!("timeout={}s", hook.timeout.as_secs());
+    let (shown, reached, server_name) = match config.opt_text("url") {
+        Some(url) => {
+            let url = with_query(url, &query);
+            (url.clone(), url, None)
+        }
+        None => service(config.field("service"), registry, &query).await?,
+    };
+    let client = hook.client(&reached, server_name).map_err(|error| Failure(error.to_string()))?;
+    let answer = client.post(review, hook.timeout).await;
+    answer.map_err(|error| Failure(format!("failed to call webhook: {}", words(&error, &shown))))
+}
+
+fn with_query(url: &str, query: &str) -> String {
+    format!("{url}{}{query}", if url.contains('?') { '&' } else { '?' })
+}
+
+/// As it is shown, as it is reached, and the name in its certificate.
+async fn service(
+    reference: &Value,
+    registry: &Registry,
+    query: &str,
+) -> Result<(String, String, Option<String>), Failure> {
+    let (namespace, name) = (reference.text("namespace"), reference.text("name"));
+    let port = reference.opt_int("port").unwrap_or(443);
+    let path = reference.opt_text("path").unwrap_or("/");
+    let failed = |status: Status| Failure(format!("failed to call webhook: {}", status.message));
+    let found = registry.find(("", "v1", "services"), namespace, name).await.map_err(failed)?;
+    let Some(found) = found else {
+        return Err(Failure(format!("failed to call webhook: service {name:?} not found")));
+    };
+    let address = found.field("spec").text("clusterIP");
+    if matches!(address, "" | "None") {
+        return Err(Failure(format!("failed to call webhook: service {namespace}/{name} has no cluster IP")));
+    }
+    let address = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
+    let host = format!("{name}.{namespace}.svc");
+    let path = with_query(path, query);
+    Ok((format!("https://{host}:{port}{path}"), format!("https://{address}:{port}{path}"), Some(host)))
+}
+
+/// What went wrong, in the words that users know.
+fn words(error: &CallError, url: &str) -> String {
+    let why = match error {
+        CallError::Connect { place, source } if source.kind() == ErrorKind::ConnectionRefused => {
+            format!("dial tcp {place}: connect: connection refused")
+        }
+        CallError::Connect { place, source } => format!("dial tcp {place}: {source}"),
+        CallError::Timeout { .. } => "context deadline exceeded".to_owned(),
+        CallError::Refused { status, .. } => {
+            return format!("the server responded with status {}", status.as_u16());
+        }
+        other => other.chain(),
+    };
+    format!("Post {url:?}: {why}")
+}
+
+/// The response in an answer, if it is one to this request.
+fn check(answer: Value, version: &str, uid: &str) -> Result<Value, Failure> {
+    let invalid = |why: String| Failure(format!("received invalid webhook response: {why}"));
+    let (given, kind) = (answer.text("apiVersion"), answer.text("kind"));
+    if given != version || kind != "AdmissionReview" {
+        return Err(invalid(format!(
+            "expected webhook response of {version}, Kind=AdmissionReview, got {given}, Kind={kind}"
+        )));
+    }
+    let response = answer.field("response");
+    if !response.is_object() {
+        return Err(invalid("webhook response was absent".to_owned()));
+    }
+    if response.text("uid") != uid {
+        return Err(invalid(format!("expected response.uid={uid:?}, got {:?}", response.text("uid"))));
+    }
+    Ok(response.clone())
+}
+
+fn denied(hook: &Hook, result: &Value) -> Status {
+    let by = format!("admission webhook {:?} denied the request", hook.name);
+    let message = match (result.text("message"), result.text("reason")) {
+        ("", "") => format!("{by} without explanation"),
+        ("", reason) => format!("{by}: {reason}"),
+        (message, _) => format!("{by}: {message}"),
+    };
+    // Whoever refuses does not succeed.
+    let code = u16::try_from(result.int("code")).ok().filter(|code| (400..600).contains(code)).unwrap_or(400);
+    let reason = match (result.text("reason"), code) {
+        ("Forbidden", _) | ("", 403) => "Forbidden",
+        ("Invalid", _) => "Invalid",
+        ("NotFound", _) => "NotFound",
+        ("Conflict", _) => "Conflict",
+        ("AlreadyExists", _) => "AlreadyExists",
+        ("TooManyRequests", _) => "TooManyRequests",
+        ("Timeout", _) => "Timeout",
+        ("InternalError", _) => "InternalError",
+        ("MethodNotAllowed", _) => "MethodNotAllowed",
+        ("BadRequest", _) => "BadRequest",
+        _ => "",
+    };
+    Status::new(code, reason, message)
+}

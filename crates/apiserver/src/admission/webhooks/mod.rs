@@ -1,0 +1,232 @@
+//! MutatingAdmissionWebhook and ValidatingAdmissionWebhook: other servers change and refuse writes.
+//!
+//! Which hooks there are is read from the watch caches and kept until they change; a cluster without hooks pays one
+//! comparison per write. A rule matches the version a client has used: requests are not converted for hooks that name
+//! another version of the same resource.
+
+mod call;
+mod hook;
+#[cfg(test)]
+mod tests;
+
+use super::{Attributes, Operation, Plugin};
+use crate::registry::{Registry, store_error};
+use call::Outcome;
+use futures_util::future::{BoxFuture, join_all};
+use hook::Hook;
+use machinery::status::{Result, Status};
+use machinery::{Value, meta};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+const GROUP: &str = "admissionregistration.k8s.io";
+/// Who may call off all hooks is not subject to them.
+const EXEMPT: [&str; 6] = [
+    "mutatingwebhookconfigurations",
+    "validatingwebhookconfigurations",
+    "mutatingadmissionpolicies",
+    "mutatingadmissionpolicybindings",
+    "validatingadmissionpolicies",
+    "validatingadmissionpolicybindings",
+];
+const MUTATING: &str = "mutatingwebhookconfigurations";
+const VALIDATING: &str = "validatingwebhookconfigurations";
+
+pub struct MutatingAdmissionWebhook;
+pub struct ValidatingAdmissionWebhook;
+
+/// The hooks in use, with the revision they were read at.
+#[derive(Default)]
+pub struct Hooks {
+    mutating: Mutex<Option<(u64, Arc<[Hook]>)>>,
+    validating: Mutex<Option<(u64, Arc<[Hook]>)>>,
+}
+
+impl Hooks {
+    async fn current(&self, registry: &Registry, resource: &str) -> Result<Arc<[Hook]>> {
+        let known = if resource == MUTATING { &self.mutating } else { &self.validating };
+        let cache = &registry.builtin(GROUP, "v1", resource)?.storage.cache;
+        cache.ready().await.map_err(|e| store_error(&e))?;
+        let revision = cache.revision();
+        if let Some((at, hooks)) = &*known.lock()
+            && *at == revision
+        {
+            return Ok(hooks.clone());
+        }
+        let view = cache.list(&cache.root, None, 0, 0, |_| true);
+        let mut configurations: Vec<Value> = view.entries.iter().map(|entry| entry.value()).collect();
+        configurations.sort_by(|a, b| meta::name(a).cmp(meta::name(b)));
+        let hooks: Arc<[Hook]> = configurations.iter().flat_map(Hook::all).collect();
+        *known.lock() = Some((revision, hooks.clone()));
+        Ok(hooks)
+    }
+}
+
+fn concerned(attributes: &Attributes<'_>) -> bool {
+    let kind = attributes.served.kind;
+    let exempt = kind.group == GROUP && EXEMPT.contains(&kind.resource);
+    // What the server itself writes keeps the cluster alive; a hook that is down must not stop it.
+    !exempt && attributes.context.user.name != "system:apiserver"
+}
+
+/// The hooks that want to see this write; those that cannot tell refuse it.
+async fn wanted<'h>(
+    hooks: &'h [Hook],
+    registry: &Registry,
+    attributes: &Attributes<'_>,
+    object: Option<&Value>,
+    old: Option<&Value>,
+) -> Result<Vec<&'h Hook>> {
+    let mut found = Vec::new();
+    let mut namespace = None;
+    for hook in hooks.iter().filter(|hook| hook.has_rule_for(attributes)) {
+        if namespace.is_none() {
+            namespace = Some(namespace_labels(registry, attributes, object.or(old)).await?);
+        }
+        let labels = namespace.as_ref().and_then(Option::as_ref);
+        if !hook.selects(labels, object, old) {
+            continue;
+        }
+        match hook.conditions_hold(attributes, object, old) {
+            Ok(true) => found.push(hook),
+            Ok(false) => {}
+            Err(why) if hook.ignores_failure => tracing::warn!(hook = hook.name, why, "webhook skipped"),
+            Err(why) => return Err(attributes.forbidden(why)),
+        }
+    }
+    Ok(found)
+}
+
+/// The labels of the namespace a write goes to; `None`: it is about the cluster.
+async fn namespace_labels(
+    registry: &Registry,
+    attributes: &Attributes<'_>,
+    object: Option<&Value>,
+) -> Result<Option<Value>> {
+    let labels = |namespace: &Value| meta::labels(namespace).cloned().map_or(Value::Null, Value::Object);
+    if attributes.is("", "namespaces") {
+        return Ok(Some(object.map(labels).unwrap_or_default()));
+    }
+    let name = attributes.context.namespace;
+    if name.is_empty() {
+        return Ok(None);
+    }
+    let found = registry.find(("", "v1", "namespaces"), "", name).await?;
+    let found = found.ok_or_else(|| Status::not_found("", "namespaces", name))?;
+    Ok(Some(labels(&found)))
+}
+
+impl Plugin for MutatingAdmissionWebhook {
+    fn name(&self) -> &'static str {
+        "MutatingAdmissionWebhook"
+    }
+
+    fn handles(&self, attributes: &Attributes<'_>) -> bool {
+        concerned(attributes)
+    }
+
+    fn mutate<'a>(
+        &'a self,
+        registry: &'a Registry,
+        attributes: &'a Attributes<'a>,
+        mut object: Option<&'a mut Value>,
+        old: Option<&'a Value>,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let hooks = registry.admission.hooks.current(registry, MUTATING).await?;
+            if hooks.is_empty() {
+                return Ok(());
+            }
+            let deleted = match (attributes.operation, old) {
+                (Operation::Delete, None) => present(registry, attributes).await?,
+                _ => None,
+            };
+            let old = old.or(deleted.as_ref());
+            // Hooks that want to are asked again if others have changed the object after them.
+            let mut again: Vec<&str> = Vec::new();
+            for round in 0..2 {
+                let mut changed_since: Vec<&str> = Vec::new();
+                let mut asked: Vec<&str> = Vec::new();
+                let names = wanted(&hooks, registry, attributes, object.as_deref(), old).await?;
+                for hook in names {
+                    if round == 1 && !again.contains(&hook.name.as_str()) {
+                        continue;
+                    }
+                    let outcome = call::ask(hook, registry, attributes, object.as_deref(), old).await?;
+                    let changed = match (&mut object, outcome) {
+                        (Some(object), Outcome::Patched(patch)) => apply(hook, attributes, object, &patch)?,
+                        _ => false,
+                    };
+                    if changed {
+                        changed_since.extend(asked.iter().copied());
+                    }
+                    if hook.reinvoked {
+                        asked.push(&hook.name);
+                    }
+                }
+                again = changed_since;
+                if again.is_empty() {
+                    break;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// The object that is to be deleted, as clients see it.
+async fn present(registry: &Registry, attributes: &Attributes<'_>) -> Result<Option<Value>> {
+    let served = attributes.served;
+    match registry.get(served, attributes.context.namespace, attributes.name, "").await {
+        Ok(entry) => Ok(Some(served.present(entry.value()))),
+        Err(status) if status.code == 404 => Ok(None),
+        Err(status) => Err(status),
+    }
+}
+
+/// Applies a hook's patch; whether that changed anything.
+fn apply(hook: &Hook, attributes: &Attributes<'_>, object: &mut Value, patch: &Value) -> Result<bool> {
+    let mut patched = object.clone();
+    machinery::patch::json_patch::apply(&mut patched, patch).map_err(|error| {
+        Status::internal(format!("jsonpatch {} operation does not apply: {error}", hook.name))
+    })?;
+    let whole = attributes.subresource().is_empty()
+        || matches!(attributes.subresource(), "status" | "ephemeralcontainers");
+    if whole {
+        let served = attributes.served;
+        machinery::codec::typed::normalize(&mut patched, served.schema).map_err(Status::internal)?;
+        (served.kind.default)(&mut patched);
+    }
+    let changed = patched != *object;
+    *object = patched;
+    Ok(changed)
+}
+
+impl Plugin for ValidatingAdmissionWebhook {
+    fn name(&self) -> &'static str {
+        "ValidatingAdmissionWebhook"
+    }
+
+    fn handles(&self, attributes: &Attributes<'_>) -> bool {
+        concerned(attributes)
+    }
+
+    fn validate<'a>(
+        &'a self,
+        registry: &'a Registry,
+        attributes: &'a Attributes<'a>,
+        object: Option<&'a Value>,
+        old: Option<&'a Value>,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let hooks = registry.admission.hooks.current(registry, VALIDATING).await?;
+            if hooks.is_empty() {
+                return Ok(());
+            }
+            let wanted = wanted(&hooks, registry, attributes, object, old).await?;
+            // All at once; the first refusal in their order is the one that is told.
+            let answers = wanted.iter().map(|hook| call::ask(hook, registry, attributes, object, old));
+            join_all(answers).await.into_iter().collect::<Result<Vec<_>>>().map(drop)
+        })
+    }
+}

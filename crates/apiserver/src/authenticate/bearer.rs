@@ -1,0 +1,113 @@
+//! Bearer tokens: in the `Authorization` header, or, for browsers' WebSockets, in the list of protocols.
+
+use super::Refusal;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
+use std::borrow::Cow;
+
+/// What precedes a token in the list of protocols.
+const PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
+
+/// The token a request carries, if it does.
+pub fn token(headers: &HeaderMap) -> Result<Option<Cow<'_, str>>, Refusal> {
+    match bearer(headers) {
+        Some(token) => Ok(Some(Cow::Borrowed(token))),
+        None => websocket(headers).map(|token| token.map(Cow::Owned)),
+    }
+}
+
+/// The token of an `Authorization: Bearer` header.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let header = headers.get(AUTHORIZATION)?.to_str().ok()?.trim();
+    let (scheme, rest) = header.split_once(' ')?;
+    let token = rest.split(' ').next().unwrap_or("");
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+/// The protocols a client offers, the one with its token aside.
+pub fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let lists = headers.get_all(SEC_WEBSOCKET_PROTOCOL).into_iter().filter_map(|list| list.to_str().ok());
+    lists.flat_map(|list| list.split(',')).map(str::trim)
+}
+
+fn websocket(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
+    let upgrade = headers.get(UPGRADE).and_then(|value| value.to_str().ok()).unwrap_or("");
+    if !upgrade.eq_ignore_ascii_case("websocket") {
+        return Ok(None);
+    }
+    let refuse = |why: &str| Err(Refusal(why.to_owned()));
+    let mut tokens = protocols(headers).filter_map(|protocol| protocol.strip_prefix(PROTOCOL));
+    let Some(encoded) = tokens.next() else { return Ok(None) };
+    if tokens.next().is_some() {
+        return refuse("multiple base64.bearer.authorization tokens specified");
+    }
+    let Ok(decoded) = URL_SAFE_NO_PAD.decode(encoded) else {
+        return refuse("invalid base64.bearer.authorization token encoding");
+    };
+    let Ok(token) = String::from_utf8(decoded) else {
+        return refuse("invalid base64.bearer.authorization token");
+    };
+    if token.is_empty() {
+        return Ok(None);
+    }
+    // One protocol must be left for the answer.
+    if protocols(headers).all(|protocol| protocol.starts_with(PROTOCOL)) {
+        return refuse("missing additional subprotocol");
+    }
+    Ok(Some(token))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bearer_headers() {
+        for (header, want) in [
+            ("Bearer abc", Some("abc")),
+            ("bearer abc", Some("abc")),
+            (" BEARER abc def", Some("abc")),
+            ("Bearer  abc", None),
+            ("Bearer", None),
+            ("Basic abc", None),
+            ("", None),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(AUTHORIZATION, header.parse().unwrap());
+            assert_eq!(bearer(&headers), want, "{header:?}");
+        }
+    }
+
+    #[test]
+    fn tokens_among_protocols() {
+        let one = format!("{PROTOCOL}{}", URL_SAFE_NO_PAD.encode("abc"));
+        for (upgrade, protocols, want) in [
+            ("websocket", vec![format!("{one}, v5.channel.k8s.io")], Ok(Some("abc"))),
+            ("WebSocket", vec!["v5.channel.k8s.io".to_owned(), one.clone()], Ok(Some("abc"))),
+            ("", vec![format!("{one}, v5.channel.k8s.io")], Ok(None)),
+            ("websocket", vec!["v5.channel.k8s.io".to_owned()], Ok(None)),
+            ("websocket", vec![one.clone()], Err("missing additional subprotocol")),
+            (
+                "websocket",
+                vec![format!("{one},{one},x")],
+                Err("multiple base64.bearer.authorization tokens specified"),
+            ),
+            (
+                "websocket",
+                vec![format!("{PROTOCOL}%,x")],
+                Err("invalid base64.bearer.authorization token encoding"),
+            ),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(UPGRADE, upgrade.parse().unwrap());
+            for protocol in &protocols {
+                headers.append(SEC_WEBSOCKET_PROTOCOL, protocol.parse().unwrap());
+            }
+            let got = token(&headers).map(|token| token.map(Cow::into_owned));
+            let want = want.map(|token| token.map(str::to_owned)).map_err(|why| Refusal(why.to_owned()));
+            assert_eq!(got, want, "{protocols:?}");
+        }
+    }
+}

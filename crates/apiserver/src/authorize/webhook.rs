@@ -1,0 +1,187 @@
+//! Webhook: another server decides, by SubjectAccessReview.
+//!
+//! Conditions say which requests it is asked about at all; answers are kept for a while.
+
+use super::{Attributes, Authorizer, Decision, Found};
+use crate::outbound::Client;
+use crate::user::UserInfo;
+use crate::webhook_cache::{WebhookCache, hash};
+use futures_util::future::BoxFuture;
+use machinery::cel::{Environment, Expression};
+use machinery::status::Result;
+use machinery::{Map, Value};
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub const REQUEST: Environment = Environment { variables: &["request"] };
+/// How often the other server is asked if it cannot answer.
+const ATTEMPTS: u32 = 5;
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+/// Longer texts are not worth remembering an answer for.
+const MAX_REMEMBERED_TEXT: usize = 10_000;
+
+/// What happens if the other server cannot be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailurePolicy {
+    NoOpinion,
+    Deny,
+}
+
+pub struct Settings {
+    pub version: String,
+    pub authorized_ttl: Duration,
+    pub unauthorized_ttl: Duration,
+    pub timeout: Duration,
+    pub failure_policy: FailurePolicy,
+    pub conditions: Vec<Expression>,
+}
+
+pub struct Webhook {
+    name: String,
+    client: Client,
+    settings: Settings,
+    answers: WebhookCache<Decision>,
+}
+
+impl Webhook {
+    pub fn new(name: &str, client: Client, settings: Settings) -> Self {
+        Self { name: name.to_owned(), client, settings, answers: WebhookCache::default() }
+    }
+
+    /// Whether the other server is to be asked. A condition that is false decides, one that fails only if none is.
+    fn matches(&self, spec: &Value) -> Result<bool, String> {
+        let mut errors = Vec::new();
+        for condition in &self.settings.conditions {
+            match condition.evaluate_bool(&[spec]) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(error) => errors.push(format!(
+                    "cel evaluation error: expression '{}' resulted in error: {error}",
+                    condition.text()
+                )),
+            }
+        }
+        if errors.is_empty() { Ok(true) } else { Err(errors.join(", ")) }
+    }
+
+    fn failed(&self, why: &str) -> Decision {
+        tracing::warn!(webhook = self.name, why, "authorization webhook");
+        match self.settings.failure_policy {
+            FailurePolicy::NoOpinion => Decision::NoOpinion(why.to_owned()),
+            FailurePolicy::Deny => Decision::Denied(why.to_owned()),
+        }
+    }
+
+    async fn decide(&self, user: &UserInfo, wanted: &Attributes<'_>) -> Decision {
+        let spec = spec(user, wanted);
+        match self.matches(&spec) {
+            Ok(true) => {}
+            Ok(false) => return Decision::NoOpinion(String::new()),
+            Err(why) => return self.failed(&why),
+        }
+        let key = hash(&spec);
+        if let Some(answer) = self.answers.get(&key) {
+            return answer;
+        }
+        let answer = match self.ask(&spec).await {
+            Ok(answer) => answer,
+            Err(why) => return self.failed(&why),
+        };
+        let long = wanted.name.len() + wanted.path.len() + wanted.namespace.len() > MAX_REMEMBERED_TEXT;
+        if !long {
+            let allowed = matches!(answer, Decision::Allowed(_));
+            let ttl = if allowed { self.settings.authorized_ttl } else { self.settings.unauthorized_ttl };
+            self.answers.put(key, answer.clone(), ttl);
+        }
+        answer
+    }
+
+    async fn ask(&self, spec: &Value) -> Result<Decision, String> {
+        let mut spec = spec.clone();
+        if self.settings.version == "v1beta1"
+            && let Some(groups) = spec.as_object_mut().and_then(|spec| spec.remove("groups"))
+        {
+            spec["group"] = groups;
+        }
+        let review = json!({
+            "apiVersion": format!("authorization.k8s.io/{}", self.settings.version),
+            "kind": "SubjectAccessReview", "metadata": {}, "spec": spec,
+        });
+        let mut pause = FIRST_PAUSE;
+        let mut attempt = 1;
+        let answer = loop {
+            match self.client.post(&review, self.settings.timeout).await {
+                Ok(answer) => break answer,
+                Err(error) if error.is_transient() && attempt < ATTEMPTS => {
+                    tokio::time::sleep(pause).await;
+                    pause = pause * 3 / 2;
+                    attempt += 1;
+                }
+                Err(error) => return Err(error.chain()),
+            }
+        };
+        let status = &answer["status"];
+        let reason = status["reason"].as_str().unwrap_or("");
+        Ok(match (status["allowed"] == true, status["denied"] == true) {
+            (true, true) => {
+                return Err("webhook subject access review returned both allow and deny response".to_owned());
+            }
+            (_, true) => Decision::Denied(reason.to_owned()),
+            (true, _) => Decision::Allowed(Arc::from(reason)),
+            _ => Decision::NoOpinion(reason.to_owned()),
+        })
+    }
+}
+
+/// The question, as the API carries it: what is empty is left out.
+fn spec(user: &UserInfo, wanted: &Attributes<'_>) -> Value {
+    let mut spec = Map::new();
+    let mut attributes = Map::new();
+    let fields: &[(&str, &str)] = &[
+        ("namespace", wanted.namespace),
+        ("verb", wanted.verb),
+        ("group", wanted.group),
+        ("version", wanted.version),
+        ("resource", wanted.resource),
+        ("subresource", wanted.subresource),
+        ("name", wanted.name),
+    ];
+    let (place, fields) = match wanted.is_resource {
+        true => ("resourceAttributes", fields),
+        false => ("nonResourceAttributes", &[("path", wanted.path), ("verb", wanted.verb)][..]),
+    };
+    for (name, value) in fields.iter().filter(|(_, value)| !value.is_empty()) {
+        attributes.insert((*name).to_owned(), (*value).into());
+    }
+    if !wanted.field_selector.is_empty() {
+        attributes.insert("fieldSelector".to_owned(), json!({"rawSelector": wanted.field_selector}));
+    }
+    spec.insert(place.to_owned(), attributes.into());
+    spec.insert("user".to_owned(), user.name.as_str().into());
+    if !user.groups.is_empty() {
+        spec.insert("groups".to_owned(), json!(user.groups));
+    }
+    if !user.extra.is_empty() {
+        spec.insert("extra".to_owned(), json!(user.extra));
+    }
+    if !user.uid.is_empty() {
+        spec.insert("uid".to_owned(), user.uid.as_str().into());
+    }
+    spec.into()
+}
+
+impl Authorizer for Webhook {
+    fn authorize<'a>(
+        &'a self,
+        user: &'a UserInfo,
+        attributes: &'a Attributes<'a>,
+    ) -> BoxFuture<'a, Result<Decision>> {
+        Box::pin(async move { Ok(self.decide(user, attributes).await) })
+    }
+
+    fn rules<'a>(&'a self, _user: &'a UserInfo, _namespace: &'a str) -> BoxFuture<'a, Result<Found>> {
+        let error = "webhook authorizer does not support user rule resolution".to_owned();
+        Box::pin(std::future::ready(Ok(Found { errors: vec![error], incomplete: true, ..Found::default() })))
+    }
+}

@@ -1,0 +1,177 @@
+//! `kms`: the key is kept by a key management service, reached over a socket on this machine (KMS API v2).
+//!
+//! The service encrypts a seed; each value gets a key derived from it, so the service is asked once per seed and not
+//! once per write. Whether the service has another key by now is asked at most once a minute, and only when something
+//! is written.
+
+mod client;
+mod envelope;
+
+use super::aes_gcm::AesGcm;
+use super::provider::{Cipher, Failure, MARK, Opened, Provider};
+use aws_lc_rs::hmac;
+use client::Client;
+use envelope::{EncryptedObject, SourceType};
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use prost::Message;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const SEED_BYTES: usize = 32;
+const INFO_BYTES: usize = 32;
+/// How long the service's word on its present key counts.
+const STATUS_INTERVAL: Duration = Duration::from_secs(60);
+/// Seeds that are remembered.
+const MAX_SEEDS: usize = 1000;
+
+/// What writes at present.
+#[derive(Clone)]
+struct Current {
+    seed: Arc<[u8]>,
+    sealed: EncryptedObject,
+    checked: Instant,
+}
+
+pub struct Kms {
+    prefix: Vec<u8>,
+    client: Client,
+    current: Mutex<Option<Current>>,
+    /// Only one request at a time asks the service for a new seed.
+    renewing: tokio::sync::Mutex<()>,
+    /// Seeds in plain form by their sealed one.
+    seeds: Mutex<HashMap<Vec<u8>, Arc<[u8]>>>,
+}
+
+impl Kms {
+    pub fn new(name: &str, socket: PathBuf, timeout: Duration) -> Self {
+        Self {
+            prefix: [MARK, b"kms:v2:", name.as_bytes(), b":"].concat(),
+            client: Client::new(socket, timeout),
+            current: Mutex::new(None),
+            renewing: tokio::sync::Mutex::new(()),
+            seeds: Mutex::default(),
+        }
+    }
+
+    fn fresh(&self) -> Option<Current> {
+        self.current.lock().clone().filter(|current| current.checked.elapsed() < STATUS_INTERVAL)
+    }
+
+    async fn renew(&self) -> Result<(), String> {
+        let _turn = self.renewing.lock().await;
+        if self.fresh().is_some() {
+            return Ok(());
+        }
+        let status = self.client.status().await?;
+        if let Some(current) = self.current.lock().as_mut()
+            && current.sealed.key_id == status.key_id
+        {
+            current.checked = Instant::now();
+            return Ok(());
+        }
+        let mut seed = [0; SEED_BYTES];
+        aws_lc_rs::rand::fill(&mut seed).map_err(|_| "no random numbers")?;
+        let answer = self.client.encrypt(&seed).await?;
+        if answer.key_id.is_empty() || answer.ciphertext.is_empty() {
+            return Err("the key management service answered without a key ID or ciphertext".to_owned());
+        }
+        let sealed = EncryptedObject {
+            encrypted_data: Vec::new(),
+            key_id: answer.key_id,
+            encrypted_dek_source: answer.ciphertext,
+            annotations: answer.annotations,
+            encrypted_dek_source_type: SourceType::Seed as i32,
+        };
+        let seed: Arc<[u8]> = seed.into();
+        self.remember(sealed.encrypted_dek_source.clone(), seed.clone());
+        *self.current.lock() = Some(Current { seed, sealed, checked: Instant::now() });
+        Ok(())
+    }
+
+    fn remember(&self, sealed: Vec<u8>, seed: Arc<[u8]>) {
+        let mut seeds = self.seeds.lock();
+        if seeds.len() >= MAX_SEEDS {
+            seeds.clear();
+        }
+        seeds.insert(sealed, seed);
+    }
+}
+
+/// The key for one value: HKDF-Expand with SHA-256, one block of output.
+fn derived(seed: &[u8], info: &[u8]) -> Option<AesGcm> {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, seed);
+    let mut context = hmac::Context::with_key(&key);
+    context.update(info);
+    context.update(&[1]);
+    AesGcm::new(context.sign().as_ref())
+}
+
+impl Provider for Kms {
+    fn prefix(&self) -> &[u8] {
+        &self.prefix
+    }
+
+    fn prepare(&self) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async move {
+            if self.fresh().is_some() {
+                return Ok(());
+            }
+            match self.renew().await {
+                // What was good a while ago still encrypts; the service may be back soon.
+                Err(why) if self.current.lock().is_some() => {
+                    tracing::warn!(why, "the key management service does not answer; its last key is in use");
+                    Ok(())
+                }
+                outcome => outcome,
+            }
+        })
+    }
+
+    fn seal(&self, place: &str, plain: &[u8]) -> Result<Vec<u8>, String> {
+        let current = self.current.lock().clone().ok_or("there is no key yet")?;
+        let mut info = [0; INFO_BYTES];
+        aws_lc_rs::rand::fill(&mut info).map_err(|_| "no random numbers")?;
+        let cipher = derived(&current.seed, &info).ok_or("deriving a key failed")?;
+        let mut data = info.to_vec();
+        cipher.encrypt(place, plain, &mut data)?;
+        let object = EncryptedObject { encrypted_data: data, ..current.sealed };
+        let mut out = self.prefix.clone();
+        object.encode(&mut out).map_err(|error| error.to_string())?;
+        Ok(out)
+    }
+
+    fn open(&self, place: &str, sealed: &[u8]) -> Result<Opened, Failure> {
+        let failed = |why: &str| Failure::Failed(why.to_owned());
+        let object = EncryptedObject::decode(sealed).map_err(|error| failed(&error.to_string()))?;
+        let seed = self.seeds.lock().get(&object.encrypted_dek_source).cloned();
+        let seed = seed.ok_or(Failure::Unprepared)?;
+        let data = object.encrypted_data.as_slice();
+        let plain = if object.encrypted_dek_source_type == SourceType::Seed as i32 {
+            let (info, rest) =
+                data.split_at_checked(INFO_BYTES).ok_or_else(|| failed("the stored data is too short"))?;
+            let cipher = derived(&seed, info).ok_or_else(|| failed("deriving a key failed"))?;
+            cipher.decrypt(place, rest)
+        } else {
+            AesGcm::new(&seed).ok_or_else(|| failed("the key has no usable length"))?.decrypt(place, data)
+        };
+        let stale =
+            self.current.lock().as_ref().is_some_and(|current| current.sealed.key_id != object.key_id);
+        plain.map(|plain| Opened { plain, stale }).map_err(Failure::Failed)
+    }
+
+    fn fetch<'a>(&'a self, sealed: &'a [u8]) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(async move {
+            let object = EncryptedObject::decode(sealed).map_err(|error| error.to_string())?;
+            let EncryptedObject { key_id, encrypted_dek_source, annotations, .. } = object;
+            let seed = self.client.decrypt(encrypted_dek_source.clone(), key_id, annotations).await?;
+            self.remember(encrypted_dek_source, seed.into());
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

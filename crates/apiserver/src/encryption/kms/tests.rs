@@ -1,0 +1,112 @@
+use super::envelope::{DecryptRequest, DecryptResponse, EncryptRequest, EncryptResponse, StatusResponse};
+use super::*;
+use bytes::{BufMut, Bytes, BytesMut};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A key management service whose key is a number that is added to each byte.
+struct Service {
+    key: AtomicUsize,
+    calls: AtomicUsize,
+}
+
+impl Service {
+    fn start(socket: &std::path::Path) -> Arc<Self> {
+        let service = Arc::new(Self { key: AtomicUsize::new(1), calls: AtomicUsize::new(0) });
+        let listener = tokio::net::UnixListener::bind(socket).expect("a socket");
+        let shared = service.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let shared = shared.clone();
+                let answer = service_fn(move |request: http::Request<hyper::body::Incoming>| {
+                    let shared = shared.clone();
+                    async move {
+                        let method = request.uri().path().rsplit('/').next().unwrap_or("").to_owned();
+                        let body = request.into_body().collect().await.expect("a body").to_bytes();
+                        let message = shared.answer(&method, &body[5..]);
+                        let mut frame = BytesMut::new();
+                        frame.put_u8(0);
+                        frame.put_u32(u32::try_from(message.len()).expect("short"));
+                        frame.extend_from_slice(&message);
+                        let mut trailers = http::HeaderMap::new();
+                        trailers.insert("grpc-status", "0".parse().expect("a value"));
+                        let frames: [Result<Frame<Bytes>, Infallible>; 2] =
+                            [Ok(Frame::data(frame.freeze())), Ok(Frame::trailers(trailers))];
+                        let body = StreamBody::new(futures_util::stream::iter(frames));
+                        Ok::<_, Infallible>(http::Response::new(body))
+                    }
+                });
+                let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                tokio::spawn(connection.serve_connection(TokioIo::new(stream), answer));
+            }
+        });
+        service
+    }
+
+    fn answer(&self, method: &str, body: &[u8]) -> Vec<u8> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let key = self.key.load(Ordering::Relaxed);
+        let turned = |bytes: &[u8], by: usize| -> Vec<u8> {
+            bytes.iter().map(|byte| byte.wrapping_add(u8::try_from(by).expect("small"))).collect()
+        };
+        let key_id = format!("key-{key}");
+        match method {
+            "Status" => {
+                StatusResponse { version: "v2".to_owned(), healthz: "ok".to_owned(), key_id }.encode_to_vec()
+            }
+            "Encrypt" => {
+                let request = EncryptRequest::decode(body).expect("a request");
+                let ciphertext = turned(&request.plaintext, key);
+                EncryptResponse { ciphertext, key_id, annotations: HashMap::new() }.encode_to_vec()
+            }
+            _ => {
+                let request = DecryptRequest::decode(body).expect("a request");
+                let of = request.key_id.trim_start_matches("key-").parse::<usize>().expect("a number");
+                DecryptResponse { plaintext: turned(&request.ciphertext, 256 - of) }.encode_to_vec()
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn values_are_sealed_with_a_seed_that_the_service_keeps_secret() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("kms.sock");
+    let service = Service::start(&socket);
+    let kms = |name: &str| Kms::new(name, socket.clone(), Duration::from_secs(5));
+    let first = kms("x");
+    assert!(first.seal("p", b"secret").is_err(), "no key before it is prepared");
+    first.prepare().await.expect("prepared");
+    let sealed: Vec<Vec<u8>> = (0..3).map(|_| first.seal("/p", b"secret").expect("sealed")).collect();
+    assert_eq!(service.calls.load(Ordering::Relaxed), 2, "one status and one seed for all of them");
+    assert!(sealed[0].starts_with(b"k8s:enc:kms:v2:x:"));
+    assert_ne!(sealed[0], sealed[1]);
+    let rest = sealed[0].strip_prefix(first.prefix()).expect("its own");
+    assert_eq!(first.open("/p", rest), Ok(Opened { plain: b"secret".to_vec(), stale: false }));
+    assert!(matches!(first.open("/elsewhere", rest), Err(Failure::Failed(_))), "bound to its place");
+
+    // Another process has to ask the service first.
+    let second = kms("x");
+    assert_eq!(second.open("/p", rest), Err(Failure::Unprepared));
+    second.fetch(rest).await.expect("the seed");
+    assert_eq!(second.open("/p", rest).expect("opened").plain, b"secret");
+
+    // The service has a new key: what was written with the old one is stale.
+    service.key.store(2, Ordering::Relaxed);
+    second.prepare().await.expect("prepared");
+    assert!(second.open("/p", rest).expect("opened").stale);
+    let newer = second.seal("/p", b"other").expect("sealed");
+    let rest = newer.strip_prefix(second.prefix()).expect("its own");
+    assert!(!second.open("/p", rest).expect("opened").stale);
+}
+
+#[tokio::test]
+async fn a_service_that_is_not_there_is_named() {
+    let kms = Kms::new("x", "/nowhere/kms.sock".into(), Duration::from_secs(1));
+    let why = kms.prepare().await.expect_err("nobody answers");
+    assert!(why.contains("/nowhere/kms.sock"), "{why}");
+}

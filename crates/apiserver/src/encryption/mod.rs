@@ -1,0 +1,22 @@
+//! Encryption at rest: what the store keeps of chosen resources can be read with a key only.
+//!
+//! [`Encrypted`] stands between the API server and its store. What is written passes the first provider of the
+//! resource's rule, what is read passes the one that wrote it; everything above sees plain objects. The stored form is
+//! Kubernetes' own: `k8s:enc:<provider>:v1:<key>:` and the ciphertext, bound to the object's key in the store.
+
+mod aes_cbc;
+mod aes_gcm;
+mod config;
+mod key_file;
+mod kms;
+mod provider;
+mod rules;
+mod secretbox;
+mod store;
+#[cfg(test)]
+mod tests;
+
+pub use config::EncryptionError;
+pub use key_file::{add_key, ensure as ensure_key_file};
+pub use rules::Rules;
+pub use store::Encrypted;

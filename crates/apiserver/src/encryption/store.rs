@@ -1,0 +1,227 @@
+//! A store whose chosen values are encrypted.
+
+use super::provider::{Failure, MARK};
+use super::rules::{Rules, no_match};
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use bytes::Bytes;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use store::{
+    Event, KeyValue, LeaseId, Op, Outcome, RangeRequest, RangeResponse, Result, Revision, Store, StoreError,
+    Txn, WatchHandle, WatchSink,
+};
+
+/// Encrypts on the way in and decrypts on the way out, by the rules in use at that moment.
+pub struct Encrypted {
+    inner: Arc<dyn Store>,
+    rules: Arc<ArcSwap<Rules>>,
+}
+
+impl Encrypted {
+    pub fn new(inner: Arc<dyn Store>, rules: Rules) -> Self {
+        Self { inner, rules: Arc::new(ArcSwap::from_pointee(rules)) }
+    }
+
+    /// Puts other rules in use. What is stored stays as it is until it is written again.
+    pub fn replace(&self, rules: Rules) {
+        self.rules.store(Arc::new(rules));
+    }
+
+    async fn seal(&self, place: &str, value: Bytes) -> Result<Bytes> {
+        let rules = self.rules.load_full();
+        let Some(writer) = rules.of(place).and_then(|rule| rule.writer()) else { return Ok(value) };
+        let failed = |reason: String| untransformed(place, &reason);
+        writer.prepare().await.map_err(failed)?;
+        writer.seal(place, &value).map(Bytes::from).map_err(failed)
+    }
+
+    /// The plain form, with whether the stored one is outdated.
+    async fn open(&self, place: &str, value: &Bytes) -> Result<(Bytes, bool)> {
+        let rules = self.rules.load_full();
+        match open(&rules, place, value) {
+            Err(Trouble::Unprepared(provider)) => {
+                let rest = value.strip_prefix(provider.prefix()).unwrap_or_default();
+                provider.fetch(rest).await.map_err(|reason| untransformed(place, &reason))?;
+                open(&rules, place, value).map_err(|trouble| trouble.into_error(place))
+            }
+            outcome => outcome.map_err(|trouble| trouble.into_error(place)),
+        }
+    }
+
+    async fn open_all(&self, kvs: &mut [KeyValue]) -> Result<()> {
+        for kv in kvs {
+            let (plain, _) = self.open(&kv.key, &kv.value).await?;
+            kv.value = plain;
+        }
+        Ok(())
+    }
+
+    /// What a transaction found in its way. A value that cannot be read must not hide that the key is taken.
+    async fn open_found(&self, found: Option<KeyValue>) -> Result<Option<KeyValue>> {
+        let Some(mut kv) = found else { return Ok(None) };
+        kv.value = self.open(&kv.key, &kv.value).await?.0;
+        Ok(Some(kv))
+    }
+}
+
+enum Trouble {
+    Unprepared(Arc<dyn super::provider::Provider>),
+    Failed(String),
+}
+
+impl Trouble {
+    fn into_error(self, place: &str) -> StoreError {
+        match self {
+            Self::Unprepared(_) => untransformed(place, "its key is not at hand"),
+            Self::Failed(reason) => untransformed(place, &reason),
+        }
+    }
+}
+
+fn untransformed(place: &str, reason: &str) -> StoreError {
+    StoreError::Unreadable { key: place.into(), reason: reason.into() }
+}
+
+fn open(rules: &Rules, place: &str, value: &Bytes) -> Result<(Bytes, bool), Trouble> {
+    let Some(rule) = rules.of(place) else {
+        return match value.starts_with(MARK) {
+            true => Err(Trouble::Failed(no_match(value))),
+            false => Ok((value.clone(), false)),
+        };
+    };
+    match rule.open(place, value) {
+        Ok(opened) => Ok((Bytes::from(opened.plain), opened.stale)),
+        Err((Failure::Failed(reason), _)) => Err(Trouble::Failed(reason)),
+        Err((Failure::Unprepared, Some(provider))) => Err(Trouble::Unprepared(provider)),
+        Err((Failure::Unprepared, None)) => Err(Trouble::Failed("its key is not at hand".to_owned())),
+    }
+}
+
+#[async_trait]
+impl Store for Encrypted {
+    async fn get(&self, key: &str) -> Result<(Option<KeyValue>, Revision)> {
+        let (found, revision) = self.inner.get(key).await?;
+        Ok((self.open_found(found).await?, revision))
+    }
+
+    async fn range(&self, request: RangeRequest) -> Result<RangeResponse> {
+        let mut response = self.inner.range(request).await?;
+        self.open_all(&mut response.kvs).await?;
+        Ok(response)
+    }
+
+    async fn txn(&self, mut txn: Txn) -> Result<Outcome> {
+        if let Op::Put { value, .. } = &mut txn.op {
+            *value = self.seal(&txn.key, std::mem::take(value)).await?;
+        }
+        Ok(match self.inner.txn(txn).await? {
+            // Committed is committed, whatever was there before.
+            Outcome::Committed { revision, .. } => Outcome::Committed { revision, prev: None },
+            Outcome::Conflict { current, revision } => {
+                Outcome::Conflict { current: self.open_found(current).await?, revision }
+            }
+        })
+    }
+
+    async fn watch(&self, prefix: &str, after: Revision, sink: Box<dyn WatchSink>) -> Result<WatchHandle> {
+        let sink = OpeningSink { sink: Some(sink), rules: self.rules.clone() };
+        self.inner.watch(prefix, after, Box::new(sink)).await
+    }
+
+    async fn barrier(&self) -> Result<Revision> {
+        self.inner.barrier().await
+    }
+
+    fn revision(&self) -> Revision {
+        self.inner.revision()
+    }
+
+    async fn outdated(&self, key: &str) -> Result<bool> {
+        if self.rules.load().of(key).is_none() {
+            return Ok(false);
+        }
+        let (found, _) = self.inner.get(key).await?;
+        let Some(kv) = found else { return Ok(false) };
+        Ok(self.open(key, &kv.value).await?.1)
+    }
+
+    async fn compact(&self, revision: Revision) -> Result<()> {
+        self.inner.compact(revision).await
+    }
+
+    async fn compacted(&self) -> Result<Revision> {
+        self.inner.compacted().await
+    }
+
+    async fn grant_lease(&self, ttl: Duration) -> Result<LeaseId> {
+        self.inner.grant_lease(ttl).await
+    }
+
+    async fn revoke_lease(&self, lease: LeaseId) -> Result<()> {
+        self.inner.revoke_lease(lease).await
+    }
+
+    async fn keep_alive(&self, lease: LeaseId) -> Result<()> {
+        self.inner.keep_alive(lease).await
+    }
+
+    async fn snapshot(&self, to: &Path) -> Result<Revision> {
+        self.inner.snapshot(to).await
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
+
+/// Decrypts what a watch hands over. A value that cannot be read ends the watch: going on would hide a change.
+struct OpeningSink {
+    sink: Option<Box<dyn WatchSink>>,
+    rules: Arc<ArcSwap<Rules>>,
+}
+
+impl WatchSink for OpeningSink {
+    fn events(&mut self, mut events: Vec<Event>) {
+        let Some(sink) = &mut self.sink else { return };
+        let rules = self.rules.load();
+        for event in &mut events {
+            let outcome = open_event(&rules, event);
+            if let Err(error) = outcome {
+                sink.closed(error);
+                self.sink = None;
+                return;
+            }
+        }
+        sink.events(events);
+    }
+
+    fn progress(&mut self, revision: Revision) {
+        if let Some(sink) = &mut self.sink {
+            sink.progress(revision);
+        }
+    }
+
+    fn closed(&mut self, error: StoreError) {
+        if let Some(mut sink) = self.sink.take() {
+            sink.closed(error);
+        }
+    }
+}
+
+fn open_event(rules: &Rules, event: &mut Event) -> Result<()> {
+    let opened = |kv: &mut KeyValue| -> Result<()> {
+        kv.value = open(rules, &kv.key, &kv.value).map_err(|trouble| trouble.into_error(&kv.key))?.0;
+        Ok(())
+    };
+    match event {
+        Event::Put { kv, prev } => {
+            opened(kv)?;
+            // Whoever follows a watch knows what was there before.
+            *prev = None;
+        }
+        Event::Delete { prev, .. } => *prev = None,
+    }
+    Ok(())
+}

@@ -1,0 +1,134 @@
+use super::aes_cbc::AesCbc;
+use super::aes_gcm::AesGcm;
+use super::provider::{Cipher, Failure, Identity, Keys, Provider};
+use super::rules::{Rule, Rules};
+use super::secretbox::Secretbox;
+use super::store::Encrypted;
+use bytes::Bytes;
+use std::sync::Arc;
+use store::{Embedded, EmbeddedOptions, Expect, Op, Outcome, RangeRequest, Store, StoreError, Txn};
+
+const PLACE: &str = "/registry/core/secrets/n/s";
+
+fn round_trip<C: Cipher>(bytes: &[usize]) {
+    for bytes in bytes {
+        let cipher = C::new(&vec![7; *bytes]).expect("a key");
+        for plain in [&b""[..], b"x", b"sixteen bytes !!", &[0; 1000]] {
+            let mut sealed = Vec::new();
+            cipher.encrypt(PLACE, plain, &mut sealed).expect("sealed");
+            assert_eq!(cipher.decrypt(PLACE, &sealed).expect("opened"), plain);
+            let mut again = Vec::new();
+            cipher.encrypt(PLACE, plain, &mut again).expect("sealed");
+            assert_ne!(sealed, again, "never the same twice");
+        }
+        for rubbish in [&b""[..], b"short", &[1; 64]] {
+            assert!(cipher.decrypt(PLACE, rubbish).is_err());
+        }
+    }
+    assert!(C::new(&[7; 5]).is_none());
+}
+
+#[test]
+fn every_cipher_with_every_length_of_key() {
+    round_trip::<AesGcm>(AesGcm::KEY_BYTES);
+    round_trip::<AesCbc>(AesCbc::KEY_BYTES);
+    round_trip::<Secretbox>(Secretbox::KEY_BYTES);
+}
+
+#[test]
+fn gcm_notices_changes_and_moves() {
+    let cipher = AesGcm::new(&[7; 32]).expect("a key");
+    let mut sealed = Vec::new();
+    cipher.encrypt(PLACE, b"secret", &mut sealed).expect("sealed");
+    assert!(cipher.decrypt("/registry/core/secrets/n/other", &sealed).is_err());
+    sealed[20] ^= 1;
+    assert!(cipher.decrypt(PLACE, &sealed).is_err());
+}
+
+/// The example of NaCl's own documentation, its beginning.
+#[test]
+fn secretbox_is_nacls() {
+    let key = hex::decode("1b27556473e985d462cd51197a9a46c76009549eac6474f206c4ee0844f68389").expect("hex");
+    let nonce = hex::decode("69696ee955b62b73cd62bda875fc73d68219e0036b7a0b37").expect("hex");
+    let plain = hex::decode(
+        "be075fc53c81f2d5cf141316ebeb0c7b5228c52a4c62cbd44b66849b64244ffce5ecbaaf33bd751a1ac728d45e6c61296cdc3c01233561f41db66cce314adb310e3be8250c46f06dceea3a7fa1348057e2f6556ad6b1318a024a838f21af1fde048977eb48f59ffd4924ca1c60902e52f0a089bc76897040e082f937763848645e0705",
+    )
+    .expect("hex");
+    let sealed = hex::decode(
+        "f3ffc7703f9400e52a7dfb4b3d3305d98e993b9f48681273c29650ba32fc76ce48332ea7164d96a4476fb8c531a1186ac0dfc17c98dce87b4da7f011ec48c97271d2c20f9b928fe2270d6fb863d51738b48eeee314a7cc8ab932164548e526ae90224368517acfeabd6bb3732bc0e9da99832b61ca01b6de56244a9e88d5f9b37973f622a43d14a6599b1f654cb45a74e355a5",
+    )
+    .expect("hex");
+    let cipher = Secretbox::new(&key).expect("a key");
+    assert_eq!(cipher.decrypt(PLACE, &[nonce, sealed].concat()).expect("opened"), plain);
+}
+
+fn keys(names: &[(&str, u8)]) -> Arc<dyn Provider> {
+    let cipher = |byte: u8| AesGcm::new(&[byte; 32]).expect("a key");
+    Arc::new(Keys::new(names.iter().map(|(name, byte)| ((*name).to_owned(), cipher(*byte))).collect()))
+}
+
+fn rules(providers: Vec<Arc<dyn Provider>>) -> Rules {
+    Rules::new(vec![Rule::new(&["secrets".to_owned()], providers)])
+}
+
+#[test]
+fn the_first_key_writes_and_all_read() {
+    let (old, new) = (keys(&[("one", 1)]), keys(&[("two", 2), ("one", 1)]));
+    let sealed = old.seal(PLACE, b"secret").expect("sealed");
+    assert!(sealed.starts_with(b"k8s:enc:aesgcm:v1:one:"));
+    let rest = sealed.strip_prefix(new.prefix()).expect("the same prefix");
+    let opened = new.open(PLACE, rest).expect("opened");
+    assert_eq!((opened.plain.as_slice(), opened.stale), (&b"secret"[..], true));
+    let other = keys(&[("two", 2)]);
+    let Err(Failure::Failed(why)) = other.open(PLACE, rest) else { panic!("another key cannot read it") };
+    assert!(why.contains("no matching key was found") && why.contains("\"one\""), "{why}");
+    // Two entries of the same kind: what the first cannot read, the second may.
+    let rules = rules(vec![other, old]);
+    let rule = rules.of(PLACE).expect("a rule");
+    assert!(rule.open(PLACE, &sealed).is_ok_and(|opened| opened.stale));
+}
+
+fn put(value: &'static str, expect: Expect) -> Txn {
+    Txn {
+        key: PLACE.into(),
+        expect,
+        op: Op::Put { value: Bytes::from_static(value.as_bytes()), lease: None },
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_keeps_secrets() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let inner: Arc<dyn Store> =
+        Arc::new(Embedded::open(EmbeddedOptions::new(directory.path().join("store"))).expect("a store"));
+    inner.txn(put("{\"old\":1}", Expect::Absent)).await.expect("written");
+    let store = Encrypted::new(inner.clone(), rules(vec![keys(&[("one", 1)]), Arc::new(Identity)]));
+    let (found, _) = store.get(PLACE).await.expect("read");
+    assert_eq!(found.expect("there").value, "{\"old\":1}", "what was there in plain form is read");
+    assert!(store.outdated(PLACE).await.expect("read"));
+    store.txn(put("{\"new\":1}", Expect::Any)).await.expect("written");
+    assert!(!store.outdated(PLACE).await.expect("read"));
+    let (raw, _) = inner.get(PLACE).await.expect("read");
+    assert!(raw.expect("there").value.starts_with(b"k8s:enc:aesgcm:v1:one:"));
+    let Outcome::Conflict { current, .. } = store.txn(put("{}", Expect::Absent)).await.expect("answered")
+    else {
+        panic!("it is there");
+    };
+    assert_eq!(current.expect("what is there").value, "{\"new\":1}");
+
+    store.replace(rules(vec![keys(&[("two", 2)])]));
+    let request =
+        RangeRequest { start: PLACE.to_owned(), end: store::prefix_end(PLACE), ..RangeRequest::default() };
+    let error = store.range(request).await.expect_err("the key is gone");
+    assert!(matches!(&error, StoreError::Unreadable { key, .. } if &**key == PLACE), "{error}");
+    assert!(error.to_string().contains("unable to transform key \"/registry/core/secrets/n/s\""), "{error}");
+    store.replace(Rules::default());
+    assert!(store.get(PLACE).await.is_err(), "ciphertext is never served as an object");
+    store.replace(rules(vec![keys(&[("two", 2), ("one", 1)])]));
+    assert_eq!(
+        store.get(PLACE).await.expect("read").0.expect("there").value,
+        "{\"new\":1}",
+        "nothing is lost"
+    );
+    store.close().await;
+}

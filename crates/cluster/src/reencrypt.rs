@@ -1,0 +1,115 @@
+//! Writes objects again, unchanged, so that they are stored with the key in use now.
+//!
+//! An ordinary client of the running server: objects that somebody else changes meanwhile are written by that, and the
+//! server leaves alone what already has the right form.
+
+use std::path::Path;
+use std::time::Duration;
+
+use apiserver::outbound::{CallError, Client, KubeconfigError, read_kubeconfig};
+use http::StatusCode;
+use serde_json::Value;
+
+/// How long one request may take.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Objects read at a time.
+const PAGE: usize = 500;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ReencryptError {
+    #[error("using the kubeconfig")]
+    Kubeconfig(#[from] KubeconfigError),
+    #[error("finding {resource}")]
+    Discover { resource: String, source: CallError },
+    #[error("the server has no {0}")]
+    Unknown(String),
+    #[error("reading {resource}")]
+    List { resource: String, source: CallError },
+    #[error("writing {resource} {name}")]
+    Write { resource: String, name: String, source: CallError },
+}
+
+/// How many objects of a resource have been written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rewritten {
+    pub resource: String,
+    pub objects: usize,
+    /// Changed or deleted by others meanwhile, which is as good.
+    pub overtaken: usize,
+}
+
+/// Rewrites all objects of these resources (`secrets`, `ingresses.networking.k8s.io`), one after the other.
+pub async fn reencrypt(kubeconfig: &Path, resources: &[String]) -> Result<Vec<Rewritten>, ReencryptError> {
+    let client = read_kubeconfig(kubeconfig)?;
+    let mut done = Vec::new();
+    for resource in resources {
+        done.push(rewrite(&client, resource).await?);
+    }
+    Ok(done)
+}
+
+async fn rewrite(client: &Client, resource: &str) -> Result<Rewritten, ReencryptError> {
+    let (plural, group) = resource.split_once('.').unwrap_or((resource, ""));
+    let place = find(client, plural, group).await?;
+    let mut rewritten = Rewritten { resource: resource.to_owned(), objects: 0, overtaken: 0 };
+    let mut token = String::new();
+    loop {
+        let path = format!("{}/{plural}?limit={PAGE}&continue={token}", place.root);
+        let list = client.get(&path, LIMIT).await;
+        let list = list.map_err(|source| ReencryptError::List { resource: resource.to_owned(), source })?;
+        for item in list["items"].as_array().into_iter().flatten() {
+            let mut object = item.clone();
+            object["apiVersion"] = list["apiVersion"].clone();
+            object["kind"] = place.kind.clone().into();
+            let text = |field: &str| item["metadata"][field].as_str().unwrap_or("").to_owned();
+            let (namespace, name) = (text("namespace"), text("name"));
+            let path = match place.namespaced {
+                true => format!("{}/namespaces/{namespace}/{plural}/{name}", place.root),
+                false => format!("{}/{plural}/{name}", place.root),
+            };
+            match client.put(&path, &object, LIMIT).await {
+                Ok(_) => rewritten.objects += 1,
+                Err(CallError::Refused { status: StatusCode::NOT_FOUND | StatusCode::CONFLICT, .. }) => {
+                    rewritten.overtaken += 1;
+                }
+                Err(source) => {
+                    let name = if namespace.is_empty() { name } else { format!("{namespace}/{name}") };
+                    return Err(ReencryptError::Write { resource: resource.to_owned(), name, source });
+                }
+            }
+        }
+        token = list["metadata"]["continue"].as_str().unwrap_or("").to_owned();
+        if token.is_empty() {
+            return Ok(rewritten);
+        }
+    }
+}
+
+/// Where a resource is served.
+struct Place {
+    root: String,
+    kind: String,
+    namespaced: bool,
+}
+
+async fn find(client: &Client, plural: &str, group: &str) -> Result<Place, ReencryptError> {
+    let name = if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") };
+    let get = async |path: &str| {
+        let found = client.get(path, LIMIT).await;
+        found.map_err(|source| ReencryptError::Discover { resource: name.clone(), source })
+    };
+    let root = if group.is_empty() {
+        "/api/v1".to_owned()
+    } else {
+        let found = get(&format!("/apis/{group}")).await?;
+        format!("/apis/{}", found["preferredVersion"]["groupVersion"].as_str().unwrap_or(""))
+    };
+    let list = get(&root).await?;
+    let row = list["resources"].as_array().into_iter().flatten().find(|row| row["name"] == plural);
+    let Some(row) = row else { return Err(ReencryptError::Unknown(name)) };
+    Ok(Place {
+        root,
+        kind: row["kind"].as_str().unwrap_or("").to_owned(),
+        namespaced: row["namespaced"] == Value::Bool(true),
+    })
+}

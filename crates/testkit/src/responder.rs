@@ -1,0 +1,113 @@
+//! A little HTTPS server that answers as the test says: an issuer of tokens, a webhook.
+
+use std::convert::Infallible;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use rustls::ServerConfig;
+use rustls::crypto::aws_lc_rs;
+use rustls_pki_types::PrivateKeyDer;
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
+
+type Answer = dyn Fn(&str, &Value) -> (u16, Value) + Send + Sync;
+
+/// The server; it ends when this is dropped.
+pub struct Responder {
+    pub url: String,
+    /// Its certificate, which vouches for itself.
+    pub certificate: String,
+    seen: Arc<Mutex<Vec<(String, Value)>>>,
+    running: JoinHandle<()>,
+}
+
+impl Responder {
+    /// Answers requests with what `answer` makes of their path and body.
+    pub async fn start(
+        answer: impl Fn(&str, &Value) -> (u16, Value) + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()])?;
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(anyhow::Error::msg)?;
+        let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key)?;
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("a listener")?;
+        let url = format!("https://{}", listener.local_addr()?);
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let running = tokio::spawn(accept(listener, acceptor, Arc::new(answer), Arc::clone(&seen)));
+        Ok(Self { url, certificate: made.cert.pem(), seen, running })
+    }
+
+    /// The paths and bodies of all requests so far.
+    #[must_use]
+    pub fn seen(&self) -> Vec<(String, Value)> {
+        self.seen.lock().map(|seen| seen.clone()).unwrap_or_default()
+    }
+
+    /// Writes a kubeconfig that leads here; returns its path.
+    pub fn kubeconfig(&self, directory: &Path, path: &str) -> Result<PathBuf> {
+        let authority = directory.join("webhook-ca.pem");
+        std::fs::write(&authority, &self.certificate)?;
+        let file = directory.join("webhook.kubeconfig");
+        let text = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+             clusters:\n- name: c\n  cluster: {{server: '{}{path}', certificate-authority: webhook-ca.pem}}\n\
+             contexts:\n- name: c\n  context: {{cluster: c, user: u}}\nusers:\n- name: u\n  user: {{token: t}}\n",
+            self.url
+        );
+        std::fs::write(&file, text)?;
+        Ok(file)
+    }
+}
+
+impl Drop for Responder {
+    fn drop(&mut self) {
+        self.running.abort();
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    answer: Arc<Answer>,
+    seen: Arc<Mutex<Vec<(String, Value)>>>,
+) {
+    while let Ok((stream, _)) = listener.accept().await {
+        let (acceptor, answer, seen) = (acceptor.clone(), Arc::clone(&answer), Arc::clone(&seen));
+        tokio::spawn(async move {
+            let Ok(stream) = acceptor.accept(stream).await else { return };
+            let respond = service_fn(move |request: Request<Incoming>| {
+                let (answer, seen) = (Arc::clone(&answer), Arc::clone(&seen));
+                async move {
+                    let path = request.uri().path().to_owned();
+                    let body = request.into_body().collect().await;
+                    let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+                    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+                    let (code, value) = answer(&path, &body);
+                    if let Ok(mut seen) = seen.lock() {
+                        seen.push((path, body));
+                    }
+                    let mut reply = Response::new(Full::new(Bytes::from(value.to_string())));
+                    *reply.status_mut() = http::StatusCode::from_u16(code).unwrap_or_default();
+                    Ok::<_, Infallible>(reply)
+                }
+            });
+            // A client that goes away is no error of the test's.
+            let _ = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), respond)
+                .await;
+        });
+    }
+}
