@@ -34,8 +34,8 @@ pub use authenticate::{
 };
 pub use authorize::{AuthorizationConfig, AuthorizationError, WebhookFlags};
 pub use bootstrap::AuthenticationTrust;
-pub use chain::ChainConfig;
 pub use chain::audit;
+pub use chain::{Chain, ChainConfig};
 pub use configuration::ConfigurationError;
 pub use registry::allocate::ServiceConfig;
 pub use rest::Limits;

@@ -147,6 +147,11 @@ impl Client {
         self.put(object, Some("status")).await
     }
 
+    /// Updates any subresource, such as `finalize` of namespaces.
+    pub async fn update_subresource<K: Object>(&self, object: &K, name: &str) -> Result<K, ClientError> {
+        self.put(object, Some(name)).await
+    }
+
     async fn put<K: Object>(&self, object: &K, subresource: Option<&str>) -> Result<K, ClientError> {
         let meta = object.metadata();
         let (ns, name) =

@@ -21,6 +21,8 @@ pub enum ClientError {
     Decode { verb: String, path: String, source: serde_json::Error },
     #[error("a watch event of {0} bytes is too long")]
     LongEvent(usize),
+    #[error("making a client of an identity")]
+    Identity(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("reading the kubeconfig")]
     Kubeconfig(#[source] Box<KubeconfigError>),
 }

@@ -47,6 +47,12 @@ impl Certificates {
         addresses::for_other_machines(self.address)
     }
 
+    /// A certificate for a component of this process.
+    pub(crate) fn issue_client(&self, user: &str, groups: &[&str]) -> Result<Identity, ClusterError> {
+        let now = self.config.clock.now();
+        self.pki.client_authority.issue_client_in(user, groups, now).map_err(ClusterError::Pki)
+    }
+
     /// Has the key of service account tokens made in the background: it takes longer than the rest of the start.
     pub fn prepare_service_account_key(&self, server: Arc<ApiServer>, tasks: &TaskGroup) {
         let pki = Arc::clone(&self.pki);

@@ -7,6 +7,8 @@ use std::time::Duration;
 use apiserver::serve::ServerConfig;
 use base::clock::Clock;
 
+use crate::Components;
+
 /// A control plane's configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -22,6 +24,8 @@ pub struct Config {
     pub encryption: EncryptionConfig,
     pub api: apiserver::Config,
     pub clock: Clock,
+    /// What runs besides the API server; by default nothing.
+    pub components: Components,
 }
 
 impl Config {
@@ -42,6 +46,7 @@ impl Config {
             encryption: EncryptionConfig::default(),
             api,
             clock: Clock::system(),
+            components: Components::default(),
         }
     }
 

@@ -8,14 +8,19 @@ use std::time::Duration;
 
 use apiserver::ApiServer;
 use apiserver::serve;
+use base::clock::Clock;
 use base::tasks::TaskGroup;
+use runtime::Identities;
 use store::Store;
 use tokio::net::TcpListener;
 
-use crate::{Certificates, ClusterError, Config, StoreConfig, chain, encryption, live_backup, storage};
+use crate::{
+    Certificates, ClusterError, Components, Config, InProcessClients, StoreConfig, chain, components, encryption,
+    live_backup, storage,
+};
 
 /// How long background tasks may take to end once all requests have.
-const TASK_GRACE: Duration = Duration::from_secs(5);
+pub(crate) const TASK_GRACE: Duration = Duration::from_secs(5);
 
 /// A control plane that is built and listens, but does not answer yet.
 pub struct ControlPlane {
@@ -117,11 +122,17 @@ impl ControlPlane {
             listener,
             Arc::clone(&certificates.tls),
             Arc::clone(&server.chain),
-            config.serving,
+            config.serving.clone(),
             tasks.clone(),
         );
         let starting = async {
-            let outcome = server.start().await.map_err(ClusterError::ApiServer);
+            let outcome = server.start().await.map_err(ClusterError::ApiServer).and_then(|()| {
+                if tasks.is_stopping() {
+                    Ok(())
+                } else {
+                    act(&config.components, &config.clock, &server, &certificates, &tasks)
+                }
+            });
             match &outcome {
                 Ok(()) if !tasks.is_stopping() => ready(),
                 Ok(()) => {}
@@ -138,4 +149,23 @@ impl ControlPlane {
         started?;
         if drained { Ok(()) } else { Err(ClusterError::Undrained(grace)) }
     }
+}
+
+/// Starts the components of the control plane, each with a client of its own.
+fn act(
+    components: &Components,
+    clock: &Clock,
+    server: &Arc<ApiServer>,
+    certificates: &Arc<Certificates>,
+    tasks: &TaskGroup,
+) -> Result<(), ClusterError> {
+    let clients = Arc::new(InProcessClients::new(Arc::clone(server), Arc::clone(certificates)));
+    let mut components = components.clone();
+    components
+        .settings
+        .root_ca
+        .get_or_insert_with(|| certificates.pki.server_authority.certificate_pem.clone());
+    let identities: Arc<dyn Identities> = Arc::clone(&clients) as Arc<dyn Identities>;
+    let shared = |user: &str| clients.client_as(user, "ferry");
+    components::start(&components, &shared, &identities, &server.chain.metrics, clock, tasks)
 }

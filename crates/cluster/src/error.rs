@@ -30,6 +30,12 @@ pub enum ClusterError {
     LocalAddress(#[source] io::Error),
     #[error("writing the kubeconfig {}", .path.display())]
     Kubeconfig { path: PathBuf, source: io::Error },
+    #[error("choosing controllers")]
+    Controllers(#[source] controllers::UnknownController),
+    #[error("connecting to the API server")]
+    Client(#[source] client::ClientError),
+    #[error("registering metrics")]
+    Metrics(#[source] base::metrics::MetricsError),
     #[error("{} exists and is not empty", .path.display())]
     Occupied { path: PathBuf },
     #[error("{} is not a backup: it has no {missing}", .path.display())]

@@ -2,10 +2,12 @@
 
 mod backup;
 mod certificates;
+mod components;
 mod config;
 mod control_plane;
 mod encryption;
 mod error;
+mod in_process;
 mod live_backup;
 mod reencrypt;
 mod storage;
@@ -17,9 +19,11 @@ pub use apiserver::outbound;
 pub use apiserver::{OidcFlags, WebhookTokenConfig};
 pub use backup::{backup, restore};
 pub use certificates::Certificates;
+pub use components::{Components, run_alone};
 pub use config::{
     CertificateFiles, Config, EncryptionConfig, EtcdConfig, StoreConfig, audit_trail, default_encryption_file,
 };
 pub use control_plane::ControlPlane;
 pub use error::{ClusterError, chain};
+pub use in_process::InProcessClients;
 pub use reencrypt::{ReencryptError, Rewritten, reencrypt};

@@ -6,24 +6,39 @@ pub mod certificate;
 pub mod cluster_role_aggregation;
 pub mod cron_job;
 pub mod daemon_set;
+pub mod deployment;
 pub mod disruption;
+pub mod endpoint_slice;
+pub mod endpoints;
 pub mod ephemeral_volume;
 #[cfg(test)]
 mod fixture;
+pub mod garbage_collector;
 pub mod history;
 pub mod job;
+pub mod namespace;
+pub mod namespaces;
 pub mod node_facts;
 pub mod node_ipam;
 pub mod node_lifecycle;
 pub mod percent;
 pub mod persistent_volume;
 pub mod pod_facts;
+pub mod pod_garbage_collector;
 pub mod pv_protection;
 pub mod pvc_protection;
+pub mod replica_set;
+pub mod replicas;
+pub mod replication_controller;
 pub mod resource_quota;
 mod revisions;
+pub mod root_ca_publisher;
+mod select;
 pub mod selector;
+pub mod service_account;
 pub mod service_account_token;
+pub mod services;
+mod settings;
 pub mod slow_start;
 pub mod stateful_set;
 pub mod taint_eviction;
@@ -33,8 +48,29 @@ pub mod ttl_after_finished;
 use jiff::SignedDuration;
 use runtime::{Action, Row};
 
+pub use select::UnknownController;
+pub use settings::Settings;
+
 /// Every loop that is built here: how it is called, and how it is made.
 pub const LOOPS: &[Row] = &[
+    Row { descriptor: &deployment::DESCRIPTOR, build: deployment::build, by_default: true },
+    Row { descriptor: &endpoint_slice::DESCRIPTOR, build: endpoint_slice::build, by_default: true },
+    Row { descriptor: &endpoints::DESCRIPTOR, build: endpoints::build, by_default: true },
+    Row { descriptor: &garbage_collector::DESCRIPTOR, build: garbage_collector::build, by_default: true },
+    Row { descriptor: &namespace::DESCRIPTOR, build: namespace::build, by_default: true },
+    Row {
+        descriptor: &pod_garbage_collector::DESCRIPTOR,
+        build: pod_garbage_collector::build,
+        by_default: true,
+    },
+    Row { descriptor: &replica_set::DESCRIPTOR, build: replica_set::build, by_default: true },
+    Row {
+        descriptor: &replication_controller::DESCRIPTOR,
+        build: replication_controller::build,
+        by_default: true,
+    },
+    Row { descriptor: &root_ca_publisher::DESCRIPTOR, build: root_ca_publisher::build, by_default: true },
+    Row { descriptor: &service_account::DESCRIPTOR, build: service_account::build, by_default: true },
     Row { descriptor: &cron_job::DESCRIPTOR, build: cron_job::build, by_default: true },
     Row { descriptor: &daemon_set::DESCRIPTOR, build: daemon_set::build, by_default: true },
     Row { descriptor: &job::DESCRIPTOR, build: job::build, by_default: true },
@@ -87,6 +123,11 @@ pub const LOOPS: &[Row] = &[
         by_default: true,
     },
 ];
+
+/// The loops that `--controllers` asks for.
+pub fn selected(controllers: &[String]) -> Result<Vec<&'static Row>, UnknownController> {
+    select::selected(LOOPS, controllers)
+}
 
 /// Look again after a while, or when something changes.
 fn requeue(after: Option<SignedDuration>) -> Action {

@@ -52,6 +52,8 @@ pub enum Command {
     Server(ServeArgs),
     /// Run the API server alone.
     Apiserver(ServeArgs),
+    /// Run the controllers alone, against any API server.
+    ControllerManager(ControllerManagerArgs),
     /// Add the cluster to your kubeconfig, or print it.
     Kubeconfig(KubeconfigArgs),
     /// Write a backup of a cluster, running or stopped: its objects and its certificates.
@@ -164,6 +166,17 @@ pub struct ServeArgs {
     #[arg(long, value_name = "URL", help_heading = "API server")]
     pub service_account_jwks_uri: Option<String>,
 
+    /// The controllers to run: `*` is all that run by default, `name` that one, `-name` not that one.
+    #[arg(
+        long,
+        value_name = "NAME[,NAME]",
+        value_delimiter = ',',
+        default_value = "*",
+        allow_hyphen_values = true,
+        help_heading = "Controllers"
+    )]
+    pub controllers: Vec<String>,
+
     /// Longest life of a service account token.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "API server")]
     pub service_account_max_token_expiration: Option<Duration>,
@@ -205,6 +218,32 @@ pub struct ServeArgs {
     /// How long requests in flight may take to finish after a signal to stop; a second signal ends at once.
     #[arg(long, value_name = "DURATION", default_value = "1m0s", value_parser = parse_duration)]
     pub shutdown_grace: Duration,
+}
+
+#[derive(Args, Debug)]
+pub struct ControllerManagerArgs {
+    /// How to reach the API server, and who to be there.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: PathBuf,
+
+    /// The controllers to run: `*` is all that run by default, `name` that one, `-name` not that one.
+    #[arg(
+        long,
+        value_name = "NAME[,NAME]",
+        value_delimiter = ',',
+        default_value = "*",
+        allow_hyphen_values = true
+    )]
+    pub controllers: Vec<String>,
+
+    /// Whether to wait for a lease before acting, so that of several managers one acts.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1,
+          default_missing_value = "true", require_equals = true)]
+    pub leader_elect: bool,
+
+    /// The authority that vouches for the API server: what pods find as `kube-root-ca.crt`.
+    #[arg(long, value_name = "FILE")]
+    pub root_ca_file: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -4,6 +4,7 @@ mod audit;
 mod audit_flags;
 mod check;
 mod cli;
+mod components;
 mod flags;
 mod kubeconfig;
 mod kubernetes_flags;
@@ -62,6 +63,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Up(arguments) => on_runtime(serve::run(arguments, serve::Role::Up)),
         Command::Server(arguments) => on_runtime(serve::run(arguments, serve::Role::Server)),
         Command::Apiserver(arguments) => on_runtime(serve::run(arguments, serve::Role::ApiServer)),
+        Command::ControllerManager(arguments) => on_runtime(components::controller_manager(arguments)),
         Command::Backup(arguments) => on_runtime(async {
             let revision = cluster::backup(&arguments.data_dir.data_dir, &arguments.target).await?;
             println!("backup of revision {revision} in {}", arguments.target.display());

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use base::tasks::TaskGroup;
-use cluster::{CertificateFiles, Config, ControlPlane, EncryptionConfig, EtcdConfig, StoreConfig};
+use cluster::{CertificateFiles, Components, Config, ControlPlane, EncryptionConfig, EtcdConfig, StoreConfig};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::{ServeArgs, StoreKind};
@@ -24,7 +24,10 @@ pub async fn run(arguments: ServeArgs, role: Role) -> Result<ExitCode> {
     let tasks = TaskGroup::new();
     stop_on_signal(&tasks)?;
     base::limits::raise_open_files();
-    let config = configure(arguments)?;
+    let mut config = configure(arguments)?;
+    if role == Role::ApiServer {
+        config.components = Components::default();
+    }
     if role == Role::Up {
         say(format_args!(
             "Starting the control plane in {}: certificates, store, API server ...",
@@ -101,12 +104,18 @@ pub fn configure(arguments: ServeArgs) -> Result<Config> {
     let longest = arguments.service_account_max_token_expiration;
     accounts.max_expiration_seconds =
         longest.map(|longest| i64::try_from(longest.as_secs()).unwrap_or(i64::MAX));
+    config.components = Components {
+        controllers: arguments.controllers,
+        // Only a store of its own is this process' alone.
+        leader_election: config.store != StoreConfig::Embedded,
+        ..Components::default()
+    };
     arguments.kubernetes.apply(&mut config)?;
     Ok(config)
 }
 
 /// The first SIGTERM or SIGINT begins the drain, the second ends the process.
-fn stop_on_signal(tasks: &TaskGroup) -> Result<()> {
+pub fn stop_on_signal(tasks: &TaskGroup) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("handling SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("handling SIGINT")?;
     let tasks = tasks.clone();

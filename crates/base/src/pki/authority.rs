@@ -95,6 +95,24 @@ impl Authority {
         self.issue(params, now)
     }
 
+    /// A client certificate of a user with two groups at most: what service accounts have.
+    pub fn issue_client_in(
+        &self,
+        common_name: &str,
+        groups: &[&str],
+        now: Timestamp,
+    ) -> Result<Identity, PkiError> {
+        let mut params = CertificateParams::default();
+        let mut name = distinguished_name(common_name, groups.first().copied());
+        if let Some(second) = groups.get(1) {
+            // A name keeps one entry per type, so the second organization goes by its number.
+            name.push(DnType::CustomDnType(vec![2, 5, 4, 10]), *second);
+        }
+        params.distinguished_name = name;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.issue(params, now)
+    }
+
     /// A serving certificate for `names`.
     pub fn issue_serving(
         &self,

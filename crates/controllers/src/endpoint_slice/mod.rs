@@ -1,0 +1,152 @@
+//! The endpoint slice loop. Watches services, pods, nodes and its slices; writes endpoint slices.
+//!
+//! Invariant: the slices of a service hold exactly the pods it selects, each with the ports it has and whether it is
+//! ready, serves, or is on its way out; at most a hundred to a slice, and slices change as little as possible.
+
+mod plan;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use client::{ClientError, delete_options};
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use runtime::{Action, Cache, Change, Context, Descriptor, Expectations, Key, Loop, LoopError};
+
+use crate::services;
+
+pub use plan::{MANAGED_BY, MANAGER, Observed, Plan, SERVICE_NAME, plan};
+
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "endpointslice-controller",
+    resource: "services",
+    identity: "system:serviceaccount:kube-system:endpointslice-controller",
+    workers: 5,
+};
+
+#[derive(Debug, thiserror::Error)]
+enum EndpointSliceError {
+    #[error("writing the endpoint slices of {0}")]
+    Write(Key, #[source] ClientError),
+    #[error("pod {pod} is on node {node}, which is not known")]
+    NoNode { pod: String, node: String },
+}
+
+struct EndpointSlices {
+    services: Cache<Service>,
+    pods: Cache<Pod>,
+    nodes: Cache<Node>,
+    slices: Cache<EndpointSlice>,
+    expectations: Expectations,
+}
+
+const BY_SERVICE: &str = "service";
+
+fn service_of(slice: &EndpointSlice) -> Option<Key> {
+    let labels = slice.metadata.labels.as_ref()?;
+    let own = labels.get(MANAGED_BY).is_some_and(|manager| manager == MANAGER);
+    let name = labels.get(SERVICE_NAME).filter(|_| own)?;
+    Some(Key::new(slice.metadata.namespace.as_deref().unwrap_or_default(), name))
+}
+
+pub fn build(ctx: &Context) -> Box<dyn Loop> {
+    let services = ctx.watch_self::<Service>();
+    let known = services.clone();
+    let pods = ctx.watch::<Pod>(move |change| services::of_pod(change, &known));
+    let known = services.clone();
+    let nodes = ctx.watch::<Node>(move |change| {
+        let moved = change.old().is_none_or(|old| plan::zone(old) != plan::zone(change.object()));
+        let all = || known.all().iter().map(|service| Key::of(&**service)).collect();
+        if moved && !matches!(change, Change::Deleted(_)) { all() } else { Vec::new() }
+    });
+    let expectations = Expectations::default();
+    let expected = expectations.clone();
+    let slices = ctx.watch::<EndpointSlice>(move |change| {
+        let slice = change.object();
+        let Some(key) = service_of(slice) else { return Vec::new() };
+        match change {
+            Change::Added(_) => expected.created(&key),
+            Change::Deleted(_) => expected.deleted(&key, slice.metadata.uid.as_deref().unwrap_or_default()),
+            Change::Updated { .. } => {}
+        }
+        vec![key]
+    });
+    slices.add_index(BY_SERVICE, |slice: &EndpointSlice| {
+        service_of(slice).map(|key| key.to_string()).into_iter().collect()
+    });
+    Box::new(EndpointSlices { services, pods, nodes, slices, expectations })
+}
+
+#[async_trait]
+impl Loop for EndpointSlices {
+    async fn reconcile(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
+        let Some(service) = self.services.get_key(key) else {
+            self.expectations.forget(key);
+            return Ok(Action::Done);
+        };
+        if !services::selects(&service) || service.metadata.deletion_timestamp.is_some() {
+            return Ok(Action::Done);
+        }
+        // What was written last has to show up first; it brings this service back.
+        if !self.expectations.satisfied(key) {
+            return Ok(Action::Done);
+        }
+        let existing = self.slices.indexed(BY_SERVICE, &key.to_string());
+        let mut unknown = None;
+        let pods: Vec<(Arc<Pod>, Option<Arc<Node>>)> = services::pods_of(&service, &self.pods)
+            .into_iter()
+            .filter(|pod| services::is_reachable(pod, true))
+            .filter_map(|pod| {
+                let name = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+                let node = self.nodes.get("", &name);
+                if node.is_none() && !services::publishes_unready(&service) {
+                    unknown = Some(EndpointSliceError::NoNode {
+                        pod: pod.metadata.name.clone().unwrap_or_default(),
+                        node: name,
+                    });
+                    return None;
+                }
+                Some((pod, node))
+            })
+            .collect();
+        let plan = plan(&Observed { service: &service, pods: &pods, existing: &existing });
+        self.apply(key, plan, ctx).await.map_err(|source| EndpointSliceError::Write(key.clone(), source))?;
+        match unknown {
+            Some(error) => Err(error.into()),
+            None => Ok(Action::Done),
+        }
+    }
+}
+
+impl EndpointSlices {
+    async fn apply(&self, key: &Key, plan: Plan, ctx: &Context) -> Result<(), ClientError> {
+        let ns = &*key.namespace;
+        for slice in &plan.create {
+            self.expectations.expect_creations(key, 1);
+            if let Err(error) = ctx.client.create(ns, slice).await {
+                self.expectations.created(key);
+                return if error.is_namespace_terminating() { Ok(()) } else { Err(error) };
+            }
+        }
+        for slice in &plan.update {
+            match ctx.client.update(slice).await {
+                Err(error) if !error.is_not_found() => return Err(error),
+                _ => {}
+            }
+        }
+        for slice in &plan.delete {
+            let uid = slice.metadata.uid.as_deref().unwrap_or_default();
+            let name = slice.metadata.name.as_deref().unwrap_or_default();
+            self.expectations.expect_deletions(key, [uid]);
+            if let Err(error) =
+                ctx.client.delete::<EndpointSlice>(ns, name, &delete_options(Some(uid), None)).await
+            {
+                self.expectations.deleted(key, uid);
+                if !error.is_not_found() {
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+}

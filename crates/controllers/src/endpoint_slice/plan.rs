@@ -1,0 +1,425 @@
+//! Which slices a service should have, given those it has: as few writes as possible.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Service};
+use k8s_openapi::api::discovery::v1::{
+    Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode, ForZone,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::adoption::controller_reference;
+use crate::{pod_facts, services};
+
+pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
+pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+pub const MANAGER: &str = "endpointslice-controller.k8s.io";
+const HEADLESS: &str = "service.kubernetes.io/headless";
+const ZONE: &str = "topology.kubernetes.io/zone";
+/// Endpoints in a slice, at most.
+const FULL: usize = 100;
+
+pub struct Observed<'a> {
+    pub service: &'a Service,
+    pub pods: &'a [(Arc<Pod>, Option<Arc<Node>>)],
+    pub existing: &'a [Arc<EndpointSlice>],
+}
+
+#[derive(Debug, Default)]
+pub struct Plan {
+    pub create: Vec<EndpointSlice>,
+    pub update: Vec<EndpointSlice>,
+    pub delete: Vec<Arc<EndpointSlice>>,
+}
+
+pub fn zone(node: &Node) -> Option<&String> {
+    node.metadata.labels.as_ref()?.get(ZONE).filter(|zone| !zone.is_empty())
+}
+
+#[must_use]
+pub fn plan(observed: &Observed<'_>) -> Plan {
+    let mut plan = Plan::default();
+    let families = families(observed.service);
+    for slice in observed.existing {
+        if !families.contains(&slice.address_type.as_str()) {
+            plan.delete.push(Arc::clone(slice));
+        }
+    }
+    for family in families {
+        plan_family(observed, family, &mut plan);
+    }
+    plan
+}
+
+fn families(service: &Service) -> Vec<&'static str> {
+    let spec = service.spec.as_ref();
+    let named = spec.and_then(|spec| spec.ip_families.as_deref()).unwrap_or_default();
+    let known = |name: &String| match name.as_str() {
+        "IPv4" => Some("IPv4"),
+        "IPv6" => Some("IPv6"),
+        _ => None,
+    };
+    let families: Vec<&'static str> = named.iter().filter_map(known).collect();
+    if families.is_empty() { vec!["IPv4"] } else { families }
+}
+
+fn plan_family(observed: &Observed<'_>, family: &'static str, plan: &mut Plan) {
+    let service = observed.service;
+    let uid = service.metadata.uid.as_deref();
+    let of_family = observed.existing.iter().filter(|slice| slice.address_type == family);
+    let (own, foreign): (Vec<_>, Vec<_>) = of_family.partition(|slice| {
+        slice.metadata.owner_references.iter().flatten().any(|owner| Some(owner.uid.as_str()) == uid)
+    });
+    let mut doomed: Vec<Arc<EndpointSlice>> = foreign.into_iter().cloned().collect();
+    let mut by_ports: BTreeMap<String, (Vec<EndpointPort>, Vec<Arc<EndpointSlice>>)> = BTreeMap::new();
+    for slice in own {
+        let ports = slice.ports.clone().unwrap_or_default();
+        by_ports.entry(ports_key(&ports)).or_insert_with(|| (ports, Vec::new())).1.push(Arc::clone(slice));
+    }
+    let mut wanted: BTreeMap<String, (Vec<EndpointPort>, Vec<Endpoint>)> = BTreeMap::new();
+    for (pod, node) in observed.pods {
+        let Some(endpoint) = endpoint(pod, node.as_deref(), service, family) else { continue };
+        let ports = ports(pod, service);
+        wanted.entry(ports_key(&ports)).or_insert_with(|| (ports, Vec::new())).1.push(endpoint);
+    }
+    let (mut create, mut kept) = (Vec::new(), 0);
+    for (key, (ports, endpoints)) in wanted {
+        let slices = by_ports.remove(&key).map(|(_, slices)| slices).unwrap_or_default();
+        let packed = pack(service, slices, endpoints);
+        kept += packed.kept;
+        doomed.extend(packed.delete);
+        plan.update.extend(packed.update);
+        create.extend(
+            packed.create.into_iter().map(|endpoints| slice(service, family, ports.clone(), endpoints)),
+        );
+    }
+    doomed.extend(by_ports.into_values().flat_map(|(_, slices)| slices));
+    // There is always one, so that everybody can tell a service without endpoints from one not looked at yet.
+    if kept == 0 && create.is_empty() {
+        let empty = slice(service, family, Vec::new(), Vec::new());
+        let is_it = |known: &Arc<EndpointSlice>| {
+            endpoints_of(known).is_empty()
+                && known.ports.as_ref().is_none_or(Vec::is_empty)
+                && known.metadata.labels == empty.metadata.labels
+                && known.metadata.owner_references == empty.metadata.owner_references
+        };
+        match doomed.iter().position(is_it) {
+            Some(at) => {
+                doomed.remove(at);
+            }
+            None => create.push(empty),
+        }
+    }
+    plan.create.extend(create);
+    plan.delete.extend(doomed);
+}
+
+#[derive(Default)]
+struct Packed {
+    kept: usize,
+    create: Vec<Vec<Endpoint>>,
+    update: Vec<EndpointSlice>,
+    delete: Vec<Arc<EndpointSlice>>,
+}
+
+/// Puts endpoints into the slices there are, changing as few as possible, and the rest into new ones.
+fn pack(service: &Service, slices: Vec<Arc<EndpointSlice>>, endpoints: Vec<Endpoint>) -> Packed {
+    let mut missing: BTreeMap<String, Endpoint> =
+        endpoints.into_iter().map(|endpoint| (identity(&endpoint), endpoint)).collect();
+    let labels = labels(service);
+    let mut packed = Packed::default();
+    let mut changed: Vec<EndpointSlice> = Vec::new();
+    let mut same: Vec<Arc<EndpointSlice>> = Vec::new();
+    for slice in slices {
+        let kept: Vec<Endpoint> =
+            endpoints_of(&slice).iter().filter_map(|endpoint| missing.remove(&identity(endpoint))).collect();
+        if kept.is_empty() {
+            packed.delete.push(slice);
+        } else if kept == endpoints_of(&slice) && slice.metadata.labels.as_ref() == Some(&labels) {
+            same.push(slice);
+        } else {
+            let mut new = (*slice).clone();
+            new.endpoints = Some(kept);
+            new.metadata.labels = Some(labels.clone());
+            changed.push(new);
+        }
+    }
+    let mut missing: Vec<Endpoint> = missing.into_values().collect();
+    for slice in &mut changed {
+        let room = FULL.saturating_sub(endpoints_of(slice).len()).min(missing.len());
+        slice.endpoints.get_or_insert_default().extend(missing.drain(..room));
+    }
+    // What is left and fits goes into the fullest slice it fits into.
+    if !missing.is_empty() {
+        let rest = missing.len() % FULL;
+        let fits = |slice: &Arc<EndpointSlice>| endpoints_of(slice).len() + rest <= FULL && rest > 0;
+        let best =
+            (0..same.len()).filter(|at| fits(&same[*at])).max_by_key(|at| endpoints_of(&same[*at]).len());
+        if let Some(at) = best {
+            let mut slice = (*same.remove(at)).clone();
+            slice.endpoints.get_or_insert_default().extend(missing.drain(..rest));
+            changed.push(slice);
+        }
+    }
+    while !missing.is_empty() {
+        // An emptied slice is as good as a new one.
+        let chunk: Vec<Endpoint> = missing.drain(..FULL.min(missing.len())).collect();
+        match packed.delete.pop() {
+            Some(slice) => {
+                let mut slice = (*slice).clone();
+                slice.endpoints = Some(chunk);
+                slice.metadata.labels = Some(labels.clone());
+                changed.push(slice);
+            }
+            None => packed.create.push(chunk),
+        }
+    }
+    packed.kept = changed.len() + same.len();
+    packed.update = changed;
+    packed
+}
+
+fn endpoints_of(slice: &EndpointSlice) -> &[Endpoint] {
+    slice.endpoints.as_deref().unwrap_or_default()
+}
+
+/// What makes an endpoint the same one as before.
+fn identity(endpoint: &Endpoint) -> String {
+    let uid = endpoint.target_ref.as_ref().and_then(|target| target.uid.as_deref()).unwrap_or_default();
+    format!("{uid} {}", endpoint.addresses.join(","))
+}
+
+fn ports_key(ports: &[EndpointPort]) -> String {
+    let mut texts: Vec<String> = ports
+        .iter()
+        .map(|port| {
+            let text = |value: &Option<String>| value.clone().unwrap_or_default();
+            let (name, protocol, app) = (text(&port.name), text(&port.protocol), text(&port.app_protocol));
+            format!("{name} {} {protocol} {app}", port.port.unwrap_or(0))
+        })
+        .collect();
+    texts.sort();
+    texts.join(",")
+}
+
+fn ports(pod: &Pod, service: &Service) -> Vec<EndpointPort> {
+    let wanted = service.spec.as_ref().and_then(|spec| spec.ports.as_deref()).unwrap_or_default();
+    let port = |port: &k8s_openapi::api::core::v1::ServicePort| {
+        Some(EndpointPort {
+            name: Some(port.name.clone().unwrap_or_default()),
+            port: Some(services::target_port(pod, port)?),
+            protocol: Some(port.protocol.clone().unwrap_or_else(|| "TCP".to_owned())),
+            app_protocol: port.app_protocol.clone(),
+        })
+    };
+    wanted.iter().filter_map(port).collect()
+}
+
+fn endpoint(pod: &Pod, node: Option<&Node>, service: &Service, family: &str) -> Option<Endpoint> {
+    let addresses =
+        services::addresses(pod).into_iter().filter(|address| address.is_ipv6() == (family == "IPv6"));
+    let addresses: Vec<String> = addresses.map(|address| address.to_string()).collect();
+    if addresses.is_empty() {
+        return None;
+    }
+    let (serving, terminating) = (pod_facts::is_ready(pod), pod_facts::is_deleting(pod));
+    let ready = services::publishes_unready(service) || (serving && !terminating);
+    let node_name = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).filter(|name| !name.is_empty());
+    let zone = node.and_then(zone).cloned();
+    Some(Endpoint {
+        addresses,
+        conditions: Some(EndpointConditions {
+            ready: Some(ready),
+            serving: Some(serving),
+            terminating: Some(terminating),
+        }),
+        hints: hints(service, node_name.as_deref(), zone.as_deref(), ready),
+        hostname: services::hostname(pod, service).map(str::to_owned),
+        node_name,
+        target_ref: Some(ObjectReference {
+            kind: Some("Pod".to_owned()),
+            namespace: pod.metadata.namespace.clone(),
+            name: pod.metadata.name.clone(),
+            uid: pod.metadata.uid.clone(),
+            ..ObjectReference::default()
+        }),
+        zone,
+        ..Endpoint::default()
+    })
+}
+
+/// For whom an endpoint is meant, if the service wants its traffic to stay near.
+fn hints(service: &Service, node: Option<&str>, zone: Option<&str>, ready: bool) -> Option<EndpointHints> {
+    let wish = service.spec.as_ref()?.traffic_distribution.as_deref()?;
+    let near = matches!(wish, "PreferClose" | "PreferSameZone" | "PreferSameNode");
+    let zone = zone.filter(|_| near && ready)?;
+    let for_nodes = (wish == "PreferSameNode")
+        .then(|| node.map(|node| vec![ForNode { name: node.to_owned() }]).unwrap_or_default());
+    Some(EndpointHints { for_nodes, for_zones: Some(vec![ForZone { name: zone.to_owned() }]) })
+}
+
+/// The service's own labels, and those that say whose slice it is.
+fn labels(service: &Service) -> BTreeMap<String, String> {
+    let mut labels = service.metadata.labels.clone().unwrap_or_default();
+    labels.remove(HEADLESS);
+    if services::is_headless(service) {
+        labels.insert(HEADLESS.to_owned(), String::new());
+    }
+    labels.insert(SERVICE_NAME.to_owned(), service.metadata.name.clone().unwrap_or_default());
+    labels.insert(MANAGED_BY.to_owned(), MANAGER.to_owned());
+    labels
+}
+
+fn slice(
+    service: &Service,
+    family: &str,
+    ports: Vec<EndpointPort>,
+    endpoints: Vec<Endpoint>,
+) -> EndpointSlice {
+    let name = service.metadata.name.as_deref().unwrap_or_default();
+    EndpointSlice {
+        metadata: ObjectMeta {
+            generate_name: Some(format!("{name}-")),
+            namespace: service.metadata.namespace.clone(),
+            labels: Some(labels(service)),
+            owner_references: Some(vec![controller_reference(service)]),
+            ..ObjectMeta::default()
+        },
+        address_type: family.to_owned(),
+        endpoints: Some(endpoints),
+        ports: Some(ports),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{meta, pod, ready_at, time};
+    use k8s_openapi::api::core::v1::{PodIP, ServicePort, ServiceSpec};
+
+    fn service() -> Service {
+        Service {
+            metadata: meta("web"),
+            spec: Some(ServiceSpec {
+                cluster_ip: Some("10.0.0.9".to_owned()),
+                ports: Some(vec![ServicePort { port: 80, ..ServicePort::default() }]),
+                ..ServiceSpec::default()
+            }),
+            status: None,
+        }
+    }
+
+    fn pods(count: usize) -> Vec<(Arc<Pod>, Option<Arc<Node>>)> {
+        (0..count)
+            .map(|number| {
+                let mut pod = ready_at(pod(&format!("p{number:03}"), "Running"), 1);
+                let ip = format!("10.1.{}.{}", number / 200, number % 200 + 1);
+                pod.status.get_or_insert_default().pod_ips = Some(vec![PodIP { ip }]);
+                (Arc::new(pod), None)
+            })
+            .collect()
+    }
+
+    fn planned(
+        service: &Service,
+        pods: &[(Arc<Pod>, Option<Arc<Node>>)],
+        existing: &[Arc<EndpointSlice>],
+    ) -> Plan {
+        plan(&Observed { service, pods, existing })
+    }
+
+    /// The slices after a plan.
+    fn after(existing: &[Arc<EndpointSlice>], plan: Plan) -> Vec<Arc<EndpointSlice>> {
+        let mut slices: Vec<Arc<EndpointSlice>> = existing.to_vec();
+        slices.retain(|slice| !plan.delete.iter().any(|gone| gone.metadata.uid == slice.metadata.uid));
+        for new in plan.update {
+            let known =
+                slices.iter_mut().find(|slice| slice.metadata.uid == new.metadata.uid).expect("known");
+            *known = Arc::new(new);
+        }
+        for mut new in plan.create {
+            new.metadata.uid = Some(format!("uid-{}", slices.len()));
+            slices.push(Arc::new(new));
+        }
+        slices
+    }
+
+    #[test]
+    fn a_service_without_pods_has_one_empty_slice() {
+        let slices = after(&[], planned(&service(), &[], &[]));
+        assert_eq!(slices.len(), 1);
+        assert!(endpoints_of(&slices[0]).is_empty());
+        let again = planned(&service(), &[], &slices);
+        assert!(again.create.is_empty() && again.update.is_empty() && again.delete.is_empty());
+    }
+
+    #[test]
+    fn slices_fill_up_and_change_little() {
+        let all = pods(250);
+        let slices = after(&[], planned(&service(), &all, &[]));
+        let sizes: Vec<usize> = slices.iter().map(|slice| endpoints_of(slice).len()).collect();
+        assert_eq!(sizes, [100, 100, 50]);
+        let quiet = planned(&service(), &all, &slices);
+        assert!(quiet.create.is_empty() && quiet.update.is_empty() && quiet.delete.is_empty());
+        let more = pods(260);
+        let grown = planned(&service(), &more, &slices);
+        assert_eq!((grown.create.len(), grown.update.len()), (0, 1));
+        let slices = after(&slices, grown);
+        let fewer = planned(&service(), &more[..100], &slices);
+        assert_eq!((fewer.create.len(), fewer.update.len(), fewer.delete.len()), (0, 0, 2));
+        let slices = after(&slices, fewer);
+        let none = after(&slices, planned(&service(), &[], &slices));
+        assert_eq!((none.len(), endpoints_of(&none[0]).len()), (1, 0));
+    }
+
+    #[test]
+    fn conditions_and_hints() {
+        let mut service = service();
+        let mut leaving = (*pods(1)[0].0).clone();
+        leaving.metadata.deletion_timestamp = Some(time(1));
+        let mut node = Node { metadata: meta("n"), ..Node::default() };
+        node.metadata.labels = Some([(ZONE.to_owned(), "z".to_owned())].into());
+        let conditions = |service: &Service, pod: &Pod| {
+            let endpoint = endpoint(pod, Some(&node), service, "IPv4").expect("an address");
+            let conditions = endpoint.conditions.clone().expect("told");
+            ((conditions.ready, conditions.serving, conditions.terminating), endpoint)
+        };
+        assert_eq!(conditions(&service, &leaving).0, (Some(false), Some(true), Some(true)));
+        assert!(endpoint(&leaving, None, &service, "IPv6").is_none());
+        let spec = service.spec.get_or_insert_default();
+        spec.publish_not_ready_addresses = Some(true);
+        spec.traffic_distribution = Some("PreferSameZone".to_owned());
+        let (state, endpoint) = conditions(&service, &leaving);
+        assert_eq!(state, (Some(true), Some(true), Some(true)));
+        let hints = endpoint.hints.expect("near");
+        assert_eq!(hints.for_zones.expect("zones")[0].name, "z");
+        assert!(hints.for_nodes.is_none());
+    }
+
+    #[test]
+    fn pods_with_other_ports_get_slices_of_their_own() {
+        use k8s_openapi::api::core::v1::{Container, ContainerPort};
+        use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+        let mut service = service();
+        service.spec.get_or_insert_default().ports.get_or_insert_default()[0].target_port =
+            Some(IntOrString::String("http".to_owned()));
+        let mut all = pods(3);
+        for (number, (pod, _)) in all.iter_mut().enumerate().take(2) {
+            let port = ContainerPort {
+                name: Some("http".to_owned()),
+                container_port: 8000 + i32::try_from(number).expect("small"),
+                ..ContainerPort::default()
+            };
+            let container = Container { ports: Some(vec![port]), ..Container::default() };
+            Arc::make_mut(pod).spec.get_or_insert_default().containers = vec![container];
+        }
+        let slices = after(&[], planned(&service, &all, &[]));
+        let mut ports: Vec<Option<i32>> = slices
+            .iter()
+            .map(|slice| slice.ports.as_ref().and_then(|ports| ports.first()).and_then(|port| port.port))
+            .collect();
+        ports.sort();
+        assert_eq!(ports, [None, Some(8000), Some(8001)]);
+    }
+}

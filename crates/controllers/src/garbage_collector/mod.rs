@@ -1,0 +1,474 @@
+//! The garbage collector. Watches the metadata of every object of every kind, custom ones too; deletes objects whose
+//! owners are all gone, and carries out foreground and orphaning deletions.
+//!
+//! Invariant: no object outlives its last owner, unless it was asked to. Its keys are uids. What is about to be deleted
+//! is read from the API server first: the graph may be behind.
+
+mod graph;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use client::{
+    Client, ClientError, DeleteOptions, Discovery, PartialObject, Patch, Preconditions, Propagation,
+    ResourceKey,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use parking_lot::Mutex;
+use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError, Queue};
+use serde_json::json;
+
+use self::graph::{FOREGROUND, Graph, Node, ORPHAN, Stage};
+
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "garbage-collector-controller",
+    resource: "uids",
+    identity: "system:serviceaccount:kube-system:generic-garbage-collector",
+    workers: 20,
+};
+
+#[derive(Debug, thiserror::Error)]
+enum GarbageError {
+    #[error("nothing here is {api_version} {kind}")]
+    UnknownOwner { api_version: String, kind: String },
+    #[error("discovering what the server serves")]
+    Discover(#[source] ClientError),
+}
+
+/// Owners known to be absent that are remembered.
+const ABSENT: usize = 2000;
+/// How long after a change of what is served it is asked for again.
+const SETTLE: Duration = Duration::from_secs(1);
+/// Until everything has been listed once, nothing is deleted.
+const NOT_YET: Duration = Duration::from_millis(250);
+const FIRST_LISTS: Duration = Duration::from_secs(30);
+
+struct GarbageCollector {
+    state: Arc<State>,
+}
+
+/// What the watches and the passes share.
+struct State {
+    graph: Mutex<Graph>,
+    served: Mutex<Served>,
+    absent: Mutex<Absent>,
+}
+
+#[derive(Default)]
+struct Served {
+    discovery: Arc<Discovery>,
+    watched: HashMap<ResourceKey, Cache<PartialObject>>,
+    listed: bool,
+}
+
+type Coordinates = (String, String, String, String, String);
+
+#[derive(Default)]
+struct Absent {
+    known: HashSet<Coordinates>,
+    order: VecDeque<Coordinates>,
+}
+
+/// The key of the pass that finds out what is served.
+fn discovery_key() -> Key {
+    Key::new("", "discovery")
+}
+
+pub fn build(ctx: &Context) -> Box<dyn Loop> {
+    ctx.queue.add(discovery_key());
+    let state = State { graph: Mutex::default(), served: Mutex::default(), absent: Mutex::default() };
+    Box::new(GarbageCollector { state: Arc::new(state) })
+}
+
+#[async_trait]
+impl Loop for GarbageCollector {
+    async fn reconcile(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
+        if *key == discovery_key() {
+            return Ok(self.discover(ctx).await?);
+        }
+        let node = {
+            let graph = self.state.graph.lock();
+            let Some(node) = graph.get(&key.name).cloned() else { return Ok(Action::Done) };
+            if node.stage == Stage::Alive && graph.owners_are_fine(&node) {
+                return Ok(Action::Done);
+            }
+            node
+        };
+        if !self.state.served.lock().listed {
+            return Ok(Action::RequeueAfter(NOT_YET));
+        }
+        match node.stage {
+            Stage::Going => {}
+            Stage::Orphaning => self.orphan(&key.name, &node, ctx).await?,
+            Stage::DeletingDependents => self.delete_dependents(&key.name, &node, ctx).await?,
+            Stage::Alive => self.collect(&key.name, &node, ctx).await?,
+        }
+        Ok(Action::Done)
+    }
+}
+
+/// What becomes of an object, by the state of its owners.
+#[derive(Debug, PartialEq)]
+enum Verdict {
+    Stays,
+    /// It has an owner, and these references are of no use.
+    Drop(Vec<String>),
+    Delete(Propagation),
+}
+
+#[derive(Debug, Default)]
+struct Owners {
+    solid: usize,
+    dangling: Vec<String>,
+    /// Uids of owners that wait for this object to go.
+    waiting: Vec<String>,
+}
+
+fn plan(owners: &Owners, meta: &ObjectMeta, has_dependents: bool) -> Verdict {
+    if owners.solid > 0 {
+        let useless: Vec<String> = owners.dangling.iter().chain(&owners.waiting).cloned().collect();
+        return if useless.is_empty() { Verdict::Stays } else { Verdict::Drop(useless) };
+    }
+    let has = |finalizer: &str| meta.finalizers.iter().flatten().any(|known| known == finalizer);
+    if !owners.waiting.is_empty() && has_dependents {
+        return Verdict::Delete(Propagation::Foreground);
+    }
+    Verdict::Delete(if has(ORPHAN) {
+        Propagation::Orphan
+    } else if has(FOREGROUND) {
+        Propagation::Foreground
+    } else {
+        Propagation::Background
+    })
+}
+
+impl GarbageCollector {
+    /// Watches what is served now and was not, and the other way round.
+    async fn discover(&self, ctx: &Context) -> Result<Action, GarbageError> {
+        let discovery = ctx.client.discover().await.map_err(GarbageError::Discover)?;
+        let wanted: HashMap<ResourceKey, String> = discovery
+            .preferred
+            .iter()
+            .filter(|info| ["list", "watch", "delete"].iter().all(|verb| info.can(verb)))
+            .filter(|info| info.key.resource != "events")
+            .map(|info| (info.key.clone(), info.kind.clone()))
+            .collect();
+        let stale: HashSet<&String> = discovery.stale.iter().collect();
+        let mut started = Vec::new();
+        {
+            let mut served = self.state.served.lock();
+            let gone: Vec<ResourceKey> = served
+                .watched
+                .keys()
+                .filter(|key| !wanted.contains_key(*key) && !stale.contains(&key.group))
+                .cloned()
+                .collect();
+            for key in gone {
+                served.watched.remove(&key);
+                ctx.informers.forget_metadata(&key);
+                self.state.graph.lock().forget(&key);
+            }
+            for (key, kind) in wanted {
+                if !served.watched.contains_key(&key) {
+                    let cache = ctx.informers.metadata_of(&key);
+                    served.watched.insert(key.clone(), cache.clone());
+                    started.push((key, kind, cache));
+                }
+            }
+            served.discovery = Arc::new(discovery);
+        }
+        for (key, kind, cache) in &started {
+            self.follow(key, kind, cache, &ctx.queue);
+        }
+        let lists = started.iter().map(|(_, _, cache)| cache.synced());
+        let all = tokio::time::timeout(FIRST_LISTS, futures_util::future::join_all(lists)).await;
+        self.state.served.lock().listed = true;
+        // What could not be listed is looked at again; nothing of it is deleted meanwhile.
+        Ok(if all.is_err() { Action::RequeueAfter(FIRST_LISTS) } else { Action::Done })
+    }
+
+    fn follow(&self, resource: &ResourceKey, kind: &str, cache: &Cache<PartialObject>, queue: &Queue<Key>) {
+        let serves_more = matches!(resource.resource.as_str(), "customresourcedefinitions" | "apiservices");
+        let (state, queue) = (Arc::clone(&self.state), queue.clone());
+        let (resource, kind) = (resource.clone(), kind.to_owned());
+        cache.on_event(move |change| {
+            let meta = &change.object().metadata;
+            let look = match change {
+                Change::Deleted(_) => {
+                    let uid = meta.uid.as_deref().unwrap_or_default();
+                    state.graph.lock().remove(uid)
+                }
+                _ => state.graph.lock().put(&resource, &kind, meta),
+            };
+            let trigger = runtime::Trigger(meta.resource_version.as_deref().map(Into::into));
+            for uid in look {
+                queue.add_for(Key::new("", &uid), trigger.clone());
+            }
+            if serves_more {
+                queue.add_after(discovery_key(), SETTLE);
+            }
+        });
+    }
+
+    /// Deletes an object if its owners are gone, or are going and wait for it.
+    async fn collect(&self, uid: &str, node: &Node, ctx: &Context) -> Result<(), LoopError> {
+        let objects = ctx.client.dynamic(&node.resource);
+        let meta = match objects.get_metadata(&node.namespace, &node.name).await {
+            Ok(meta) if meta.uid.as_deref() == Some(uid) => meta,
+            Err(error) if !error.is_not_found() => return Err(error.into()),
+            // Another one by now, or none: the watch will say so.
+            _ => return Ok(()),
+        };
+        let references = meta.owner_references.clone().unwrap_or_default();
+        if references.is_empty() || meta.deletion_timestamp.is_some() {
+            return Ok(());
+        }
+        let Some(owners) = self.classify(&references, node, &ctx.client).await? else { return Ok(()) };
+        let dependents = self.state.graph.lock().dependents(uid);
+        match plan(&owners, &meta, !dependents.is_empty()) {
+            Verdict::Stays => Ok(()),
+            Verdict::Drop(useless) => {
+                drop_owners(&ctx.client, node, &meta, &useless).await.map_err(Into::into)
+            }
+            Verdict::Delete(propagation) => {
+                if propagation == Propagation::Foreground {
+                    self.break_circle(node, &meta, &dependents, ctx).await?;
+                }
+                let options = DeleteOptions {
+                    preconditions: Some(Preconditions { uid: meta.uid.clone(), resource_version: None }),
+                    propagation_policy: Some(propagation.name().to_owned()),
+                    ..DeleteOptions::default()
+                };
+                match objects.delete(&node.namespace, &node.name, &options).await {
+                    Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error.into()),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Two objects that wait for each other would do so for ever: this one stops blocking its owners.
+    async fn break_circle(
+        &self,
+        node: &Node,
+        meta: &ObjectMeta,
+        dependents: &[String],
+        ctx: &Context,
+    ) -> Result<(), LoopError> {
+        let circle = {
+            let graph = self.state.graph.lock();
+            dependents
+                .iter()
+                .any(|uid| graph.get(uid).is_some_and(|node| node.stage == Stage::DeletingDependents))
+        };
+        if !circle {
+            return Ok(());
+        }
+        let mut references = meta.owner_references.clone().unwrap_or_default();
+        for reference in &mut references {
+            reference.block_owner_deletion = Some(false);
+        }
+        set_owners(&ctx.client, node, meta, &references).await?;
+        Ok(())
+    }
+
+    /// Looks the owners up. Nothing if one can never be: an object of the cluster owned by one of a namespace.
+    async fn classify(
+        &self,
+        references: &[OwnerReference],
+        node: &Node,
+        client: &Client,
+    ) -> Result<Option<Owners>, LoopError> {
+        let discovery = Arc::clone(&self.state.served.lock().discovery);
+        let mut owners = Owners::default();
+        for reference in references {
+            let Some(info) = discovery.find(&reference.api_version, &reference.kind) else {
+                // It may be served in a moment.
+                let (api_version, kind) = (reference.api_version.clone(), reference.kind.clone());
+                return Err(GarbageError::UnknownOwner { api_version, kind }.into());
+            };
+            if node.namespace.is_empty() && info.key.namespaced {
+                return Ok(None);
+            }
+            let namespace = if info.key.namespaced { node.namespace.as_str() } else { "" };
+            let coordinates: Coordinates = (
+                reference.api_version.clone(),
+                reference.kind.clone(),
+                namespace.to_owned(),
+                reference.name.clone(),
+                reference.uid.clone(),
+            );
+            if self.state.absent.lock().known.contains(&coordinates) {
+                owners.dangling.push(reference.uid.clone());
+                continue;
+            }
+            match client.dynamic(&info.key).get_metadata(namespace, &reference.name).await {
+                Ok(owner) if owner.uid.as_deref() == Some(&reference.uid) => {
+                    let waits = owner.finalizers.iter().flatten().any(|finalizer| finalizer == FOREGROUND);
+                    if owner.deletion_timestamp.is_some() && waits {
+                        owners.waiting.push(reference.uid.clone());
+                    } else {
+                        owners.solid += 1;
+                    }
+                }
+                Err(error) if !error.is_not_found() => return Err(error.into()),
+                _ => {
+                    self.state.absent.lock().add(coordinates);
+                    owners.dangling.push(reference.uid.clone());
+                }
+            }
+        }
+        Ok(Some(owners))
+    }
+
+    async fn delete_dependents(&self, uid: &str, node: &Node, ctx: &Context) -> Result<(), LoopError> {
+        let blocking = self.state.graph.lock().blocking(uid);
+        if blocking.is_empty() {
+            return remove_finalizer(&ctx.client, uid, node, FOREGROUND).await.map_err(Into::into);
+        }
+        for dependent in blocking {
+            ctx.queue.add(Key::new("", &dependent));
+        }
+        Ok(())
+    }
+
+    async fn orphan(&self, uid: &str, node: &Node, ctx: &Context) -> Result<(), LoopError> {
+        let dependents: Vec<(String, Node)> = {
+            let graph = self.state.graph.lock();
+            let uids = graph.dependents(uid);
+            uids.into_iter().filter_map(|uid| graph.get(&uid).cloned().map(|node| (uid, node))).collect()
+        };
+        let owner = uid.to_owned();
+        let releases = dependents.iter().map(|(uid, node)| async {
+            let objects = ctx.client.dynamic(&node.resource);
+            match objects.get_metadata(&node.namespace, &node.name).await {
+                Ok(meta) if meta.uid.as_deref() == Some(uid) => {
+                    drop_owners(&ctx.client, node, &meta, std::slice::from_ref(&owner)).await
+                }
+                Err(error) if !error.is_not_found() => Err(error),
+                _ => Ok(()),
+            }
+        });
+        for outcome in futures_util::future::join_all(releases).await {
+            outcome?;
+        }
+        remove_finalizer(&ctx.client, uid, node, ORPHAN).await.map_err(Into::into)
+    }
+}
+
+async fn drop_owners(
+    client: &Client,
+    node: &Node,
+    meta: &ObjectMeta,
+    uids: &[String],
+) -> Result<(), ClientError> {
+    let all = meta.owner_references.clone().unwrap_or_default();
+    let kept: Vec<OwnerReference> = all.iter().filter(|owner| !uids.contains(&owner.uid)).cloned().collect();
+    if kept.len() == all.len() {
+        return Ok(());
+    }
+    set_owners(client, node, meta, &kept).await
+}
+
+async fn set_owners(
+    client: &Client,
+    node: &Node,
+    meta: &ObjectMeta,
+    owners: &[OwnerReference],
+) -> Result<(), ClientError> {
+    // The revision makes sure that nothing another one wrote meanwhile is lost.
+    let patch = json!({"metadata": {
+        "uid": meta.uid,
+        "resourceVersion": meta.resource_version,
+        "ownerReferences": owners,
+    }});
+    write(client, node, patch).await
+}
+
+async fn remove_finalizer(
+    client: &Client,
+    uid: &str,
+    node: &Node,
+    finalizer: &str,
+) -> Result<(), ClientError> {
+    let meta = match client.dynamic(&node.resource).get_metadata(&node.namespace, &node.name).await {
+        Ok(meta) if meta.uid.as_deref() == Some(uid) => meta,
+        Err(error) if !error.is_not_found() => return Err(error),
+        _ => return Ok(()),
+    };
+    let all = meta.finalizers.unwrap_or_default();
+    let kept: Vec<&String> = all.iter().filter(|known| *known != finalizer).collect();
+    if kept.len() == all.len() {
+        return Ok(());
+    }
+    let patch = json!({"metadata": {
+        "uid": uid,
+        "resourceVersion": meta.resource_version,
+        "finalizers": kept,
+    }});
+    write(client, node, patch).await
+}
+
+async fn write(client: &Client, node: &Node, patch: serde_json::Value) -> Result<(), ClientError> {
+    let written =
+        client.dynamic(&node.resource).patch(&node.namespace, &node.name, None, &Patch::Merge(patch)).await;
+    match written {
+        Err(error) if !error.is_not_found() => Err(error),
+        _ => Ok(()),
+    }
+}
+
+impl Absent {
+    fn add(&mut self, coordinates: Coordinates) {
+        if self.known.insert(coordinates.clone()) {
+            self.order.push_back(coordinates);
+        }
+        if self.order.len() > ABSENT
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::meta;
+
+    #[test]
+    fn verdicts() {
+        let owners = |solid, dangling: &[&str], waiting: &[&str]| Owners {
+            solid,
+            dangling: dangling.iter().map(ToString::to_string).collect(),
+            waiting: waiting.iter().map(ToString::to_string).collect(),
+        };
+        let plain = meta("a");
+        let with = |finalizer: &str| ObjectMeta { finalizers: Some(vec![finalizer.to_owned()]), ..meta("a") };
+        assert_eq!(plan(&owners(1, &[], &[]), &plain, false), Verdict::Stays);
+        let useless = Verdict::Drop(vec!["u".to_owned(), "w".to_owned()]);
+        assert_eq!(plan(&owners(1, &["u"], &["w"]), &plain, true), useless);
+        assert_eq!(plan(&owners(0, &["u"], &[]), &plain, true), Verdict::Delete(Propagation::Background));
+        assert_eq!(plan(&owners(0, &[], &["w"]), &plain, false), Verdict::Delete(Propagation::Background));
+        assert_eq!(plan(&owners(0, &[], &["w"]), &plain, true), Verdict::Delete(Propagation::Foreground));
+        assert_eq!(plan(&owners(0, &["u"], &[]), &with(ORPHAN), false), Verdict::Delete(Propagation::Orphan));
+        assert_eq!(
+            plan(&owners(0, &["u"], &[]), &with(FOREGROUND), false),
+            Verdict::Delete(Propagation::Foreground)
+        );
+    }
+
+    #[test]
+    fn absent_owners_are_forgotten_in_time() {
+        let mut absent = Absent::default();
+        let owner = |number: usize| {
+            let empty = String::new;
+            (empty(), empty(), empty(), empty(), number.to_string())
+        };
+        (0..ABSENT + 5).for_each(|number| absent.add(owner(number)));
+        assert_eq!((absent.known.len(), absent.order.len()), (ABSENT, ABSENT));
+        assert!(!absent.known.contains(&owner(0)) && absent.known.contains(&owner(ABSENT)));
+    }
+}

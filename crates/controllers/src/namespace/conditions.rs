@@ -1,0 +1,142 @@
+//! What the conditions of a namespace on its way out say.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::Counts;
+
+/// What a look at the content of a namespace found.
+#[derive(Debug, Default)]
+pub struct Findings {
+    /// Why not everything could be found.
+    pub discovery: Option<String>,
+    pub failures: Vec<client::ClientError>,
+    /// Objects by resource.
+    pub remaining: Counts,
+    /// Objects by finalizer.
+    pub finalizers: Counts,
+}
+
+struct Said {
+    kind: &'static str,
+    trouble: Option<(&'static str, String)>,
+    fine: (&'static str, &'static str),
+}
+
+fn say(findings: &Findings) -> [Said; 5] {
+    let list = |counts: &Counts, verb: &str| {
+        let parts: Vec<String> =
+            counts.iter().map(|(what, count)| format!("{what} {verb} {count} resource instances")).collect();
+        parts.join(", ")
+    };
+    let failures: Vec<String> = findings.failures.iter().map(ToString::to_string).collect();
+    let failed = (!failures.is_empty() && findings.discovery.is_none()).then(|| {
+        let text = format!(
+            "Failed to delete all resource types, {} remaining: {}",
+            failures.len(),
+            failures.join(", ")
+        );
+        ("ContentDeletionFailed", text)
+    });
+    let remaining = (!findings.remaining.is_empty()).then(|| {
+        ("SomeResourcesRemain", format!("Some resources are remaining: {}", list(&findings.remaining, "has")))
+    });
+    let finalizers = (!findings.finalizers.is_empty()).then(|| {
+        let text = format!(
+            "Some content in the namespace has finalizers remaining: {}",
+            list(&findings.finalizers, "in")
+        );
+        ("SomeFinalizersRemain", text)
+    });
+    [
+        Said {
+            kind: "NamespaceDeletionDiscoveryFailure",
+            trouble: findings.discovery.clone().map(|text| ("DiscoveryFailed", text)),
+            fine: ("ResourcesDiscovered", "All resources successfully discovered"),
+        },
+        Said {
+            kind: "NamespaceDeletionGroupVersionParsingFailure",
+            trouble: None,
+            fine: ("ParsedGroupVersions", "All legacy kube types successfully parsed"),
+        },
+        Said {
+            kind: "NamespaceDeletionContentFailure",
+            trouble: failed,
+            fine: ("ContentDeleted", "All content successfully deleted, may be waiting on finalization"),
+        },
+        Said {
+            kind: "NamespaceContentRemaining",
+            trouble: remaining,
+            fine: ("ContentRemoved", "All content successfully removed"),
+        },
+        Said {
+            kind: "NamespaceFinalizersRemaining",
+            trouble: finalizers,
+            fine: ("ContentHasNoFinalizers", "All content-preserving finalizers finished"),
+        },
+    ]
+}
+
+/// The namespace with conditions that say what was found; nothing if they do.
+pub fn apply(namespace: &Namespace, findings: &Findings, now: Timestamp) -> Option<Namespace> {
+    let mut changed = namespace.clone();
+    let status = changed.status.get_or_insert_default();
+    status.phase = Some("Terminating".to_owned());
+    let conditions = status.conditions.get_or_insert_default();
+    for said in say(findings) {
+        let (state, reason, message) = match said.trouble {
+            Some((reason, message)) => ("True", reason, message),
+            None => ("False", said.fine.0, said.fine.1.to_owned()),
+        };
+        let condition = NamespaceCondition {
+            type_: said.kind.to_owned(),
+            status: state.to_owned(),
+            reason: Some(reason.to_owned()),
+            message: Some(message),
+            last_transition_time: Some(Time(now)),
+        };
+        match conditions.iter_mut().find(|known| known.type_ == said.kind) {
+            None => conditions.push(condition),
+            Some(known) => {
+                let same = known.status == condition.status;
+                let told = same && known.reason == condition.reason && known.message == condition.message;
+                if !told {
+                    let since = if same { known.last_transition_time.clone() } else { Some(Time(now)) };
+                    *known = NamespaceCondition { last_transition_time: since, ..condition };
+                }
+            }
+        }
+    }
+    (changed.status != namespace.status).then_some(changed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{at, meta};
+
+    #[test]
+    fn conditions_say_what_is_left_and_change_only_with_it() {
+        let namespace = Namespace { metadata: meta("a"), ..Namespace::default() };
+        let mut findings = Findings::default();
+        findings.remaining.insert("pods.".to_owned(), 2);
+        findings.finalizers.insert("example.com/f".to_owned(), 1);
+        let told = apply(&namespace, &findings, at(10)).expect("a change");
+        let text = |namespace: &Namespace, kind: &str| {
+            let conditions =
+                namespace.status.as_ref().and_then(|status| status.conditions.as_ref()).expect("some");
+            let condition = conditions.iter().find(|condition| condition.type_ == kind).expect("told");
+            (condition.status.clone(), condition.message.clone().unwrap_or_default())
+        };
+        let remaining = "Some resources are remaining: pods. has 2 resource instances";
+        assert_eq!(text(&told, "NamespaceContentRemaining"), ("True".to_owned(), remaining.to_owned()));
+        let finalizers =
+            "Some content in the namespace has finalizers remaining: example.com/f in 1 resource instances";
+        assert_eq!(text(&told, "NamespaceFinalizersRemaining").1, finalizers);
+        assert_eq!(text(&told, "NamespaceDeletionDiscoveryFailure").0, "False");
+        assert!(apply(&told, &findings, at(20)).is_none());
+        let done = apply(&told, &Findings::default(), at(30)).expect("a change");
+        assert_eq!(text(&done, "NamespaceContentRemaining").0, "False");
+    }
+}

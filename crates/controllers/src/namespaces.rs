@@ -1,0 +1,10 @@
+//! What loops ask of a namespace.
+
+use k8s_openapi::api::core::v1::Namespace;
+
+/// Whether new objects may be made in it.
+#[must_use]
+pub fn is_active(namespace: &Namespace) -> bool {
+    let phase = namespace.status.as_ref().and_then(|status| status.phase.as_deref());
+    namespace.metadata.deletion_timestamp.is_none() && phase != Some("Terminating")
+}

@@ -1,0 +1,110 @@
+//! What the loops of endpoints ask of services and their pods.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Pod, Service, ServicePort};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use runtime::{Cache, Change, Key};
+
+use crate::{pod_facts, selector};
+
+/// Whether the pods of a service are found by labels here, and nobody else says what its endpoints are.
+#[must_use]
+pub fn selects(service: &Service) -> bool {
+    let spec = service.spec.as_ref();
+    spec.is_some_and(|spec| spec.selector.is_some() && spec.type_.as_deref() != Some("ExternalName"))
+}
+
+#[must_use]
+pub fn is_headless(service: &Service) -> bool {
+    let address = service.spec.as_ref().and_then(|spec| spec.cluster_ip.as_deref()).unwrap_or_default();
+    address.is_empty() || address == "None"
+}
+
+#[must_use]
+pub fn publishes_unready(service: &Service) -> bool {
+    service.spec.as_ref().and_then(|spec| spec.publish_not_ready_addresses) == Some(true)
+}
+
+/// The services that a change of a pod concerns.
+#[must_use]
+pub fn of_pod(change: &Change<Pod>, services: &Cache<Service>) -> Vec<Key> {
+    let namespace = change.object().metadata.namespace.as_deref().unwrap_or_default();
+    let wants = |service: &Arc<Service>| {
+        let pairs = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+        let mut pods = change.old().into_iter().chain([change.object()]);
+        pairs.is_some_and(|pairs| pods.any(|pod| selector::holds(pairs, pod.metadata.labels.as_ref())))
+    };
+    services
+        .list(namespace)
+        .iter()
+        .filter(|service| wants(service))
+        .map(|service| Key::of(&**service))
+        .collect()
+}
+
+/// The pods a service selects, by name.
+#[must_use]
+pub fn pods_of(service: &Service, pods: &Cache<Pod>) -> Vec<Arc<Pod>> {
+    let Some(pairs) = service.spec.as_ref().and_then(|spec| spec.selector.as_ref()) else {
+        return Vec::new();
+    };
+    let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
+    pods.list(namespace)
+        .into_iter()
+        .filter(|pod| selector::holds(pairs, pod.metadata.labels.as_ref()))
+        .collect()
+}
+
+/// Whether a pod is worth sending traffic to, or will be.
+#[must_use]
+pub fn is_reachable(pod: &Pod, even_terminating: bool) -> bool {
+    !pod_facts::is_finished(pod)
+        && !addresses(pod).is_empty()
+        && (even_terminating || !pod_facts::is_deleting(pod))
+}
+
+#[must_use]
+pub fn addresses(pod: &Pod) -> Vec<IpAddr> {
+    let Some(status) = &pod.status else { return Vec::new() };
+    let all = status.pod_ips.iter().flatten().map(|address| address.ip.as_str());
+    let mut found: Vec<IpAddr> = all.filter_map(|text| text.parse().ok()).collect();
+    if found.is_empty() {
+        found.extend(status.pod_ip.as_deref().and_then(|text| text.parse::<IpAddr>().ok()));
+    }
+    found
+}
+
+/// The name a pod has within the service's domain, if it asks for one.
+#[must_use]
+pub fn hostname<'a>(pod: &'a Pod, service: &Service) -> Option<&'a str> {
+    let spec = pod.spec.as_ref()?;
+    let hostname = spec.hostname.as_deref().filter(|name| !name.is_empty())?;
+    (spec.subdomain == service.metadata.name).then_some(hostname)
+}
+
+/// The port of a pod that a port of a service leads to.
+#[must_use]
+pub fn target_port(pod: &Pod, port: &ServicePort) -> Option<i32> {
+    match &port.target_port {
+        None => Some(port.port),
+        Some(IntOrString::Int(0)) => Some(port.port),
+        Some(IntOrString::Int(number)) => Some(*number),
+        Some(IntOrString::String(name)) if name.is_empty() => Some(port.port),
+        Some(IntOrString::String(name)) => {
+            let spec = pod.spec.as_ref()?;
+            let protocol = port.protocol.as_deref().unwrap_or("TCP");
+            let always = |container: &&k8s_openapi::api::core::v1::Container| {
+                container.restart_policy.as_deref() == Some("Always")
+            };
+            let sidecars = spec.init_containers.iter().flatten().filter(always);
+            let named =
+                spec.containers.iter().chain(sidecars).flat_map(|container| container.ports.iter().flatten());
+            let mut named = named.filter(|known| {
+                known.name.as_deref() == Some(name) && known.protocol.as_deref().unwrap_or("TCP") == protocol
+            });
+            named.next().map(|known| known.container_port)
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Deployments, replica sets and pods.
+
+use anyhow::Result;
+use client::{ListOptions, Patch};
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::core::v1::{Pod, ReplicationController};
+use k8s_openapi::api::events::v1::Event;
+use serde_json::json;
+use testkit::eventually;
+
+use crate::world::{PATIENCE, World};
+
+const LOOPS: &str = "deployment,replicaset,replicationcontroller,serviceaccount";
+
+pub fn web(replicas: i32) -> Deployment {
+    let labels = json!({"app": "web"});
+    serde_json::from_value(json!({
+        "metadata": {"name": "web", "namespace": "default"},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {"containers": [{"name": "c", "image": "example.com/web:1"}]},
+            },
+        },
+    }))
+    .expect("a deployment")
+}
+
+async fn available(world: &World) -> (i32, i32, i32) {
+    world.run_pods("default").await;
+    let status =
+        world.admin.get::<Deployment>("default", "web").await.expect("there").status.unwrap_or_default();
+    let count = |count: Option<i32>| count.unwrap_or(0);
+    (count(status.replicas), count(status.updated_replicas), count(status.available_replicas))
+}
+
+async fn settles(world: &World, replicas: i32) {
+    let want = (replicas, replicas, replicas);
+    eventually("the deployment settles", PATIENCE, async || available(world).await, |seen| *seen == want)
+        .await;
+    let pods = eventually(
+        "as many pods as asked for",
+        PATIENCE,
+        async || world.pods("default").await.len(),
+        |count| i32::try_from(*count) == Ok(replicas),
+    );
+    pods.await;
+}
+
+async fn set_image(world: &World, image: &str) -> Result<()> {
+    let patch = json!({"spec": {"template": {"spec": {"containers": [{"name": "c", "image": image}]}}}});
+    world.admin.patch::<Deployment>("default", "web", None, &Patch::Strategic(patch)).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn create_scale_update_with_the_rights_of_the_loops_alone() -> Result<()> {
+    let world = World::inside(LOOPS).await?;
+    world.admin.create("default", &web(3)).await?;
+    settles(&world, 3).await;
+
+    let scale = Patch::Merge(json!({"spec": {"replicas": 5}}));
+    world.admin.patch::<Deployment>("default", "web", None, &scale).await?;
+    settles(&world, 5).await;
+
+    set_image(&world, "example.com/web:2").await?;
+    let updated = async || {
+        let seen = available(&world).await;
+        let pods = world.pods("default").await;
+        let image = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.containers[0].image.clone());
+        (seen, pods.iter().filter(|pod| image(pod).as_deref() == Some("example.com/web:2")).count())
+    };
+    eventually("all pods are new", PATIENCE, updated, |seen| *seen == ((5, 5, 5), 5)).await;
+    let sets = world.admin.list::<ReplicaSet>("default", &ListOptions::default()).await?;
+    assert_eq!(sets.items.len(), 2);
+
+    let deployment = async || world.admin.get::<Deployment>("default", "web").await.expect("there");
+    let done = eventually("the rollout is told complete", PATIENCE, deployment, |deployment| {
+        let conditions = deployment.status.as_ref().and_then(|status| status.conditions.as_deref());
+        let reasons =
+            conditions.unwrap_or_default().iter().filter_map(|condition| condition.reason.as_deref());
+        reasons.into_iter().any(|reason| reason == "NewReplicaSetAvailable")
+    })
+    .await;
+    assert_eq!(done.metadata.annotations.expect("some")["deployment.kubernetes.io/revision"], "2");
+
+    let events = async || {
+        let list = world.admin.list::<Event>("default", &ListOptions::default()).await.expect("lists").items;
+        list.into_iter().filter_map(|event| event.reason).collect::<Vec<_>>()
+    };
+    eventually("events", PATIENCE, events, |reasons| {
+        reasons.iter().any(|reason| reason == "ScalingReplicaSet")
+            && reasons.iter().any(|reason| reason == "SuccessfulCreate")
+    })
+    .await;
+    world.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn loops_that_are_killed_in_the_middle_leave_nothing_undone_and_nothing_done_twice() -> Result<()> {
+    let mut world = World::outside().await?;
+    world.start_loops(LOOPS)?;
+    world.admin.create("default", &web(30)).await?;
+    for round in 0..6 {
+        let some = round * 4;
+        let count = async || world.pods("default").await.len();
+        eventually("some pods", PATIENCE, count, |count| *count >= some.min(20)).await;
+        world.kill_loops();
+        if round == 3 {
+            set_image(&world, "example.com/web:2").await?;
+        }
+        world.start_loops(LOOPS)?;
+        world.run_pods("default").await;
+    }
+    settles(&world, 30).await;
+    let sets = world.admin.list::<ReplicaSet>("default", &ListOptions::default()).await?;
+    assert_eq!(sets.items.len(), 2, "no replica set was made twice");
+    world.stop().await
+}
+
+/// Two managers at once, each with a cache of its own that knows nothing of what the other does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn caches_that_lag_and_writes_that_conflict_settle() -> Result<()> {
+    let mut world = World::outside().await?;
+    world.start_loops(LOOPS)?;
+    let first = world.loops.clone();
+    world.start_loops(LOOPS)?;
+    world.admin.create("default", &web(10)).await?;
+    settles(&world, 10).await;
+    first.drain(PATIENCE).await?;
+    settles(&world, 10).await;
+    world.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replication_controllers_adopt_release_and_replace() -> Result<()> {
+    let world = World::inside(LOOPS).await?;
+    let orphan: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "orphan", "labels": {"app": "old"}},
+        "spec": {"containers": [{"name": "c", "image": "example.com/x"}]},
+    }))?;
+    world.admin.create("default", &orphan).await?;
+    let controller: ReplicationController = serde_json::from_value(json!({
+        "metadata": {"name": "old", "namespace": "default"},
+        "spec": {
+            "replicas": 2,
+            "selector": {"app": "old"},
+            "template": {
+                "metadata": {"labels": {"app": "old"}},
+                "spec": {"containers": [{"name": "c", "image": "example.com/x"}]},
+            },
+        },
+    }))?;
+    world.admin.create("default", &controller).await?;
+    let owned = async || {
+        world.run_pods("default").await;
+        let pods = world.pods("default").await;
+        pods.iter().filter(|pod| runtime::controller_of(&pod.metadata).is_some()).count()
+    };
+    eventually("two pods, one of them adopted", PATIENCE, owned, |count| *count == 2).await;
+    let adopted: Pod = world.admin.get("default", "orphan").await?;
+    assert!(runtime::controller_of(&adopted.metadata).is_some());
+
+    let relabel = Patch::Merge(json!({"metadata": {"labels": {"app": "other"}}}));
+    world.admin.patch::<Pod>("default", "orphan", None, &relabel).await?;
+    let released = async || {
+        let pod: Pod = world.admin.get("default", "orphan").await.expect("there");
+        (runtime::controller_of(&pod.metadata).is_some(), owned().await)
+    };
+    eventually("released and replaced", PATIENCE, released, |seen| *seen == (false, 2)).await;
+    world.stop().await
+}
