@@ -1,3 +1,13 @@
 //! The kernel boundary: mounts, cgroups, namespaces, netlink, processes.
+//!
+//! Everything here is synchronous and meant for single-threaded processes, or for calls that do not change the
+//! calling thread; what does change it ([`process::fork`], [`process::unshare`], [`process::enter`]) says so.
 
+pub mod capabilities;
+pub mod cgroups;
+pub mod mounts;
+pub mod netlink;
 pub mod nftables;
+pub mod process;
+pub mod seccomp;
+pub mod sockets;

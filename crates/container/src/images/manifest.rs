@@ -1,0 +1,121 @@
+//! The documents that describe images: indexes, manifests, configurations.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// A pointer to a blob.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Descriptor {
+    pub media_type: String,
+    pub digest: String,
+    pub size: u64,
+    pub platform: Option<Platform>,
+    pub annotations: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Platform {
+    pub architecture: String,
+    pub os: String,
+    pub variant: String,
+}
+
+/// An image's manifest, or an index of manifests: whichever of the two it is, the other's fields are empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Manifest {
+    pub media_type: String,
+    pub config: Option<Descriptor>,
+    pub layers: Vec<Descriptor>,
+    pub manifests: Vec<Descriptor>,
+}
+
+/// How this machine's architecture is called in images.
+pub const ARCHITECTURE: &str = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+
+impl Manifest {
+    /// Of an index: the manifest for this machine.
+    #[must_use]
+    pub fn for_this_machine(&self) -> Option<&Descriptor> {
+        let fits = |descriptor: &&Descriptor| {
+            descriptor.platform.as_ref().is_some_and(|found| found.os == "linux" && found.architecture == ARCHITECTURE)
+        };
+        // Indexes without platforms have one entry.
+        self.manifests.iter().find(fits).or_else(|| match self.manifests.as_slice() {
+            [only] if only.platform.is_none() => Some(only),
+            _ => None,
+        })
+    }
+}
+
+/// An image's configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ImageConfig {
+    pub architecture: String,
+    pub os: String,
+    #[serde(deserialize_with = "null_is_default")]
+    pub config: RunConfig,
+    pub rootfs: RootFs,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RootFs {
+    pub diff_ids: Vec<String>,
+}
+
+/// How its containers run, unless told otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct RunConfig {
+    pub user: String,
+    #[serde(deserialize_with = "null_is_default")]
+    pub env: Vec<String>,
+    #[serde(deserialize_with = "null_is_default")]
+    pub entrypoint: Vec<String>,
+    #[serde(deserialize_with = "null_is_default")]
+    pub cmd: Vec<String>,
+    pub working_dir: String,
+    pub stop_signal: String,
+    #[serde(deserialize_with = "null_is_default")]
+    pub volumes: BTreeMap<String, serde_json::Value>,
+    #[serde(deserialize_with = "null_is_default")]
+    pub labels: BTreeMap<String, String>,
+}
+
+fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn platforms() {
+        let index: Manifest = serde_json::from_value(serde_json::json!({"manifests": [
+            {"digest": "a", "platform": {"os": "windows", "architecture": ARCHITECTURE}},
+            {"digest": "b", "platform": {"os": "linux", "architecture": ARCHITECTURE, "variant": "v8"}},
+        ]}))
+        .unwrap();
+        assert_eq!(index.for_this_machine().unwrap().digest, "b");
+        assert_eq!(Manifest::default().for_this_machine(), None);
+    }
+
+    #[test]
+    fn nulls_are_nothing() {
+        let config: ImageConfig =
+            serde_json::from_str(r#"{"config":{"Cmd":null,"Env":["A=b"],"Labels":null},"rootfs":{"diff_ids":["x"]}}"#)
+                .unwrap();
+        assert_eq!((config.config.cmd.len(), config.config.env.len(), config.rootfs.diff_ids.len()), (0, 1, 1));
+        assert!(serde_json::from_str::<ImageConfig>(r#"{"config":null}"#).is_ok());
+    }
+}

@@ -1,0 +1,290 @@
+//! Images on disk: `images.json` says what there is, `layers/` holds the unpacked layers, each once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::{ImageConfig, Reference};
+use crate::launch::{LaunchError, Launcher};
+use crate::shim::spec::Root;
+use crate::shim::unpack::UnpackSpec;
+use crate::shim::{Report, Task};
+
+/// A layer on top of certain others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layer {
+    /// Its directory in `layers/`.
+    pub name: String,
+    pub size: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Image {
+    /// The digest of its configuration.
+    pub id: String,
+    pub tags: BTreeSet<String>,
+    pub digests: BTreeSet<String>,
+    /// The lowest first.
+    pub layers: Vec<Layer>,
+    pub config: ImageConfig,
+    #[serde(default)]
+    pub pinned: bool,
+}
+
+impl Image {
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.layers.iter().map(|layer| layer.size).sum()
+    }
+
+    /// Layers as a container's root wants them.
+    #[must_use]
+    pub fn root(&self, store: &ImageStore, read_only: bool) -> Root {
+        let layers = self.layers.iter().rev().map(|layer| layer.name.clone()).collect();
+        Root { store: store.layers(), layers, read_only }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("image store: {0}")]
+    Io(#[from] io::Error),
+    #[error("unpack a layer: {0}")]
+    Unpack(#[from] LaunchError),
+    #[error("layer {found} is not the one that the image names, {wanted}")]
+    WrongLayer { wanted: String, found: String },
+    #[error("the image's configuration is not valid: {0}")]
+    Config(serde_json::Error),
+    #[error("the image has {layers} layers, its configuration names {named}")]
+    LayerCount { layers: usize, named: usize },
+}
+
+/// Where the archive of a layer is.
+#[derive(Clone, Debug)]
+pub struct Archive {
+    pub path: PathBuf,
+    pub range: Option<(u64, u64)>,
+}
+
+/// The store. Its methods block.
+#[derive(Debug)]
+pub struct ImageStore {
+    root: PathBuf,
+    launcher: Launcher,
+    images: Mutex<BTreeMap<String, Image>>,
+    /// One layer is unpacked at a time; the disk is no faster otherwise, and none is unpacked twice.
+    unpacking: Mutex<()>,
+}
+
+/// A layer's identity: what it contains and what is below it.
+fn chain(below: &str, diff_id: &str) -> String {
+    if below.is_empty() {
+        return diff_id.to_owned();
+    }
+    format!("sha256:{}", hex::encode(Sha256::digest(format!("{below} {diff_id}"))))
+}
+
+impl ImageStore {
+    /// Opens the store, removing what an interrupted unpack left.
+    pub fn open(root: &Path, launcher: Launcher) -> io::Result<Self> {
+        for part in ["layers", "staging"] {
+            std::fs::create_dir_all(root.join(part))?;
+        }
+        for left in std::fs::read_dir(root.join("staging"))? {
+            std::fs::remove_dir_all(left?.path())?;
+        }
+        let images = match std::fs::read(root.join("images.json")) {
+            Ok(bytes) => serde_json::from_slice(&bytes)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
+            Err(error) => return Err(error),
+        };
+        let store = Self { root: root.to_owned(), launcher, images: Mutex::new(images), unpacking: Mutex::new(()) };
+        store.sweep()?;
+        Ok(store)
+    }
+
+    /// The directory with all layers.
+    #[must_use]
+    pub fn layers(&self) -> PathBuf {
+        self.root.join("layers")
+    }
+
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    #[must_use]
+    pub fn list(&self) -> Vec<Image> {
+        self.images.lock().values().cloned().collect()
+    }
+
+    /// By id, beginning of an id, tag or digest.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<Image> {
+        let images = self.images.lock();
+        if let Some(image) = images.get(name).or_else(|| images.get(&format!("sha256:{name}"))) {
+            return Some(image.clone());
+        }
+        if let Ok(reference) = Reference::parse(name) {
+            let whole = reference.to_string();
+            let found = images.values().find(|image| image.tags.contains(&whole) || image.digests.contains(&whole));
+            if let Some(image) = found {
+                return Some(image.clone());
+            }
+        }
+        let short = name.strip_prefix("sha256:").unwrap_or(name);
+        let mut matching = images.values().filter(|image| {
+            short.len() >= 6 && image.id.strip_prefix("sha256:").is_some_and(|id| id.starts_with(short))
+        });
+        match (matching.next(), matching.next()) {
+            (Some(image), None) => Some(image.clone()),
+            _ => None,
+        }
+    }
+
+    fn save(&self, images: &BTreeMap<String, Image>) -> io::Result<()> {
+        base::file::replace(&self.root.join("images.json"), &serde_json::to_vec(images)?, base::file::PRIVATE)
+    }
+
+    /// The names of the layers that this image would have, with whether each is there already.
+    #[must_use]
+    pub fn chains(config: &ImageConfig) -> Vec<String> {
+        let mut below = String::new();
+        let mut chains = Vec::new();
+        for diff_id in &config.rootfs.diff_ids {
+            below = chain(&below, diff_id);
+            chains.push(below.clone());
+        }
+        chains
+    }
+
+    /// Whether the layer of this identity is unpacked.
+    #[must_use]
+    pub fn has_layer(&self, chain: &str) -> bool {
+        self.layers().join(layer_name(chain)).is_dir()
+    }
+
+    /// Adds an image: `archive` is asked for the layers that are not there yet, by position.
+    pub fn add<E: From<StoreError>>(
+        &self,
+        config: &[u8],
+        tags: impl IntoIterator<Item = String>,
+        digests: impl IntoIterator<Item = String>,
+        mut archive: impl FnMut(usize) -> Result<Archive, E>,
+    ) -> Result<Image, E> {
+        let id = format!("sha256:{}", hex::encode(Sha256::digest(config)));
+        let config: ImageConfig = serde_json::from_slice(config).map_err(StoreError::Config)?;
+        let chains = Self::chains(&config);
+        let _one = self.unpacking.lock();
+        let mut layers: Vec<Layer> = Vec::new();
+        for (at, chain) in chains.iter().enumerate() {
+            let name = layer_name(chain);
+            let size_file = self.root.join("layers").join(format!("{name}.size"));
+            if !self.has_layer(chain) {
+                let size = self.unpack(&archive(at)?, &layers, &config.rootfs.diff_ids[at], &name)?;
+                std::fs::write(&size_file, size.to_string()).map_err(StoreError::from)?;
+            }
+            let size = std::fs::read_to_string(&size_file).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+            layers.push(Layer { name, size });
+        }
+        let mut images = self.images.lock();
+        let tags: BTreeSet<String> = tags.into_iter().collect();
+        // A tag names one image at a time.
+        for image in images.values_mut() {
+            image.tags.retain(|tag| !tags.contains(tag));
+        }
+        let image = images.entry(id.clone()).or_insert_with(|| Image {
+            id,
+            tags: BTreeSet::new(),
+            digests: BTreeSet::new(),
+            layers,
+            config,
+            pinned: false,
+        });
+        image.tags.extend(tags);
+        image.digests.extend(digests);
+        let image = image.clone();
+        self.save(&images).map_err(StoreError::from)?;
+        Ok(image)
+    }
+
+    fn unpack(&self, archive: &Archive, below: &[Layer], diff_id: &str, name: &str) -> Result<u64, StoreError> {
+        let staging = self.root.join("staging").join(name);
+        let _ = std::fs::remove_dir_all(&staging);
+        for part in ["upper", "work", "rootfs"] {
+            std::fs::create_dir_all(staging.join(part))?;
+        }
+        let layers = below.iter().rev().map(|layer| layer.name.clone()).collect();
+        let spec = UnpackSpec {
+            archive: archive.path.clone(),
+            range: archive.range,
+            below: Root { store: self.layers(), layers, read_only: false },
+            into: staging.clone(),
+        };
+        std::fs::write(staging.join("unpack.json"), serde_json::to_vec(&spec).map_err(io::Error::from)?)?;
+        let outcome = self.launcher.run(Task::Unpack, &staging, &staging.join("shim.log"));
+        let finished = match outcome {
+            Ok(Report::Unpacked { digest, size }) if digest == diff_id => {
+                std::fs::rename(staging.join("upper"), self.layers().join(name)).map(|()| size).map_err(Into::into)
+            }
+            Ok(Report::Unpacked { digest, .. }) => {
+                Err(StoreError::WrongLayer { wanted: diff_id.to_owned(), found: digest })
+            }
+            Ok(_) => Err(LaunchError::Silent.into()),
+            Err(error) => Err(error.into()),
+        };
+        std::fs::remove_dir_all(&staging)?;
+        finished
+    }
+
+    /// Removes a name of an image, or with its id the whole image. Says whether something was there.
+    pub fn remove(&self, name: &str) -> Result<bool, StoreError> {
+        let Some(found) = self.find(name) else { return Ok(false) };
+        {
+            let mut images = self.images.lock();
+            let whole = Reference::parse(name).map(|reference| reference.to_string()).unwrap_or_default();
+            let Some(image) = images.get_mut(&found.id) else { return Ok(false) };
+            let named = image.tags.remove(&whole) || image.digests.remove(&whole);
+            if !named || (image.tags.is_empty() && image.digests.is_empty()) {
+                images.remove(&found.id);
+            }
+            self.save(&images)?;
+        }
+        let _one = self.unpacking.lock();
+        self.sweep()?;
+        Ok(true)
+    }
+
+    /// Removes layers that no image has. Containers keep theirs: the caller does not remove images in use.
+    fn sweep(&self) -> io::Result<()> {
+        let used: BTreeSet<String> = {
+            let images = self.images.lock();
+            images.values().flat_map(|image| image.layers.iter().map(|layer| layer.name.clone())).collect()
+        };
+        for entry in std::fs::read_dir(self.layers())? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if used.contains(name.strip_suffix(".size").unwrap_or(&name)) {
+                continue;
+            }
+            if entry.file_type()?.is_dir() {
+                let doomed = self.root.join("staging").join(&name);
+                std::fs::rename(entry.path(), &doomed)?;
+                std::fs::remove_dir_all(doomed)?;
+            } else {
+                std::fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Short, so that many fit into the options of one mount.
+fn layer_name(chain: &str) -> String {
+    chain.strip_prefix("sha256:").unwrap_or(chain).chars().filter(char::is_ascii_hexdigit).take(24).collect()
+}

@@ -1,0 +1,302 @@
+//! Pod networks by the rules of CNI: the plugins of a configuration list are programs, run one after the other.
+//! Without a configuration of the administrator's there is the built-in network: this binary, run as plugin.
+
+use std::io::{self, Write as _};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// The name by which the built-in plugin is known, and the subcommand that it is.
+pub const BUILT_IN: &str = "ferry";
+pub const SUBCOMMAND: &str = "cni";
+const INTERFACE: &str = "eth0";
+const VERSION: &str = "1.0.0";
+
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    #[error("no network is configured: neither a pod address range nor a file in {0}")]
+    NotConfigured(PathBuf),
+    #[error("read network configuration {0}: {1}")]
+    Configuration(PathBuf, String),
+    #[error("run network plugin {0}: {1}")]
+    Run(String, io::Error),
+    #[error("network plugin {plugin} failed: {message}")]
+    Plugin { plugin: String, message: String },
+    #[error("network plugin {0} gave no address")]
+    NoAddress(String),
+}
+
+/// A port of the node that leads to the pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PortMapping {
+    pub host_port: u16,
+    pub container_port: u16,
+    pub protocol: String,
+    #[serde(rename = "hostIP", skip_serializing_if = "String::is_empty")]
+    pub host_ip: String,
+}
+
+/// The pod to connect.
+#[derive(Clone, Debug, Default)]
+pub struct Pod {
+    pub sandbox: String,
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    pub network_namespace: PathBuf,
+    pub ports: Vec<PortMapping>,
+}
+
+/// What a pod got, kept to undo it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Attached {
+    /// The configuration that was used.
+    pub configuration: Value,
+    pub result: Value,
+    pub addresses: Vec<IpAddr>,
+}
+
+/// Where configurations and plugins are.
+#[derive(Clone, Debug)]
+pub struct Plugins {
+    pub configurations: PathBuf,
+    pub programs: Vec<PathBuf>,
+    /// The binary that has the built-in plugin.
+    pub built_in: PathBuf,
+    /// Where the built-in plugin remembers addresses.
+    pub state: PathBuf,
+    /// The bridge of the built-in network.
+    pub bridge: String,
+}
+
+impl Plugins {
+    /// The first configuration in the directory, or the built-in one for these address ranges.
+    pub fn configuration(&self, ranges: &[String]) -> Result<Value, NetworkError> {
+        let mut files: Vec<PathBuf> = match std::fs::read_dir(&self.configurations) {
+            Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
+            Err(_) => Vec::new(),
+        };
+        files.retain(|path| {
+            path.extension().is_some_and(|extension| ["conflist", "conf", "json"].iter().any(|known| extension == *known))
+        });
+        files.sort();
+        if let Some(file) = files.first() {
+            let wrong = |reason: String| NetworkError::Configuration(file.clone(), reason);
+            let text = std::fs::read(file).map_err(|error| wrong(error.to_string()))?;
+            let parsed: Value = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
+            return match parsed["plugins"].as_array() {
+                Some(plugins) if !plugins.is_empty() => Ok(parsed),
+                Some(_) => Err(wrong("it has no plugins".to_owned())),
+                // A single plugin, as older files have it.
+                None if parsed["type"].is_string() => {
+                    Ok(json!({"name": parsed["name"], "cniVersion": parsed["cniVersion"], "plugins": [parsed]}))
+                }
+                None => Err(wrong("it has no plugins".to_owned())),
+            };
+        }
+        if ranges.is_empty() {
+            return Err(NetworkError::NotConfigured(self.configurations.clone()));
+        }
+        Ok(json!({"name": BUILT_IN, "cniVersion": VERSION, "plugins": [{
+            "type": BUILT_IN, "bridge": self.bridge, "subnets": ranges, "dataDir": self.state,
+            "capabilities": {"portMappings": true},
+        }]}))
+    }
+
+    fn program(&self, kind: &str) -> Option<(PathBuf, Vec<&'static str>)> {
+        if kind == BUILT_IN {
+            return Some((self.built_in.clone(), vec![SUBCOMMAND]));
+        }
+        if kind.is_empty() || kind.contains('/') || kind.starts_with('.') {
+            return None;
+        }
+        let found = self.programs.iter().map(|directory| directory.join(kind)).find(|path| path.is_file());
+        found.map(|path| (path, Vec::new()))
+    }
+
+    /// Connects a pod. What was done before a failure is undone.
+    pub fn attach(&self, configuration: Value, pod: &Pod) -> Result<Attached, NetworkError> {
+        let mut attached = Attached { configuration, ..Attached::default() };
+        let plugins = attached.configuration["plugins"].as_array().cloned().unwrap_or_default();
+        for plugin in &plugins {
+            match self.run("ADD", &attached, plugin, pod) {
+                Ok(result) => attached.result = result,
+                Err(error) => {
+                    let _ = self.detach(&attached, pod);
+                    return Err(error);
+                }
+            }
+        }
+        let ips = attached.result["ips"].as_array().cloned().unwrap_or_default();
+        attached.addresses = ips
+            .iter()
+            .filter_map(|ip| ip["address"].as_str()?.split('/').next()?.parse().ok())
+            .collect();
+        if attached.addresses.is_empty() {
+            let _ = self.detach(&attached, pod);
+            return Err(NetworkError::NoAddress(attached.configuration["name"].to_string()));
+        }
+        Ok(attached)
+    }
+
+    /// Disconnects a pod; it may be done again, and when the network namespace is gone.
+    pub fn detach(&self, attached: &Attached, pod: &Pod) -> Result<(), NetworkError> {
+        let plugins = attached.configuration["plugins"].as_array().cloned().unwrap_or_default();
+        let mut outcome = Ok(());
+        for plugin in plugins.iter().rev() {
+            if let Err(error) = self.run("DEL", attached, plugin, pod) {
+                outcome = Err(error);
+            }
+        }
+        outcome
+    }
+
+    fn run(&self, verb: &str, attached: &Attached, plugin: &Value, pod: &Pod) -> Result<Value, NetworkError> {
+        let kind = plugin["type"].as_str().unwrap_or_default().to_owned();
+        let missing = || NetworkError::Run(kind.clone(), io::Error::from(io::ErrorKind::NotFound));
+        let (program, arguments) = self.program(&kind).ok_or_else(missing)?;
+        let input = request(attached, plugin, pod);
+        let arguments_of_pod = format!(
+            "IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={};K8S_POD_INFRA_CONTAINER_ID={};K8S_POD_UID={}",
+            pod.namespace, pod.name, pod.sandbox, pod.uid
+        );
+        let path: Vec<String> = self.programs.iter().map(|path| path.display().to_string()).collect();
+        let inherited = std::env::var_os("PATH").unwrap_or_default();
+        let mut command = Command::new(&program);
+        command
+            .args(arguments)
+            .env_clear()
+            .env("PATH", inherited)
+            .env("CNI_COMMAND", verb)
+            .env("CNI_CONTAINERID", &pod.sandbox)
+            .env("CNI_IFNAME", INTERFACE)
+            .env("CNI_ARGS", arguments_of_pod)
+            .env("CNI_PATH", path.join(":"))
+            .env("CNI_NETNS", &pod.network_namespace)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let failed = |error| NetworkError::Run(kind.clone(), error);
+        let mut child = command.spawn().map_err(failed)?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // A plugin that does not read its input says why on its way out.
+            let _ = stdin.write_all(input.to_string().as_bytes());
+        }
+        let output = child.wait_with_output().map_err(failed)?;
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
+        if !output.status.success() {
+            let mut message = answer["msg"].as_str().unwrap_or_default().to_owned();
+            if let Some(details) = answer["details"].as_str().filter(|details| !details.is_empty()) {
+                message = format!("{message}: {details}");
+            }
+            if message.is_empty() {
+                let stderr = String::from_utf8_lossy(&output.stderr);
+                message = stderr.chars().take(1000).collect();
+            }
+            return Err(NetworkError::Plugin { plugin: kind, message });
+        }
+        Ok(answer)
+    }
+}
+
+/// What a plugin reads: its configuration, the network's name, what plugins before it did, and what it asked for.
+fn request(attached: &Attached, plugin: &Value, pod: &Pod) -> Value {
+    let mut input = plugin.clone();
+    input["name"] = attached.configuration["name"].clone();
+    input["cniVersion"] = match &attached.configuration["cniVersion"] {
+        Value::String(version) => json!(version),
+        _ => json!("0.4.0"),
+    };
+    if !attached.result.is_null() {
+        input["prevResult"] = attached.result.clone();
+    }
+    if plugin["capabilities"]["portMappings"] == true && !pod.ports.is_empty() {
+        input["runtimeConfig"]["portMappings"] = json!(pod.ports);
+    }
+    if let Some(object) = input.as_object_mut() {
+        object.remove("capabilities");
+    }
+    input
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn plugins(dir: &Path) -> Plugins {
+        Plugins {
+            configurations: dir.join("net.d"),
+            programs: vec![dir.join("bin")],
+            built_in: "/proc/self/exe".into(),
+            state: dir.join("state"),
+            bridge: "ferry0".to_owned(),
+        }
+    }
+
+    fn script(dir: &Path, name: &str, body: &str) {
+        use std::os::unix::fs::PermissionsExt as _;
+        let path = dir.join("bin").join(name);
+        std::fs::create_dir_all(dir.join("bin")).unwrap();
+        std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    #[test]
+    fn configurations() {
+        let dir = tempfile::tempdir().unwrap();
+        let plugins = plugins(dir.path());
+        assert!(matches!(plugins.configuration(&[]), Err(NetworkError::NotConfigured(_))));
+        let built_in = plugins.configuration(&["10.1.0.0/24".to_owned()]).unwrap();
+        assert_eq!(built_in["plugins"][0]["type"], BUILT_IN);
+        std::fs::create_dir(dir.path().join("net.d")).unwrap();
+        std::fs::write(dir.path().join("net.d/20-b.conflist"), r#"{"name":"b","plugins":[]}"#).unwrap();
+        assert!(matches!(plugins.configuration(&[]), Err(NetworkError::Configuration(..))));
+        std::fs::write(dir.path().join("net.d/10-a.conf"), r#"{"name":"a","type":"x"}"#).unwrap();
+        assert_eq!(plugins.configuration(&[]).unwrap()["plugins"][0]["type"], "x");
+    }
+
+    #[test]
+    fn plugins_are_chained_and_undone_in_reverse() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let note = format!("read -r input; echo \"$CNI_COMMAND {{}} $input\" >> {}", log.display());
+        let answer = r#"echo '{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.7/24"}]}'"#;
+        script(dir.path(), "first", &format!("{}; {answer}", note.replace("{}", "first")));
+        script(dir.path(), "second", &format!("{}; {answer}", note.replace("{}", "second")));
+        let plugins = plugins(dir.path());
+        let configuration = json!({"name": "net", "cniVersion": "1.0.0", "plugins": [
+            {"type": "first", "capabilities": {"portMappings": true}}, {"type": "second"}]});
+        let ports = vec![PortMapping { host_port: 80, container_port: 8080, protocol: "tcp".into(), host_ip: String::new() }];
+        let pod = Pod { sandbox: "s1".into(), ports, ..Pod::default() };
+        let attached = plugins.attach(configuration, &pod).unwrap();
+        assert_eq!(attached.addresses, ["10.1.0.7".parse::<IpAddr>().unwrap()]);
+        plugins.detach(&attached, &pod).unwrap();
+        let text = std::fs::read_to_string(&log).unwrap();
+        let verbs: Vec<String> =
+            text.lines().map(|line| line.split(' ').take(2).collect::<Vec<_>>().join(" ")).collect();
+        assert_eq!(verbs, ["ADD first", "ADD second", "DEL second", "DEL first"]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].contains("\"hostPort\":80") && !lines[0].contains("prevResult"));
+        assert!(!lines[1].contains("hostPort") && lines[1].contains("prevResult"));
+    }
+
+    #[test]
+    fn failures_are_undone_and_explained() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        script(dir.path(), "good", &format!("echo $CNI_COMMAND >> {}; echo '{{}}'", log.display()));
+        script(dir.path(), "bad", r#"[ $CNI_COMMAND = DEL ] || { echo '{"code":7,"msg":"no luck"}'; exit 1; }"#);
+        let configuration = json!({"name": "net", "plugins": [{"type": "good"}, {"type": "bad"}]});
+        let error = plugins(dir.path()).attach(configuration, &Pod::default()).unwrap_err();
+        assert!(error.to_string().contains("no luck"), "{error}");
+        assert_eq!(std::fs::read_to_string(&log).unwrap(), "ADD\nDEL\n");
+        let escape = json!({"name": "net", "plugins": [{"type": "../bin/good"}]});
+        assert!(matches!(plugins(dir.path()).attach(escape, &Pod::default()), Err(NetworkError::Run(..))));
+    }
+}

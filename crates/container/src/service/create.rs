@@ -1,0 +1,507 @@
+//! From what CRI asks for to what the shim does.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cri::v1::{
+    ContainerConfig, ContainerEventType, LinuxContainerResources, LinuxContainerSecurityContext, MountPropagation,
+    NamespaceMode, PodSandboxConfig, SecurityProfileProfileType, SupplementalGroupsPolicy,
+};
+use sys::capabilities;
+use sys::cgroups::Resources;
+use tokio::sync::watch;
+
+use super::containers::config_resources;
+use super::records::{self, Container, ContainerMeta, Phase, Sandbox};
+use super::{Doing, Runtime, RuntimeError, new_id, now};
+use crate::images::{Image, RunConfig};
+use crate::shim::spec::{
+    Device, Mount, Namespaces, PidNamespace, Process, Propagation, Seccomp, Source, Spec, User,
+};
+
+/// Group of containers whose pod names no parent.
+const DEFAULT_PARENT: &str = "/ferry";
+
+impl Runtime {
+    /// Prepares a container. This blocks.
+    pub(super) fn create_container(
+        self: &Arc<Self>,
+        sandbox: &Arc<Sandbox>,
+        config: ContainerConfig,
+        pod: &PodSandboxConfig,
+    ) -> Result<Arc<Container>, RuntimeError> {
+        let metadata = config.metadata.clone().unwrap_or_default();
+        let sandbox_id = sandbox.meta.lock().id.clone();
+        let name = format!("{} of {sandbox_id} attempt {}", metadata.name, metadata.attempt);
+        let _reserved = self.reserve(format!("container {name}"))?;
+        let same = |container: &Arc<Container>| container.config.metadata.as_ref() == Some(&metadata);
+        if let Some(there) = self.containers_of(&sandbox_id).iter().find(|container| same(container)) {
+            let id = &there.meta.id;
+            return Err(RuntimeError::Conflict(format!("failed to reserve container name {name:?}: it is reserved for {id:?}")));
+        }
+        if !sandbox.ready() {
+            return Err(RuntimeError::Conflict(format!("sandbox {sandbox_id} is not ready")));
+        }
+        let asked = config.image.clone().unwrap_or_default();
+        let image = self.images.find(&asked.image);
+        let image = image.ok_or_else(|| RuntimeError::NotFound(format!("image {:?} not found", asked.image)))?;
+        let id = new_id();
+        let cgroup = self.cgroup_of(sandbox, &id);
+        let log = match (pod.log_directory.as_str(), config.log_path.as_str()) {
+            ("", _) | (_, "") => None,
+            (directory, name) => Some(Path::new(directory).join(name)),
+        };
+        let run = &image.config.config;
+        let spec = self.spec(sandbox, &config, pod, &image, &id, cgroup.clone(), log.clone())?;
+        let meta = ContainerMeta {
+            id: id.clone(),
+            sandbox: sandbox_id,
+            created: now(),
+            image_id: image.id.clone(),
+            image_ref: image.id.clone(),
+            log_path: log.map(|path| path.display().to_string()).unwrap_or_default(),
+            stop_signal: stop_signal(&config, run),
+            cgroup,
+        };
+        let parent = self.config.root.join("containers");
+        let hidden = parent.join(format!(".{id}"));
+        let directory = parent.join(&id);
+        let made = (|| {
+            for part in ["upper", "work", "rootfs"] {
+                std::fs::create_dir_all(hidden.join(part)).doing(|| "make the container's directory".to_owned())?;
+            }
+            records::write(&hidden.join("spec.json"), &spec)?;
+            records::write(&hidden.join("meta.json"), &meta)?;
+            records::write_config(&hidden, &config)?;
+            std::fs::rename(&hidden, &directory).doing(|| "make the container's directory".to_owned())
+        })();
+        if let Err(error) = made {
+            records::remove_tree(&hidden)?;
+            return Err(error);
+        }
+        let container = Arc::new(Container {
+            directory,
+            resources: parking_lot::Mutex::new(config_resources(&config)),
+            config,
+            meta,
+            phase: watch::Sender::new(Phase::Created),
+            changing: tokio::sync::Mutex::default(),
+        });
+        self.state.write().containers.insert(id, Arc::clone(&container));
+        self.emit(&container, ContainerEventType::ContainerCreatedEvent);
+        Ok(container)
+    }
+
+    fn cgroup_of(&self, sandbox: &Sandbox, id: &str) -> String {
+        let parent = sandbox.meta.lock().cgroup_parent.clone();
+        let parent = if parent.is_empty() { DEFAULT_PARENT.to_owned() } else { parent };
+        format!("{}/{id}", parent.trim_end_matches('/'))
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "all of it is input of one description")]
+    fn spec(
+        &self,
+        sandbox: &Sandbox,
+        config: &ContainerConfig,
+        pod: &PodSandboxConfig,
+        image: &Image,
+        id: &str,
+        cgroup: String,
+        log: Option<PathBuf>,
+    ) -> Result<Spec, RuntimeError> {
+        let linux = config.linux.clone().unwrap_or_default();
+        let security = linux.security_context.clone().unwrap_or_default();
+        let resources = linux.resources.clone().unwrap_or_default();
+        let run = &image.config.config;
+        let privileged = security.privileged;
+        let mounts = self.mounts(sandbox, config, &security)?;
+        let devices = config.devices.iter().map(|device| Device {
+            host: device.host_path.clone().into(),
+            target: device.container_path.clone().into(),
+            permissions: device.permissions.clone(),
+        });
+        let paths = |paths: &[String]| paths.iter().map(PathBuf::from).collect::<Vec<_>>();
+        Ok(Spec {
+            process: process(config, pod, run, &security)?,
+            root: image.root(&self.images, security.readonly_rootfs),
+            mounts,
+            namespaces: self.container_namespaces(sandbox, &security)?,
+            cgroup,
+            out_of_memory_score: resources.oom_score_adj,
+            resources: limits(&resources),
+            devices: devices.collect(),
+            privileged,
+            masked_paths: if privileged { Vec::new() } else { paths(&security.masked_paths) },
+            read_only_paths: if privileged { Vec::new() } else { paths(&security.readonly_paths) },
+            log,
+            stdin: config.stdin,
+            stdin_once: config.stdin_once,
+        })
+        .inspect(|_| tracing::debug!(container = id, "described"))
+    }
+
+    fn container_namespaces(
+        &self,
+        sandbox: &Sandbox,
+        security: &LinuxContainerSecurityContext,
+    ) -> Result<Namespaces, RuntimeError> {
+        let options = security.namespace_options.clone().unwrap_or_default();
+        let of_pod = |name: &str| Some(sandbox.namespace(name)).filter(|path| path.exists());
+        let pid = match options.pid() {
+            NamespaceMode::Container => PidNamespace::New,
+            NamespaceMode::Node => PidNamespace::Host,
+            NamespaceMode::Pod => PidNamespace::Of(of_pod("pid").ok_or_else(|| {
+                RuntimeError::Invalid("the pod's containers do not share a pid namespace".to_owned())
+            })?),
+            NamespaceMode::Target => {
+                let target = self.container(&options.target_id)?;
+                let started = target.running().ok_or_else(|| {
+                    RuntimeError::Conflict(format!("container {} is not running", options.target_id))
+                })?;
+                PidNamespace::Of(format!("/proc/{}/ns/pid", started.pid).into())
+            }
+        };
+        Ok(Namespaces { network: of_pod("net"), ipc: of_pod("ipc"), uts: of_pod("uts"), pid })
+    }
+
+    fn mounts(
+        &self,
+        sandbox: &Sandbox,
+        config: &ContainerConfig,
+        security: &LinuxContainerSecurityContext,
+    ) -> Result<Vec<Mount>, RuntimeError> {
+        let privileged = security.privileged;
+        let kernel = |target: &str, kind: &str, options: &str, no_exec: bool, read_only: bool| Mount {
+            target: target.into(),
+            source: Source::Kernel {
+                kind: kind.to_owned(),
+                options: options.to_owned(),
+                no_exec,
+                no_suid: true,
+                no_dev: kind != "tmpfs" && kind != "devpts",
+            },
+            read_only,
+            recursive_read_only: false,
+            propagation: Propagation::Private,
+        };
+        let bind = |target: &str, source: PathBuf, read_only: bool| Mount {
+            target: target.into(),
+            source: Source::Bind(source),
+            read_only,
+            recursive_read_only: false,
+            propagation: Propagation::Private,
+        };
+        let mut mounts = vec![
+            kernel("/proc", "proc", "", true, false),
+            kernel("/dev", "tmpfs", "mode=755,size=65536k", false, false),
+            kernel("/dev/pts", "devpts", "newinstance,ptmxmode=0666,mode=0620,gid=5", true, false),
+            kernel("/dev/mqueue", "mqueue", "", true, false),
+            kernel("/sys", "sysfs", "", true, !privileged),
+        ];
+        mounts.push(Mount {
+            target: "/sys/fs/cgroup".into(),
+            source: Source::Cgroups,
+            read_only: !privileged,
+            recursive_read_only: false,
+            propagation: Propagation::Private,
+        });
+        let wanted = |target: &str| !config.mounts.iter().any(|mount| Path::new(&mount.container_path) == Path::new(target));
+        let memory = sandbox.directory.join("shm");
+        let memory = if memory.exists() { memory } else { PathBuf::from("/dev/shm") };
+        let read_only = security.readonly_rootfs;
+        for (target, source, read_only) in [
+            ("/dev/shm", memory, false),
+            ("/etc/resolv.conf", sandbox.directory.join("resolv.conf"), read_only),
+            ("/etc/hostname", sandbox.directory.join("hostname"), read_only),
+        ] {
+            if wanted(target) {
+                mounts.push(bind(target, source, read_only));
+            }
+        }
+        let mut asked = Vec::new();
+        for mount in &config.mounts {
+            asked.push(self.mount(mount)?);
+        }
+        // What lies deeper comes later; otherwise the order is the caller's.
+        asked.sort_by_key(|mount: &Mount| mount.target.components().count());
+        mounts.retain(|own| !asked.iter().any(|mount| mount.target == own.target));
+        mounts.extend(asked);
+        Ok(mounts)
+    }
+
+    fn mount(&self, mount: &cri::v1::Mount) -> Result<Mount, RuntimeError> {
+        let target = PathBuf::from(&mount.container_path);
+        if !target.is_absolute() {
+            return Err(RuntimeError::Invalid(format!("mount path {:?} is not absolute", mount.container_path)));
+        }
+        let source = match &mount.image {
+            Some(image) if !image.image.is_empty() => {
+                let found = self.images.find(&image.image);
+                let found = found.ok_or_else(|| RuntimeError::NotFound(format!("image {:?} not found", image.image)))?;
+                Source::Layers { root: found.root(&self.images, true), sub_path: mount.image_sub_path.clone().into() }
+            }
+            _ => {
+                let path = PathBuf::from(&mount.host_path);
+                if !path.exists() {
+                    // As other runtimes do: what a pod mounts from the host begins as an empty directory.
+                    std::fs::create_dir_all(&path).doing(|| format!("make {}", path.display()))?;
+                }
+                // Where a link leads now is what is mounted.
+                Source::Bind(std::fs::canonicalize(&path).doing(|| format!("resolve {}", path.display()))?)
+            }
+        };
+        let read_only = mount.readonly || matches!(source, Source::Layers { .. });
+        if mount.recursive_read_only && !(mount.readonly && mount.propagation() == MountPropagation::PropagationPrivate) {
+            return Err(RuntimeError::Invalid(
+                "a recursively read-only mount must be read-only and private".to_owned(),
+            ));
+        }
+        Ok(Mount {
+            target,
+            source,
+            read_only,
+            recursive_read_only: mount.recursive_read_only,
+            propagation: match mount.propagation() {
+                MountPropagation::PropagationPrivate => Propagation::Private,
+                MountPropagation::PropagationHostToContainer => Propagation::HostToContainer,
+                MountPropagation::PropagationBidirectional => Propagation::Bidirectional,
+            },
+        })
+    }
+}
+
+/// Limits as control groups have them. Zero is "not said" in CRI.
+pub(super) fn limits(resources: &LinuxContainerResources) -> Resources {
+    let said = |number: i64| Some(number).filter(|number| *number != 0);
+    let positive = |number: i64| u64::try_from(number).ok().filter(|number| *number > 0);
+    let text = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+    Resources {
+        cpu_shares: positive(resources.cpu_shares),
+        cpu_quota: said(resources.cpu_quota),
+        cpu_period: positive(resources.cpu_period),
+        cpuset_cpus: text(&resources.cpuset_cpus),
+        cpuset_mems: text(&resources.cpuset_mems),
+        memory_limit: said(resources.memory_limit_in_bytes),
+        swap_limit: said(resources.memory_swap_limit_in_bytes),
+        pids_limit: None,
+        hugepages: resources.hugepage_limits.iter().map(|limit| (limit.page_size.clone(), limit.limit)).collect(),
+        unified: resources.unified.clone(),
+    }
+}
+
+fn process(
+    config: &ContainerConfig,
+    pod: &PodSandboxConfig,
+    run: &RunConfig,
+    security: &LinuxContainerSecurityContext,
+) -> Result<Process, RuntimeError> {
+    // A command replaces both of the image's, arguments only its arguments.
+    let mut arguments = if config.command.is_empty() { run.entrypoint.clone() } else { config.command.clone() };
+    if !config.args.is_empty() {
+        arguments.extend(config.args.iter().cloned());
+    } else if config.command.is_empty() {
+        arguments.extend(run.cmd.iter().cloned());
+    }
+    if arguments.is_empty() {
+        return Err(RuntimeError::Invalid("no command specified".to_owned()));
+    }
+    let mut environment: Vec<(String, String)> = Vec::new();
+    let mut set = |name: &str, value: &str| match environment.iter_mut().find(|(known, _)| known == name) {
+        Some(entry) => value.clone_into(&mut entry.1),
+        None => environment.push((name.to_owned(), value.to_owned())),
+    };
+    set("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    set("HOSTNAME", &pod.hostname);
+    if config.tty {
+        set("TERM", "xterm");
+    }
+    for variable in &run.env {
+        let (name, value) = variable.split_once('=').unwrap_or((variable, ""));
+        set(name, value);
+    }
+    for variable in &config.envs {
+        let value = std::str::from_utf8(&variable.value);
+        let value = value.map_err(|_| RuntimeError::Invalid(format!("variable {:?} is not UTF-8", variable.key)))?;
+        set(&variable.key, value);
+    }
+    if let Some((name, _)) = environment.iter().find(|(name, value)| {
+        name.is_empty() || name.contains(['\0', '=']) || value.contains('\0')
+    }) {
+        return Err(RuntimeError::Invalid(format!("{name:?} is no environment variable")));
+    }
+    if arguments.iter().any(|argument| argument.contains('\0')) {
+        return Err(RuntimeError::Invalid("an argument contains a zero byte".to_owned()));
+    }
+    let (held, ambient) = capabilities_of(security)?;
+    let directory = if config.working_dir.is_empty() { &run.working_dir } else { &config.working_dir };
+    Ok(Process {
+        arguments,
+        environment,
+        directory: directory.into(),
+        user: user(run, security),
+        capabilities: held,
+        ambient,
+        no_new_privileges: security.no_new_privs && !security.privileged,
+        seccomp: seccomp(security)?,
+        terminal: config.tty,
+    })
+}
+
+fn user(run: &RunConfig, security: &LinuxContainerSecurityContext) -> User {
+    let name = match (&security.run_as_user, security.run_as_username.as_str()) {
+        (Some(uid), _) => uid.value.to_string(),
+        (None, "") => run.user.clone(),
+        (None, name) => name.to_owned(),
+    };
+    User {
+        name,
+        group: security.run_as_group.as_ref().and_then(|gid| u32::try_from(gid.value).ok()),
+        supplemental: security.supplemental_groups.iter().filter_map(|gid| u32::try_from(*gid).ok()).collect(),
+        strict: security.supplemental_groups_policy() == SupplementalGroupsPolicy::Strict,
+    }
+}
+
+/// What is held, and what plain programs of other users inherit of it.
+fn capabilities_of(security: &LinuxContainerSecurityContext) -> Result<(u64, u64), RuntimeError> {
+    if security.privileged {
+        return Ok((capabilities::all(), 0));
+    }
+    let asked = security.capabilities.clone().unwrap_or_default();
+    let bits = |names: &[String]| {
+        names.iter().filter(|name| !is_all(name)).try_fold(0, |bits, name| {
+            let unknown = || RuntimeError::Invalid(format!("unknown capability {name:?}"));
+            Ok::<u64, RuntimeError>(bits | 1 << capabilities::number(name).ok_or_else(unknown)?)
+        })
+    };
+    let mut held = capabilities::defaults();
+    if asked.add_capabilities.iter().any(|name| is_all(name)) {
+        held = capabilities::all();
+    }
+    if asked.drop_capabilities.iter().any(|name| is_all(name)) {
+        held = 0;
+    }
+    let ambient = bits(&asked.add_ambient_capabilities)?;
+    held = (held & !bits(&asked.drop_capabilities)?) | bits(&asked.add_capabilities)? | ambient;
+    Ok((held, ambient))
+}
+
+fn is_all(name: &str) -> bool {
+    name.eq_ignore_ascii_case("all")
+}
+
+fn seccomp(security: &LinuxContainerSecurityContext) -> Result<Seccomp, RuntimeError> {
+    if security.privileged {
+        return Ok(Seccomp::Unconfined);
+    }
+    let Some(profile) = &security.seccomp else { return Ok(Seccomp::Default) };
+    match profile.profile_type() {
+        SecurityProfileProfileType::RuntimeDefault => Ok(Seccomp::Default),
+        SecurityProfileProfileType::Unconfined => Ok(Seccomp::Unconfined),
+        SecurityProfileProfileType::Localhost => {
+            let path = profile.localhost_ref.strip_prefix("localhost/").unwrap_or(&profile.localhost_ref);
+            let text = std::fs::read_to_string(path).doing(|| format!("read seccomp profile {path}"))?;
+            sys::seccomp::Profile::parse(text.as_bytes())
+                .map_err(|error| RuntimeError::Invalid(format!("seccomp profile {path}: {error}")))?;
+            Ok(Seccomp::Profile(text))
+        }
+    }
+}
+
+/// The signal that asks a container to end: the pod's word, the image's, or the usual one.
+fn stop_signal(config: &ContainerConfig, run: &RunConfig) -> i32 {
+    const TERMINATE: i32 = 15;
+    let named = match config.stop_signal() {
+        cri::v1::Signal::RuntimeDefault => run.stop_signal.to_uppercase(),
+        signal => format!("{signal:?}").to_uppercase(),
+    };
+    signal_number(&named).unwrap_or(TERMINATE)
+}
+
+fn signal_number(name: &str) -> Option<i32> {
+    const NAMES: &[(&str, i32)] = &[
+        ("HUP", 1), ("INT", 2), ("QUIT", 3), ("ILL", 4), ("TRAP", 5), ("ABRT", 6), ("IOT", 6), ("BUS", 7), ("FPE", 8),
+        ("KILL", 9), ("USR1", 10), ("SEGV", 11), ("USR2", 12), ("PIPE", 13), ("ALRM", 14), ("TERM", 15),
+        ("STKFLT", 16), ("CHLD", 17), ("CLD", 17), ("CONT", 18), ("STOP", 19), ("TSTP", 20), ("TTIN", 21), ("TTOU", 22),
+        ("URG", 23), ("XCPU", 24), ("XFSZ", 25), ("VTALRM", 26), ("PROF", 27), ("WINCH", 28), ("IO", 29), ("POLL", 29),
+        ("PWR", 30), ("SYS", 31), ("RTMIN", 34), ("RTMAX", 64),
+    ];
+    if let Ok(number) = name.parse::<i32>() {
+        return (1..=64).contains(&number).then_some(number);
+    }
+    let short = name.strip_prefix("SIG").unwrap_or(name);
+    if let Some((_, number)) = NAMES.iter().find(|(known, _)| *known == short) {
+        return Some(*number);
+    }
+    let (base, offset) = match short.split_once(['+', '-']) {
+        Some((base, digits)) => (base, digits.parse::<i32>().ok()?),
+        None => {
+            let base = ["RTMINPLUS", "RTMAXMINUS"].into_iter().find(|base| short.starts_with(base))?;
+            (base, short[base.len()..].parse().ok()?)
+        }
+    };
+    let number = if base.starts_with("RTMIN") { 34 + offset } else { 64 - offset };
+    (34..=64).contains(&number).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals() {
+        for (name, number) in [
+            ("SIGTERM", Some(15)),
+            ("QUIT", Some(3)),
+            ("9", Some(9)),
+            ("SIGRTMIN+3", Some(37)),
+            ("SIGRTMAXMINUS14", Some(50)),
+            ("SIGRTMIN+90", None),
+            ("65", None),
+            ("", None),
+        ] {
+            assert_eq!(signal_number(name), number, "{name}");
+        }
+    }
+
+    #[test]
+    fn commands() {
+        let run = RunConfig {
+            entrypoint: vec!["/entry".into()],
+            cmd: vec!["default".into()],
+            env: vec!["A=image".into(), "PATH=/bin".into()],
+            ..RunConfig::default()
+        };
+        let with = |command: &[&str], args: &[&str]| {
+            let own = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+            let envs = vec![cri::v1::KeyValue { key: "A".into(), value: b"pod".to_vec() }];
+            let config = ContainerConfig { command: own(command), args: own(args), envs, ..Default::default() };
+            process(&config, &PodSandboxConfig::default(), &run, &LinuxContainerSecurityContext::default()).unwrap()
+        };
+        assert_eq!(with(&[], &[]).arguments, ["/entry", "default"]);
+        assert_eq!(with(&[], &["x"]).arguments, ["/entry", "x"]);
+        assert_eq!(with(&["c"], &[]).arguments, ["c"]);
+        assert_eq!(with(&["c"], &["x"]).arguments, ["c", "x"]);
+        let environment = with(&[], &[]).environment;
+        assert!(environment.contains(&("A".into(), "pod".into())) && environment.contains(&("PATH".into(), "/bin".into())));
+    }
+
+    #[test]
+    fn capability_sets() {
+        let set = |add: &[&str], drop: &[&str]| {
+            let own = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+            capabilities_of(&LinuxContainerSecurityContext {
+                capabilities: Some(cri::v1::Capability {
+                    add_capabilities: own(add),
+                    drop_capabilities: own(drop),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            })
+            .map(|(held, _)| held)
+        };
+        assert_eq!(set(&[], &[]).unwrap(), capabilities::defaults());
+        assert_eq!(set(&["NET_ADMIN"], &["ALL"]).unwrap(), 1 << 12);
+        assert_eq!(set(&["ALL"], &["CHOWN"]).unwrap(), capabilities::all() & !1);
+        assert!(set(&["NONSENSE"], &[]).is_err());
+    }
+}

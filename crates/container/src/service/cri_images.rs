@@ -1,0 +1,105 @@
+//! CRI's ImageService.
+
+use cri::v1::{
+    FilesystemIdentifier, FilesystemUsage, Image, ImageFsInfoRequest, ImageFsInfoResponse, ImageService, ImageSpec,
+    ImageStatusRequest, ImageStatusResponse, Int64Value, ListImagesRequest, ListImagesResponse, PullImageRequest,
+    PullImageResponse, RemoveImageRequest, RemoveImageResponse, UInt64Value,
+};
+use tonic::{Request, Response, Status};
+
+use super::cri_runtime::Served;
+use super::stats::usage;
+use super::{Runtime, RuntimeError, now};
+use crate::images;
+
+pub(crate) fn describe(image: &images::Image) -> Image {
+    let user = image.config.config.user.split(':').next().unwrap_or_default();
+    let uid = if user.is_empty() { Some(0) } else { user.parse::<i64>().ok() };
+    Image {
+        id: image.id.clone(),
+        repo_tags: image.tags.iter().cloned().collect(),
+        repo_digests: image.digests.iter().cloned().collect(),
+        size: image.size(),
+        uid: uid.map(|value| Int64Value { value }),
+        username: if uid.is_none() { user.to_owned() } else { String::new() },
+        spec: Some(ImageSpec { image: image.id.clone(), ..ImageSpec::default() }),
+        pinned: image.pinned,
+    }
+}
+
+fn named(spec: Option<ImageSpec>) -> String {
+    spec.unwrap_or_default().image
+}
+
+#[tonic::async_trait]
+impl ImageService for Served {
+    async fn list_images(&self, request: Request<ListImagesRequest>) -> Result<Response<ListImagesResponse>, Status> {
+        let wanted = named(request.into_inner().filter.and_then(|filter| filter.image));
+        let found = match wanted.as_str() {
+            "" => self.images().list(),
+            name => self.images().find(name).into_iter().collect(),
+        };
+        Ok(Response::new(ListImagesResponse { images: found.iter().map(describe).collect() }))
+    }
+
+    async fn image_status(&self, request: Request<ImageStatusRequest>) -> Result<Response<ImageStatusResponse>, Status> {
+        let request = request.into_inner();
+        let found = self.images().find(&named(request.image));
+        let mut info = std::collections::BTreeMap::new();
+        if let Some(image) = found.as_ref().filter(|_| request.verbose) {
+            let text = serde_json::json!({"imageSpec": image.config}).to_string();
+            info.insert("info".to_owned(), text);
+        }
+        Ok(Response::new(ImageStatusResponse { image: found.as_ref().map(describe), info }))
+    }
+
+    async fn pull_image(&self, request: Request<PullImageRequest>) -> Result<Response<PullImageResponse>, Status> {
+        let request = request.into_inner();
+        let name = named(request.image);
+        let image_ref = self.pull(&name, request.auth).await?;
+        Ok(Response::new(PullImageResponse { image_ref }))
+    }
+
+    async fn remove_image(&self, request: Request<RemoveImageRequest>) -> Result<Response<RemoveImageResponse>, Status> {
+        let name = named(request.into_inner().image);
+        self.blocking(move |runtime| runtime.remove_image(&name)).await?;
+        Ok(Response::new(RemoveImageResponse {}))
+    }
+
+    async fn image_fs_info(&self, _: Request<ImageFsInfoRequest>) -> Result<Response<ImageFsInfoResponse>, Status> {
+        let described = self
+            .blocking(|runtime| {
+                let describe = |path: std::path::PathBuf| {
+                    let (bytes, files) = usage(&path);
+                    FilesystemUsage {
+                        timestamp: now(),
+                        fs_id: Some(FilesystemIdentifier { mountpoint: path.display().to_string() }),
+                        used_bytes: Some(UInt64Value { value: bytes }),
+                        inodes_used: Some(UInt64Value { value: files }),
+                    }
+                };
+                let images = describe(runtime.images.root().to_owned());
+                let containers = describe(runtime.config.root.join("containers"));
+                Ok(ImageFsInfoResponse { image_filesystems: vec![images], container_filesystems: vec![containers] })
+            })
+            .await?;
+        Ok(Response::new(described))
+    }
+}
+
+impl Runtime {
+    /// Removes an image, unless containers use it: their roots stand on its layers.
+    fn remove_image(&self, name: &str) -> Result<(), RuntimeError> {
+        let Some(image) = self.images.find(name) else { return Ok(()) };
+        let state = self.state.read();
+        let user = state.containers.values().find(|container| container.meta.image_id == image.id);
+        if let Some(container) = user
+            && (image.tags.len() + image.digests.len() <= 1 || name == image.id)
+        {
+            return Err(RuntimeError::Conflict(format!("image is in use by container {}", container.meta.id)));
+        }
+        drop(state);
+        self.images.remove(name)?;
+        Ok(())
+    }
+}

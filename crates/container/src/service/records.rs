@@ -1,0 +1,162 @@
+//! What the daemon knows of each sandbox and container, and how it is kept in files.
+
+use std::path::{Path, PathBuf};
+
+use cri::v1::{ContainerConfig, PodSandboxConfig};
+use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use super::{Doing, RuntimeError};
+use crate::network::Attached;
+use crate::shim::Started;
+
+/// `meta.json` of a sandbox.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct SandboxMeta {
+    pub id: String,
+    pub created: i64,
+    pub runtime_handler: String,
+    pub cgroup_parent: String,
+    pub boot_id: String,
+    /// The process that holds the pid namespace, with its start time; 0 if there is none.
+    pub holder: (i32, u64),
+    pub attached: Option<Attached>,
+    pub stopped: bool,
+}
+
+#[derive(Debug)]
+pub struct Sandbox {
+    pub directory: PathBuf,
+    pub config: PodSandboxConfig,
+    pub meta: Mutex<SandboxMeta>,
+    /// One at a time changes a sandbox.
+    pub changing: tokio::sync::Mutex<()>,
+}
+
+/// `meta.json` of a container.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ContainerMeta {
+    pub id: String,
+    pub sandbox: String,
+    pub created: i64,
+    pub image_id: String,
+    pub image_ref: String,
+    pub log_path: String,
+    pub stop_signal: i32,
+    pub cgroup: String,
+}
+
+/// `exit` as the shim writes it, or the daemon if there was no shim left to do it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Exited {
+    pub code: i32,
+    pub out_of_memory: bool,
+    pub at: i64,
+    pub reason: String,
+    pub message: String,
+}
+
+/// Where in its life a container is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Created,
+    Running(Started),
+    Exited { started: i64, exited: Exited },
+}
+
+#[derive(Debug)]
+pub struct Container {
+    pub directory: PathBuf,
+    pub config: ContainerConfig,
+    pub meta: ContainerMeta,
+    pub phase: watch::Sender<Phase>,
+    pub resources: Mutex<Option<cri::v1::LinuxContainerResources>>,
+    /// One at a time starts or removes it.
+    pub changing: tokio::sync::Mutex<()>,
+}
+
+impl Container {
+    pub fn running(&self) -> Option<Started> {
+        match &*self.phase.borrow() {
+            Phase::Running(started) => Some(started.clone()),
+            _ => None,
+        }
+    }
+}
+
+pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RuntimeError> {
+    let bytes = match std::fs::read(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        other => other.doing(|| format!("read {}", path.display()))?,
+    };
+    let parsed = serde_json::from_slice(&bytes).map_err(std::io::Error::from);
+    parsed.map(Some).doing(|| format!("parse {}", path.display()))
+}
+
+/// Writes a file whole. It need not survive a crash of the machine, in which its subject does not either.
+pub fn write(path: &Path, content: &impl Serialize) -> Result<(), RuntimeError> {
+    let partial = path.with_extension("new");
+    let bytes = serde_json::to_vec(content).map_err(std::io::Error::from);
+    bytes
+        .and_then(|bytes| std::fs::write(&partial, bytes))
+        .and_then(|()| std::fs::rename(&partial, path))
+        .doing(|| format!("write {}", path.display()))
+}
+
+pub fn read_config<T: prost::Message + Default>(directory: &Path) -> Result<Option<T>, RuntimeError> {
+    let path = directory.join("config.pb");
+    let bytes = match std::fs::read(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        other => other.doing(|| format!("read {}", path.display()))?,
+    };
+    let decoded = T::decode(bytes.as_slice()).map_err(std::io::Error::other);
+    decoded.map(Some).doing(|| format!("parse {}", path.display()))
+}
+
+pub fn write_config(directory: &Path, config: &impl prost::Message) -> Result<(), RuntimeError> {
+    let path = directory.join("config.pb");
+    std::fs::write(&path, config.encode_to_vec()).doing(|| format!("write {}", path.display()))
+}
+
+/// The subdirectories of `parent`; those with a dot in front are half made or half removed, and go.
+pub fn directories(parent: &Path) -> Result<Vec<PathBuf>, RuntimeError> {
+    let mut found = Vec::new();
+    let step = || format!("list {}", parent.display());
+    for entry in std::fs::read_dir(parent).doing(step)? {
+        let path = entry.doing(step)?.path();
+        if path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".")) {
+            remove_tree(&path)?;
+        } else {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
+
+/// Removes a directory with what is mounted right below it.
+pub fn remove_tree(path: &Path) -> Result<(), RuntimeError> {
+    for mounted in ["namespaces/net", "namespaces/ipc", "namespaces/uts", "namespaces/pid", "shm"] {
+        let mounted = path.join(mounted);
+        if mounted.exists() {
+            sys::mounts::unmount(&mounted).doing(|| format!("unmount {}", mounted.display()))?;
+        }
+    }
+    match std::fs::remove_dir_all(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other.doing(|| format!("remove {}", path.display())),
+    }
+}
+
+/// Takes a directory out of sight at once, then removes it.
+pub fn vanish(path: &Path) -> Result<(), RuntimeError> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
+    let hidden = parent.join(format!(".{}", name.to_string_lossy()));
+    match std::fs::rename(path, &hidden) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        other => other.doing(|| format!("remove {}", path.display()))?,
+    }
+    remove_tree(&hidden)
+}

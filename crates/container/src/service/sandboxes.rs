@@ -1,0 +1,333 @@
+//! Pod sandboxes: namespaces, a network, shared memory and a few files.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use cri::v1::{DNSConfig, NamespaceMode, NamespaceOption, PodSandboxConfig, Protocol};
+use sys::process;
+
+use super::records::{self, Sandbox, SandboxMeta};
+use super::{Doing, Runtime, RuntimeError, new_id, now};
+use crate::network::{Pod, PortMapping};
+use crate::shim::spec::SandboxSpec;
+use crate::shim::{Report, Task};
+
+const SHARED_MEMORY: u64 = 64 << 20;
+
+/// Which namespaces a pod asks for; without a word, its own.
+pub(super) fn namespaces(config: &PodSandboxConfig) -> NamespaceOption {
+    let context = config.linux.as_ref().and_then(|linux| linux.security_context.as_ref());
+    context.and_then(|context| context.namespace_options.clone()).unwrap_or_default()
+}
+
+impl Sandbox {
+    pub(super) fn host_network(&self) -> bool {
+        namespaces(&self.config).network() == NamespaceMode::Node
+    }
+
+    /// Whether its namespaces are there and its holder lives.
+    pub(super) fn ready(&self) -> bool {
+        let meta = self.meta.lock();
+        let (pid, start_time) = meta.holder;
+        let held = pid == 0 || process::start_time(pid).ok() == Some(start_time);
+        let network = self.host_network() || process::is_namespace_file(&self.namespace("net"));
+        !meta.stopped && held && network
+    }
+
+    pub(super) fn namespace(&self, name: &str) -> std::path::PathBuf {
+        self.directory.join("namespaces").join(name)
+    }
+
+    fn pod(&self, id: &str) -> Pod {
+        pod(&self.config, id, self.namespace("net"))
+    }
+}
+
+fn pod(config: &PodSandboxConfig, id: &str, network_namespace: std::path::PathBuf) -> Pod {
+    let metadata = config.metadata.clone().unwrap_or_default();
+    let ports = config.port_mappings.iter().filter(|mapping| mapping.host_port > 0).filter_map(|mapping| {
+        let protocol = match mapping.protocol() {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+            Protocol::Sctp => "sctp",
+        };
+        Some(PortMapping {
+            host_port: u16::try_from(mapping.host_port).ok()?,
+            container_port: u16::try_from(mapping.container_port).ok()?,
+            protocol: protocol.to_owned(),
+            host_ip: mapping.host_ip.clone(),
+        })
+    });
+    Pod {
+        sandbox: id.to_owned(),
+        namespace: metadata.namespace,
+        name: metadata.name,
+        uid: metadata.uid,
+        network_namespace,
+        ports: ports.collect(),
+    }
+}
+
+/// The file by which programs find name servers: the pod's, or the host's.
+fn resolver_file(config: Option<&DNSConfig>) -> std::io::Result<String> {
+    let Some(config) = config else {
+        return match std::fs::read_to_string("/etc/resolv.conf") {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+            other => other,
+        };
+    };
+    let mut text = String::new();
+    if !config.searches.is_empty() {
+        let _ = writeln!(text, "search {}", config.searches.join(" "));
+    }
+    for server in &config.servers {
+        let _ = writeln!(text, "nameserver {server}");
+    }
+    if !config.options.is_empty() {
+        let _ = writeln!(text, "options {}", config.options.join(" "));
+    }
+    Ok(text)
+}
+
+/// A name for as long as it is being given.
+pub(super) struct Reservation<'a> {
+    runtime: &'a Runtime,
+    name: String,
+}
+
+impl Runtime {
+    pub(super) fn reserve(&self, name: String) -> Result<Reservation<'_>, RuntimeError> {
+        if !self.reserved.lock().insert(name.clone()) {
+            return Err(RuntimeError::Conflict(format!("name {name:?} is reserved")));
+        }
+        Ok(Reservation { runtime: self, name })
+    }
+
+    /// Makes a pod's sandbox. This blocks.
+    pub(super) fn run_sandbox(
+        self: &Arc<Self>,
+        config: PodSandboxConfig,
+        handler: &str,
+    ) -> Result<Arc<Sandbox>, RuntimeError> {
+        if !handler.is_empty() && handler != "ferry" {
+            return Err(RuntimeError::NotFound(format!("no runtime for {handler:?} is configured")));
+        }
+        let metadata = config.metadata.clone().unwrap_or_default();
+        let name = format!("{}_{}_{}_{}", metadata.name, metadata.namespace, metadata.uid, metadata.attempt);
+        let _reserved = self.reserve(format!("sandbox {name}"))?;
+        let same = |sandbox: &&Arc<Sandbox>| sandbox.config.metadata.as_ref() == Some(&metadata);
+        if let Some(there) = self.state.read().sandboxes.values().find(same) {
+            let id = &there.meta.lock().id;
+            return Err(RuntimeError::Conflict(format!("failed to reserve sandbox name {name:?}: it is reserved for {id:?}")));
+        }
+        let id = new_id();
+        let parent = self.config.root.join("sandboxes");
+        let hidden = parent.join(format!(".{id}"));
+        std::fs::create_dir_all(&hidden).doing(|| "make the sandbox's directory".to_owned())?;
+        let made = self.make_sandbox(&id, config, handler, &hidden);
+        match made {
+            Ok(sandbox) => {
+                self.state.write().sandboxes.insert(id, Arc::clone(&sandbox));
+                Ok(sandbox)
+            }
+            Err(error) => {
+                for place in [&hidden, &parent.join(&id)] {
+                    if let Err(left) = records::remove_tree(place) {
+                        tracing::warn!(%left, "a sandbox that could not be made left something behind");
+                    }
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn make_sandbox(
+        self: &Arc<Self>,
+        id: &str,
+        config: PodSandboxConfig,
+        handler: &str,
+        hidden: &Path,
+    ) -> Result<Arc<Sandbox>, RuntimeError> {
+        let asked = namespaces(&config);
+        let linux = config.linux.clone().unwrap_or_default();
+        let directory = self.config.root.join("sandboxes").join(id);
+        let host_ipc = asked.ipc() == NamespaceMode::Node;
+        let host_network = asked.network() == NamespaceMode::Node;
+        let host_name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
+        let hostname = if config.hostname.is_empty() { host_name } else { config.hostname.clone() };
+        let spec = SandboxSpec {
+            hostname: hostname.clone(),
+            network: !host_network,
+            ipc: !host_ipc,
+            uts: !host_network,
+            pid: asked.pid() == NamespaceMode::Pod,
+            sysctls: linux.sysctls.clone().into_iter().collect(),
+            shared_memory: (!host_ipc).then(|| (directory.join("shm"), SHARED_MEMORY)),
+            namespaces: directory.join("namespaces"),
+        };
+        records::write(&hidden.join("spec.json"), &spec)?;
+        records::write_config(hidden, &config)?;
+        let file = |name: &str, content: String| {
+            std::fs::write(hidden.join(name), content).doing(|| format!("write {name}"))
+        };
+        file("resolv.conf", resolver_file(config.dns_config.as_ref()).doing(|| "read resolv.conf".to_owned())?)?;
+        file("hostname", format!("{hostname}\n"))?;
+        let mut meta = SandboxMeta {
+            id: id.to_owned(),
+            created: now(),
+            runtime_handler: handler.to_owned(),
+            cgroup_parent: linux.cgroup_parent,
+            boot_id: process::boot_id().doing(|| "read the boot id".to_owned())?,
+            ..SandboxMeta::default()
+        };
+        records::write(&hidden.join("meta.json"), &meta)?;
+        // From here on a daemon that comes after this one finds the sandbox and can remove it.
+        std::fs::rename(hidden, &directory).doing(|| "make the sandbox's directory".to_owned())?;
+        let report = self.launcher.run(Task::Sandbox, &directory, &directory.join("shim.log"))?;
+        if let Report::Started { pid, start_time } = report
+            && start_time != 0
+        {
+            meta.holder = (pid, start_time);
+            records::write(&directory.join("meta.json"), &meta)?;
+        }
+        let sandbox = Sandbox {
+            directory: directory.clone(),
+            config,
+            meta: parking_lot::Mutex::new(meta),
+            changing: tokio::sync::Mutex::default(),
+        };
+        if !host_network && let Err(error) = self.connect(&sandbox, id) {
+            self.release_sandbox(&sandbox)?;
+            return Err(error);
+        }
+        Ok(Arc::new(sandbox))
+    }
+
+    fn connect(&self, sandbox: &Sandbox, id: &str) -> Result<(), RuntimeError> {
+        let configuration = self.plugins.configuration(&self.pod_ranges.read())?;
+        // Written before, so that whoever finds a half-made sandbox can disconnect it.
+        let path = sandbox.directory.join("meta.json");
+        {
+            let mut meta = sandbox.meta.lock();
+            meta.attached =
+                Some(crate::network::Attached { configuration: configuration.clone(), ..Default::default() });
+            records::write(&path, &*meta)?;
+        }
+        let attached = self.plugins.attach(configuration, &sandbox.pod(id))?;
+        let mut meta = sandbox.meta.lock();
+        meta.attached = Some(attached);
+        records::write(&path, &*meta)
+    }
+
+    /// Gives back what a sandbox holds: network, namespaces, mounts, its holder. It may be done again.
+    fn release_sandbox(&self, sandbox: &Sandbox) -> Result<(), RuntimeError> {
+        let (id, attached, (pid, start_time)) = {
+            let meta = sandbox.meta.lock();
+            (meta.id.clone(), meta.attached.clone(), meta.holder)
+        };
+        if let Some(attached) = attached {
+            self.plugins.detach(&attached, &sandbox.pod(&id))?;
+            sandbox.meta.lock().attached = None;
+        }
+        if pid > 1 && process::start_time(pid).ok() == Some(start_time) {
+            process::kill(pid, 9).doing(|| "end the pod's first process".to_owned())?;
+        }
+        for name in ["net", "ipc", "uts", "pid"] {
+            let path = sandbox.namespace(name);
+            if path.exists() {
+                sys::mounts::unmount(&path).doing(|| format!("unmount {}", path.display()))?;
+            }
+        }
+        let memory = sandbox.directory.join("shm");
+        if memory.exists() {
+            sys::mounts::unmount(&memory).doing(|| format!("unmount {}", memory.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Stops a pod's containers and gives back its network.
+    pub(super) async fn stop_sandbox(self: &Arc<Self>, sandbox: &Arc<Sandbox>) -> Result<(), RuntimeError> {
+        let _alone = sandbox.changing.lock().await;
+        let id = sandbox.meta.lock().id.clone();
+        for container in self.containers_of(&id) {
+            self.stop_container(&container, 0).await?;
+        }
+        if sandbox.meta.lock().stopped {
+            return Ok(());
+        }
+        let ours = Arc::clone(sandbox);
+        self.blocking(move |runtime| {
+            runtime.release_sandbox(&ours)?;
+            let mut meta = ours.meta.lock();
+            meta.stopped = true;
+            records::write(&ours.directory.join("meta.json"), &*meta)
+        })
+        .await
+    }
+
+    pub(super) async fn remove_sandbox(self: &Arc<Self>, sandbox: &Arc<Sandbox>) -> Result<(), RuntimeError> {
+        self.stop_sandbox(sandbox).await?;
+        let id = sandbox.meta.lock().id.clone();
+        for container in self.containers_of(&id) {
+            self.remove_container(&container).await?;
+        }
+        let directory = sandbox.directory.clone();
+        self.blocking(move |_| records::vanish(&directory)).await?;
+        self.state.write().sandboxes.remove(&id);
+        Ok(())
+    }
+
+    /// Reads the sandboxes that an earlier daemon left.
+    pub(super) fn find_sandboxes(&self) -> Result<(), RuntimeError> {
+        let boot = process::boot_id().doing(|| "read the boot id".to_owned())?;
+        let mut known = BTreeSet::new();
+        for directory in records::directories(&self.config.root.join("sandboxes"))? {
+            let meta: Option<SandboxMeta> = records::read(&directory.join("meta.json"))?;
+            let (Some(mut meta), Some(config)) = (meta, records::read_config(&directory)?) else {
+                records::remove_tree(&directory)?;
+                continue;
+            };
+            if meta.boot_id != boot {
+                meta.holder = (0, 0);
+            }
+            let id = meta.id.clone();
+            let sandbox = Sandbox {
+                directory,
+                config,
+                meta: parking_lot::Mutex::new(meta),
+                changing: tokio::sync::Mutex::default(),
+            };
+            known.insert(id.clone());
+            self.state.write().sandboxes.insert(id, Arc::new(sandbox));
+        }
+        tracing::debug!(count = known.len(), "sandboxes found");
+        Ok(())
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        self.runtime.reserved.lock().remove(&self.name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resolver_files() {
+        let config = DNSConfig {
+            servers: vec!["10.0.0.10".into()],
+            searches: vec!["default.svc".into(), "svc".into()],
+            options: vec!["ndots:5".into()],
+        };
+        assert_eq!(
+            resolver_file(Some(&config)).unwrap(),
+            "search default.svc svc\nnameserver 10.0.0.10\noptions ndots:5\n"
+        );
+        assert_eq!(resolver_file(Some(&DNSConfig::default())).unwrap(), "");
+    }
+}

@@ -1,0 +1,104 @@
+//! What containers and pods use.
+
+use std::sync::Arc;
+
+use cri::v1::{
+    ContainerAttributes, ContainerStats, CpuUsage, FilesystemIdentifier, FilesystemUsage, LinuxPodSandboxStats,
+    MemoryUsage, PodSandboxAttributes, PodSandboxStats, ProcessUsage, UInt64Value,
+};
+use sys::cgroups::{Hierarchy, Stats};
+
+use super::records::{Container, Sandbox};
+use super::{Runtime, now};
+
+fn value(value: u64) -> Option<UInt64Value> {
+    Some(UInt64Value { value })
+}
+
+fn cpu(stats: &Stats, at: i64) -> CpuUsage {
+    CpuUsage { timestamp: at, usage_core_nano_seconds: value(stats.cpu.usage_nanoseconds), ..CpuUsage::default() }
+}
+
+fn memory(stats: &Stats, at: i64) -> MemoryUsage {
+    let memory = &stats.memory;
+    MemoryUsage {
+        timestamp: at,
+        working_set_bytes: value(memory.working_set),
+        available_bytes: memory.limit.map(|limit| UInt64Value { value: limit.saturating_sub(memory.working_set) }),
+        usage_bytes: value(memory.usage),
+        rss_bytes: value(memory.rss),
+        page_faults: value(memory.page_faults),
+        major_page_faults: value(memory.major_page_faults),
+        ..MemoryUsage::default()
+    }
+}
+
+impl Runtime {
+    /// Reads files of the kernel and walks the container's changes: this blocks.
+    pub(super) fn container_stats(&self, container: &Container) -> ContainerStats {
+        let at = now();
+        let group = Hierarchy::detect().ok().and_then(|hierarchy| hierarchy.group(&container.meta.cgroup));
+        let stats = group.filter(|_| container.running().is_some()).map(|group| group.stats());
+        let (bytes, files) = usage(&container.directory.join("upper"));
+        ContainerStats {
+            attributes: Some(ContainerAttributes {
+                id: container.meta.id.clone(),
+                metadata: container.config.metadata.clone(),
+                labels: container.config.labels.clone(),
+                annotations: container.config.annotations.clone(),
+            }),
+            cpu: stats.as_ref().map(|stats| cpu(stats, at)),
+            memory: stats.as_ref().map(|stats| memory(stats, at)),
+            writable_layer: Some(FilesystemUsage {
+                timestamp: at,
+                fs_id: Some(FilesystemIdentifier { mountpoint: self.config.root.display().to_string() }),
+                used_bytes: value(bytes),
+                inodes_used: value(files),
+            }),
+            ..ContainerStats::default()
+        }
+    }
+
+    pub(super) fn sandbox_stats(&self, sandbox: &Arc<Sandbox>) -> PodSandboxStats {
+        let at = now();
+        let meta = sandbox.meta.lock().clone();
+        let group = Hierarchy::detect().ok().and_then(|hierarchy| hierarchy.group(&meta.cgroup_parent));
+        let stats = group.map(|group| group.stats()).unwrap_or_default();
+        let containers = self.containers_of(&meta.id);
+        PodSandboxStats {
+            attributes: Some(PodSandboxAttributes {
+                id: meta.id,
+                metadata: sandbox.config.metadata.clone(),
+                labels: sandbox.config.labels.clone(),
+                annotations: sandbox.config.annotations.clone(),
+            }),
+            linux: Some(LinuxPodSandboxStats {
+                cpu: Some(cpu(&stats, at)),
+                memory: Some(memory(&stats, at)),
+                process: Some(ProcessUsage { timestamp: at, process_count: value(stats.processes) }),
+                containers: containers.iter().map(|container| self.container_stats(container)).collect(),
+                ..LinuxPodSandboxStats::default()
+            }),
+            ..PodSandboxStats::default()
+        }
+    }
+}
+
+/// Bytes and files below a directory, as the disk has them; links are not followed.
+pub(super) fn usage(root: &std::path::Path) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt as _;
+    let (mut bytes, mut files) = (0_u64, 0_u64);
+    let mut left = vec![root.to_owned()];
+    while let Some(directory) = left.pop() {
+        let Ok(entries) = std::fs::read_dir(&directory) else { continue };
+        for entry in entries.flatten() {
+            let Ok(found) = entry.metadata() else { continue };
+            files += 1;
+            bytes = bytes.saturating_add(found.blocks().saturating_mul(512));
+            if found.is_dir() {
+                left.push(entry.path());
+            }
+        }
+    }
+    (bytes, files)
+}

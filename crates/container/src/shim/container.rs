@@ -1,0 +1,191 @@
+//! Runs one container to its end.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use sys::cgroups::{Group, Hierarchy};
+use sys::process::{self, Fork, Namespace};
+
+use super::spec::{PidNamespace, Spec};
+use super::supervise::{Streams, supervise};
+use super::{
+    Exit, Report, ShimError, Started, Step, failure, now, read_json, report, rootfs, start, write_whole,
+};
+
+/// How long the rest of a container may take to die after its first process.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(super) fn run(directory: &Path, socket: &UnixStream) -> Result<(), ShimError> {
+    let spec: Spec = read_json(&directory.join("spec.json"))?;
+    // Held until it is known whether the container runs: a daemon that comes meanwhile waits for that.
+    let starting = File::create(directory.join("starting")).step(|| "lock".to_owned())?;
+    rustix::fs::flock(&starting, rustix::fs::FlockOperation::NonBlockingLockExclusive)
+        .step(|| "the container is being started already".to_owned())?;
+    if directory.join("started").exists() {
+        return Err(failure("start", "the container was started already"));
+    }
+    // If memory runs out, the container goes first. A process that may not ask for that does without.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "-998");
+    let group = group(&spec.cgroup)?;
+    group.create().step(|| "make the control group".to_owned())?;
+    let outcome = limit(&group, &spec).and_then(|()| launch(directory, &spec, &group));
+    let (pid, streams) = match outcome {
+        Ok(started) => started,
+        Err(error) => {
+            let _ = group.kill(PATIENCE);
+            let _ = group.remove();
+            return Err(error);
+        }
+    };
+    let me = i32::try_from(std::process::id()).unwrap_or(0);
+    let start_time = process::start_time(pid).unwrap_or(0);
+    let started = Started {
+        pid,
+        start_time,
+        shim_pid: me,
+        shim_start_time: process::start_time(me).unwrap_or(0),
+        boot_id: process::boot_id().unwrap_or_default(),
+        at: now(),
+    };
+    write_whole(&directory.join("started"), &started).step(|| "write the container's state".to_owned())?;
+    drop(starting);
+    // A daemon that is gone finds the container by its files.
+    let _ = report(socket, &Report::Started { pid, start_time });
+    let _ = socket.shutdown(std::net::Shutdown::Both);
+    let code = supervise(directory, &spec, pid, streams)?;
+    // In a namespace of its own nothing is left; elsewhere there may be.
+    let _ = group.kill(PATIENCE);
+    let exit = Exit { code, out_of_memory: group.out_of_memory_kills() > 0, at: now() };
+    write_whole(&directory.join("exit"), &exit).step(|| "write the exit".to_owned())?;
+    let _ = group.remove();
+    Ok(())
+}
+
+pub(super) fn group(path: &str) -> Result<Group, ShimError> {
+    let hierarchy = Hierarchy::detect().step(|| "find the control groups".to_owned())?;
+    hierarchy.group(path).ok_or_else(|| failure("find the control group", format!("{path} is no path of one")))
+}
+
+fn limit(group: &Group, spec: &Spec) -> Result<(), ShimError> {
+    group.limit(&spec.resources).step(|| "set limits".to_owned())?;
+    if spec.privileged {
+        return Ok(());
+    }
+    let extra: Vec<_> = spec.devices.iter().map(|device| (device.host.as_path(), device.permissions.as_str())).collect();
+    group.allow_devices(&extra).step(|| "limit devices".to_owned())
+}
+
+/// Files of the namespaces to enter, opened while the host's names still hold.
+struct Entered(Vec<(Namespace, File)>);
+
+impl Entered {
+    fn open(spec: &Spec) -> Result<Self, ShimError> {
+        let mut found = Vec::new();
+        let namespaces = &spec.namespaces;
+        for (kind, path) in [
+            (Namespace::Ipc, &namespaces.ipc),
+            (Namespace::Uts, &namespaces.uts),
+            (Namespace::Network, &namespaces.network),
+        ] {
+            if let Some(path) = path {
+                let file = File::open(path).step(|| format!("open namespace {}", path.display()))?;
+                if !process::is_namespace_file(path) {
+                    return Err(failure("open namespace", format!("{} is none", path.display())));
+                }
+                found.push((kind, file));
+            }
+        }
+        Ok(Self(found))
+    }
+}
+
+/// Starts the first process; it runs the container's program when this returns.
+fn launch(directory: &Path, spec: &Spec, group: &Group) -> Result<(i32, Streams), ShimError> {
+    let entered = Entered::open(spec)?;
+    match &spec.namespaces.pid {
+        PidNamespace::New => process::unshare(&[Namespace::Pid]).step(|| "make a pid namespace".to_owned())?,
+        PidNamespace::Of(path) => {
+            let file = File::open(path).step(|| "open the pid namespace".to_owned())?;
+            process::enter(file.as_fd(), Namespace::Pid).step(|| "enter the pid namespace".to_owned())?;
+        }
+        PidNamespace::Host => {}
+    }
+    let (mut streams, theirs) = Streams::new(spec).step(|| "make pipes".to_owned())?;
+    // Closed by a successful exec; otherwise it says what failed. It also brings the terminal.
+    let (ours, link) = UnixStream::pair().step(|| "make a socket".to_owned())?;
+    match process::fork().step(|| "fork".to_owned())? {
+        Fork::Child => {
+            drop((streams, ours));
+            let Err(error) = enter_and_start(directory, spec, group, &entered, theirs, &link);
+            let _ = sys::sockets::send(&link, error.to_string().as_bytes(), &[]);
+            std::process::exit(127);
+        }
+        Fork::Parent(pid) => {
+            drop((link, theirs, entered));
+            let mut bytes = [0; 4096];
+            let told = await_program(&ours, &mut bytes, &mut streams, spec.process.terminal);
+            if let Err(error) = told {
+                let _ = process::kill(pid, 9);
+                let _ = start::wait(pid);
+                return Err(error);
+            }
+            Ok((pid, streams))
+        }
+    }
+}
+
+fn await_program(
+    link: &UnixStream,
+    bytes: &mut [u8],
+    streams: &mut Streams,
+    terminal: bool,
+) -> Result<(), ShimError> {
+    if terminal {
+        let (count, mut files) = sys::sockets::receive(link, bytes).step(|| "wait for the terminal".to_owned())?;
+        match (files.pop(), &bytes[..count]) {
+            (Some(file), b"t") => streams.use_terminal(file),
+            (_, message) => return Err(failure("create container", String::from_utf8_lossy(message))),
+        }
+    }
+    let mut message = Vec::new();
+    { link }.take(4096).read_to_end(&mut message).step(|| "wait for the program".to_owned())?;
+    if message.is_empty() { Ok(()) } else { Err(failure("create container", String::from_utf8_lossy(&message))) }
+}
+
+fn enter_and_start(
+    directory: &Path,
+    spec: &Spec,
+    group: &Group,
+    entered: &Entered,
+    streams: Option<[OwnedFd; 3]>,
+    link: &UnixStream,
+) -> Result<std::convert::Infallible, ShimError> {
+    let _ = rustix::process::setsid();
+    group.join(0).step(|| "enter the control group".to_owned())?;
+    let _ = std::fs::write("/proc/self/oom_score_adj", spec.out_of_memory_score.to_string());
+    for (kind, file) in &entered.0 {
+        process::enter(file.as_fd(), *kind).step(|| format!("enter namespace {}", kind.file_name()))?;
+    }
+    process::unshare(&[Namespace::Mount, Namespace::Cgroup]).step(|| "make namespaces".to_owned())?;
+    rootfs::build(directory, spec)?;
+    match streams {
+        Some([stdin, stdout, stderr]) => {
+            start::standard(stdin.as_fd(), stdout.as_fd(), stderr.as_fd()).step(|| "set standard streams".to_owned())?;
+        }
+        None => {
+            let ours = start::terminal()?;
+            sys::sockets::send(link, b"t", &[ours.as_fd()]).step(|| "hand over the terminal".to_owned())?;
+        }
+    }
+    die_with_parent().step(|| "tie the container to its shim".to_owned())?;
+    process::close_on_exec_from(3).step(|| "close descriptors".to_owned())?;
+    start::become_program(&spec.process)
+}
+
+fn die_with_parent() -> io::Result<()> {
+    Ok(rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?)
+}

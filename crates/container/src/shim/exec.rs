@@ -1,0 +1,87 @@
+//! Runs another process in a container.
+//!
+//! The daemon sends the descriptors for standard input, output and error with one byte, or asks for a terminal
+//! and gets its other end.
+
+use std::io::Read as _;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use sys::process::{self, Fork, Namespace};
+
+use super::container::group;
+use super::spec::ExecSpec;
+use super::{Report, ShimError, Step, failure, read_json, report, start};
+
+pub(super) fn run(directory: &Path, socket: &UnixStream) -> Result<(), ShimError> {
+    let spec: ExecSpec = read_json(directory)?;
+    let _ = std::fs::remove_file(directory);
+    let mut byte = [0];
+    let (_, files) = sys::sockets::receive(socket, &mut byte).step(|| "receive descriptors".to_owned())?;
+    if !spec.process.terminal && files.len() != 3 {
+        return Err(failure("receive descriptors", format!("got {}", files.len())));
+    }
+    let group = group(&spec.cgroup)?;
+    // All are opened before the first is entered; the process may not have been replaced by another since.
+    let mut entered = Vec::new();
+    for kind in [
+        Namespace::Ipc,
+        Namespace::Uts,
+        Namespace::Network,
+        Namespace::Pid,
+        Namespace::Cgroup,
+        Namespace::Mount,
+    ] {
+        entered.push((kind, process::namespace_of(spec.pid, kind).step(|| "find the container".to_owned())?));
+    }
+    if process::start_time(spec.pid).ok() != Some(spec.start_time) {
+        return Err(failure("find the container", "it is not running"));
+    }
+    group.join(0).step(|| "enter the control group".to_owned())?;
+    for (kind, file) in &entered {
+        process::enter(file.as_fd(), *kind).step(|| format!("enter namespace {}", kind.file_name()))?;
+    }
+    drop(entered);
+    let (ours, link) = UnixStream::pair().step(|| "make a socket".to_owned())?;
+    match process::fork().step(|| "fork".to_owned())? {
+        Fork::Child => {
+            drop(ours);
+            let Err(error) = begin(&spec, &files, socket);
+            let _ = sys::sockets::send(&link, error.to_string().as_bytes(), &[]);
+            std::process::exit(127);
+        }
+        Fork::Parent(pid) => {
+            drop((link, files));
+            let mut message = Vec::new();
+            (&ours).take(4096).read_to_end(&mut message).step(|| "wait for the program".to_owned())?;
+            if !message.is_empty() {
+                let _ = start::wait(pid);
+                return Err(failure("start process", String::from_utf8_lossy(&message)));
+            }
+            report(socket, &Report::Started { pid, start_time: 0 }).step(|| "report".to_owned())?;
+            let code = start::wait(pid).step(|| "wait for the process".to_owned())?;
+            report(socket, &Report::Exited { code }).step(|| "report".to_owned())
+        }
+    }
+}
+
+fn begin(
+    spec: &ExecSpec,
+    files: &[std::os::fd::OwnedFd],
+    socket: &UnixStream,
+) -> Result<std::convert::Infallible, ShimError> {
+    let _ = rustix::process::setsid();
+    let _ = std::fs::write("/proc/self/oom_score_adj", spec.out_of_memory_score.to_string());
+    match files {
+        [stdin, stdout, stderr] if !spec.process.terminal => {
+            start::standard(stdin.as_fd(), stdout.as_fd(), stderr.as_fd()).step(|| "set standard streams".to_owned())?;
+        }
+        _ => {
+            let ours = start::terminal()?;
+            sys::sockets::send(socket, b"t", &[ours.as_fd()]).step(|| "hand over the terminal".to_owned())?;
+        }
+    }
+    process::close_on_exec_from(3).step(|| "close descriptors".to_owned())?;
+    start::become_program(&spec.process)
+}

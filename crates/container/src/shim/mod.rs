@@ -1,0 +1,165 @@
+//! The small processes that hold containers: this binary, executed again, with one thread and no async runtime.
+//!
+//! The daemon hands over a socket as standard input; the shim answers with one line of JSON when the container
+//! runs or cannot, and goes on without the daemon. What outlives them is in files: `started` and `exit`.
+
+mod container;
+mod exec;
+mod identity;
+mod log;
+mod rootfs;
+mod sandbox;
+pub mod spec;
+mod start;
+mod supervise;
+pub mod unpack;
+
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde::{Deserialize, Serialize};
+
+/// The subcommand by which this binary becomes a shim.
+pub const SUBCOMMAND: &str = "shim";
+
+/// What a shim does, as it is asked on its command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Makes the namespaces of a pod, and holds its pid namespace if it has one.
+    Sandbox,
+    /// Runs a container to its end.
+    Container,
+    /// Runs another process in a container.
+    Exec,
+    /// Unpacks a layer of an image.
+    Unpack,
+}
+
+impl Task {
+    const ALL: [(Self, &'static str); 4] = [
+        (Self::Sandbox, "sandbox"),
+        (Self::Container, "container"),
+        (Self::Exec, "exec"),
+        (Self::Unpack, "unpack"),
+    ];
+
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(task, _)| *task == self).map_or("", |(_, name)| name)
+    }
+}
+
+/// What went wrong, in words: the step and the kernel's answer.
+#[derive(Debug, thiserror::Error)]
+#[error("{step}: {source}")]
+pub struct ShimError {
+    step: String,
+    source: io::Error,
+}
+
+/// Names the step that failed.
+trait Step<T> {
+    fn step(self, step: impl FnOnce() -> String) -> Result<T, ShimError>;
+}
+
+impl<T, E: Into<io::Error>> Step<T> for Result<T, E> {
+    fn step(self, step: impl FnOnce() -> String) -> Result<T, ShimError> {
+        self.map_err(|error| ShimError { step: step(), source: error.into() })
+    }
+}
+
+fn failure(step: &str, reason: impl Into<String>) -> ShimError {
+    ShimError { step: step.to_owned(), source: io::Error::other(reason.into()) }
+}
+
+/// What a shim tells the daemon, one JSON object per line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Report {
+    Started { pid: i32, start_time: u64 },
+    Exited { code: i32 },
+    Unpacked { digest: String, size: u64 },
+    Failed { message: String },
+}
+
+/// The content of `started`: which process is the container, and who it runs as.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Started {
+    pub pid: i32,
+    pub start_time: u64,
+    pub shim_pid: i32,
+    pub shim_start_time: u64,
+    pub boot_id: String,
+    pub at: i64,
+}
+
+/// The content of `exit`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    pub code: i32,
+    pub out_of_memory: bool,
+    /// Nanoseconds since 1970.
+    pub at: i64,
+}
+
+/// Runs a shim; `arguments` are those after the subcommand.
+#[must_use]
+pub fn main(arguments: &[String]) -> ExitCode {
+    let [task, directory] = arguments else {
+        eprintln!("ferry: this command is for Ferry's own use");
+        return ExitCode::FAILURE;
+    };
+    let Some((task, _)) = Task::ALL.into_iter().find(|(_, name)| name == task) else {
+        eprintln!("ferry: no such shim: {task}");
+        return ExitCode::FAILURE;
+    };
+    let Ok(socket) = io::stdin().as_fd().try_clone_to_owned() else { return ExitCode::FAILURE };
+    let socket = UnixStream::from(socket);
+    // A terminal's hangup or interrupt is not meant for containers.
+    let _ = rustix::process::setsid();
+    if let Ok(nothing) = std::fs::File::open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdin(OwnedFd::from(nothing));
+    }
+    let directory = Path::new(directory);
+    let outcome = match task {
+        Task::Sandbox => sandbox::run(directory, &socket),
+        Task::Container => container::run(directory, &socket),
+        Task::Exec => exec::run(directory, &socket),
+        Task::Unpack => unpack::run(directory, &socket),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            let _ = report(&socket, &Report::Failed { message: error.to_string() });
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn report(socket: &UnixStream, report: &Report) -> io::Result<()> {
+    let mut line = serde_json::to_vec(report)?;
+    line.push(b'\n');
+    { socket }.write_all(&line)
+}
+
+/// Writes a file so that it is there whole or not at all.
+fn write_whole(path: &Path, content: &impl Serialize) -> io::Result<()> {
+    let partial = path.with_extension("partial");
+    std::fs::write(&partial, serde_json::to_vec(content)?)?;
+    std::fs::rename(partial, path)
+}
+
+fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T, ShimError> {
+    let bytes = std::fs::read(path).step(|| format!("read {}", path.display()))?;
+    serde_json::from_slice(&bytes).step(|| format!("parse {}", path.display()))
+}
+
+/// Nanoseconds since 1970.
+fn now() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}

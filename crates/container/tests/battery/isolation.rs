@@ -1,0 +1,164 @@
+//! What containers see, what they may do, and what not.
+
+use cri::v1::*;
+
+use crate::Node;
+
+fn security(config: &mut ContainerConfig) -> &mut LinuxContainerSecurityContext {
+    config.linux.as_mut().unwrap().security_context.as_mut().unwrap()
+}
+
+pub async fn what_a_container_sees(node: Node) {
+    let (_, id) = node.run("see", node.container("see", &["sleep", "1000"])).await;
+    let shell = async |script: &str| node.exec(&id, &["sh", "-c", script]).await;
+    assert_eq!(shell("hostname").await.1, "see");
+    let processes = shell("ps -o pid,args").await.1;
+    assert!(processes.contains("1 sleep 1000") && processes.lines().count() < 6, "{processes}");
+    let root = shell("ls /").await.1;
+    assert!(root.contains("second") && !root.contains("work"), "{root}");
+    let mounts = shell("cat /proc/mounts").await.1;
+    let places: Vec<&str> = mounts.lines().filter_map(|line| line.split(' ').nth(1)).collect();
+    assert!(places.iter().all(|place| !place.contains("state") && !place.starts_with("/tmp")), "{places:?}");
+    let interfaces = shell("ip -o addr").await.1;
+    assert!(interfaces.contains("eth0") && interfaces.contains("10.222.0.2/24"), "{interfaces}");
+    let groups = shell("cat /proc/self/cgroup").await.1;
+    assert!(groups.lines().all(|line| !line.contains("ferry-test")), "the own group is the root: {groups}");
+    assert_eq!(shell("cat /sys/fs/cgroup/pids/cgroup.procs | head -1").await.1, "1");
+    assert_eq!(shell("test -c /dev/null && test -L /dev/stdout && echo x > /dev/null && echo yes").await.1, "yes");
+    assert_eq!(shell("cat /etc/hostname").await.1, "see");
+}
+
+pub async fn what_a_container_may_not(node: Node) {
+    let (_, id) = node.run("may", node.container("may", &["sleep", "1000"])).await;
+    for (what, script) in [
+        ("mount", "mount -t tmpfs none /tmp"),
+        ("unmount a mask", "umount /proc/kcore"),
+        ("write to the kernel's settings", "echo 1 > /proc/sys/kernel/panic"),
+        ("write to sysfs", "echo 1 > /sys/kernel/uevent_seqnum"),
+        ("write to its control group", "echo 1 > /sys/fs/cgroup/memory/memory.limit_in_bytes"),
+        ("read masked files", "head -c 1 /proc/kcore | grep ."),
+        ("see masked directories", "ls /sys/firmware | grep ."),
+        ("use a disk", "mknod /tmp/disk b 254 0 && head -c 1 /tmp/disk"),
+        ("use memory", "mknod /tmp/mem c 1 1 && head -c 1 /tmp/mem"),
+        ("make namespaces", "unshare -m true"),
+        ("set the time", "date -s 2020-01-01 2>&1 | grep -v permitted"),
+        ("change the host name", "hostname other"),
+        ("configure the network", "ip link set eth0 down"),
+        ("leave by a chroot", "chroot /proc/1/root/.. ls /work"),
+    ] {
+        let (code, out, err) = node.exec(&id, &["sh", "-c", script]).await;
+        assert_ne!(code, 0, "a container could {what}: {out} {err}");
+    }
+    let status = node.exec(&id, &["cat", "/proc/self/status"]).await.1;
+    assert!(status.contains("Seccomp:\t2") && status.contains("NoNewPrivs:\t1"), "{status}");
+    let mut open = node.container("open", &["sleep", "1000"]);
+    security(&mut open).seccomp =
+        Some(SecurityProfile { profile_type: SecurityProfileProfileType::Unconfined.into(), ..Default::default() });
+    let (_, id) = node.run("open", open).await;
+    assert!(node.exec(&id, &["cat", "/proc/self/status"]).await.1.contains("Seccomp:\t0"));
+    let profile = node.root.join("profile.json");
+    let text = r#"{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir","mkdirat"],"action":"SCMP_ACT_ERRNO"}]}"#;
+    std::fs::write(&profile, text).unwrap();
+    let mut local = node.container("local", &["sleep", "1000"]);
+    security(&mut local).seccomp = Some(SecurityProfile {
+        profile_type: SecurityProfileProfileType::Localhost.into(),
+        localhost_ref: profile.display().to_string(),
+    });
+    let (_, id) = node.run("local", local).await;
+    assert_ne!(node.exec(&id, &["mkdir", "/tmp/x"]).await.0, 0);
+    assert_eq!(node.exec(&id, &["touch", "/tmp/x"]).await.0, 0);
+}
+
+pub async fn mounts(node: Node) {
+    let host = node.root.join("volume");
+    std::fs::create_dir_all(host.join("sub")).unwrap();
+    std::fs::write(host.join("file"), "from the host\n").unwrap();
+    let mount = |target: &str, source: &std::path::Path, readonly: bool| Mount {
+        container_path: target.to_owned(),
+        host_path: source.display().to_string(),
+        readonly,
+        ..Mount::default()
+    };
+    let mut config = node.container("mounts", &["sleep", "1000"]);
+    let mut both = mount("/both", &host, false);
+    both.propagation = MountPropagation::PropagationBidirectional.into();
+    let mut image = mount("/image", std::path::Path::new(""), false);
+    image.image = Some(ImageSpec { image: "busybox:test".into(), ..ImageSpec::default() });
+    image.image_sub_path = "second".to_owned();
+    let mut slave = mount("/slave", &host, false);
+    slave.propagation = MountPropagation::PropagationHostToContainer.into();
+    config.mounts = vec![
+        mount("/data", &host, false),
+        mount("/deep/in/there", &host.join("file"), true),
+        mount("/etc/hostname", &host.join("file"), true),
+        both,
+        slave,
+        image,
+    ];
+    security(&mut config).readonly_rootfs = true;
+    security(&mut config).privileged = true;
+    let (_, id) = node.run("mounts", config).await;
+    let shell = async |script: &str| node.exec(&id, &["sh", "-c", script]).await;
+    assert_eq!(shell("cat /data/file").await.1, "from the host");
+    assert_eq!(shell("echo changed > /data/file2 && cat /data/file2").await.1, "changed");
+    assert_eq!(std::fs::read_to_string(host.join("file2")).unwrap(), "changed\n");
+    assert_ne!(shell("echo x > /deep/in/there").await.0, 0);
+    assert_eq!(shell("cat /etc/hostname").await.1, "from the host");
+    assert_ne!(shell("touch /file").await.0, 0, "the root is read-only");
+    assert_eq!(shell("cat /image/file").await.1, "two");
+    assert_ne!(shell("touch /image/x").await.0, 0, "images are read-only");
+    assert_eq!(shell("mount -t tmpfs none /both/sub && touch /both/sub/inside").await.0, 0);
+    assert!(host.join("sub/inside").exists(), "mounts come back to the host");
+    assert_eq!(shell("ls /slave/sub").await.1, "inside", "mounts reach the container");
+    assert_eq!(shell("ls /data/sub").await.1, "", "but not private ones");
+    sys::mounts::unmount(&host.join("sub")).unwrap();
+}
+
+pub async fn users_and_capabilities(node: Node) {
+    let mut config = node.container("web", &["sleep", "1000"]);
+    security(&mut config).run_as_username = "web".to_owned();
+    security(&mut config).supplemental_groups = vec![1234];
+    let (_, id) = node.run("web", config).await;
+    assert_eq!(node.exec(&id, &["id", "-u"]).await.1, "33");
+    assert_eq!(node.exec(&id, &["id", "-G"]).await.1, "33 4 1234");
+    let status = node.exec(&id, &["cat", "/proc/self/status"]).await.1;
+    assert!(status.contains("CapEff:\t0000000000000000"), "{status}");
+    assert_ne!(node.exec(&id, &["touch", "/root/x"]).await.0, 0);
+
+    let mut config = node.container("caps", &["sleep", "1000"]);
+    security(&mut config).capabilities = Some(Capability {
+        add_capabilities: vec!["NET_ADMIN".into()],
+        drop_capabilities: vec!["ALL".into()],
+        ..Capability::default()
+    });
+    let (_, id) = node.run("caps", config).await;
+    let status = node.exec(&id, &["cat", "/proc/1/status"]).await.1;
+    assert!(status.contains("CapEff:\t0000000000001000") && status.contains("CapBnd:\t0000000000001000"), "{status}");
+}
+
+pub async fn privileged(node: Node) {
+    let mut config = node.container("mighty", &["sleep", "1000"]);
+    security(&mut config).privileged = true;
+    let (_, id) = node.run("mighty", config).await;
+    assert_eq!(node.exec(&id, &["mount", "-t", "tmpfs", "none", "/tmp"]).await.0, 0);
+    assert_eq!(node.exec(&id, &["test", "-c", "/dev/kmsg"]).await.0, 0);
+    let status = node.exec(&id, &["cat", "/proc/self/status"]).await.1;
+    assert!(status.contains("Seccomp:\t0"), "{status}");
+}
+
+pub async fn pods_reach_each_other(node: Node) {
+    let serve = "echo hello > /tmp/index.html; exec httpd -f -p 8080 -h /tmp";
+    let (pod, _) = node.run("server", node.container("server", &["sh", "-c", serve])).await;
+    let status = PodSandboxStatusRequest { pod_sandbox_id: pod, verbose: false };
+    let status = node.cri.clone().runtime.pod_sandbox_status(status).await.unwrap().into_inner().status.unwrap();
+    let ip = status.network.unwrap().ip;
+    let ask = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {ip} 8080");
+    let (_, client) = node.run("client", node.container("client", &["sleep", "1000"])).await;
+    node.until("an answer", async || {
+        let (code, out, err) = node.exec(&client, &["sh", "-c", &ask]).await;
+        if code == 0 && out.ends_with("hello") { Ok(()) } else { Err(format!("{code} {out} {err}")) }
+    })
+    .await;
+    // The node reaches its pods without translation.
+    tokio::net::TcpStream::connect(format!("{ip}:8080")).await.expect("from the node");
+}

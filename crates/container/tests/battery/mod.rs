@@ -1,0 +1,31 @@
+//! The tests, in a table.
+
+pub mod image;
+mod isolation;
+mod lifecycle;
+
+use crate::Test;
+
+macro_rules! table {
+    ($($module:ident::$name:ident),* $(,)?) => {
+        pub const TESTS: &[(&str, Test)] = &[
+            $((concat!(stringify!($module), "::", stringify!($name)), |node| Box::pin($module::$name(node)))),*
+        ];
+    };
+}
+
+table![
+    lifecycle::a_container_from_beginning_to_end,
+    lifecycle::exit_codes_and_reasons,
+    lifecycle::stopping,
+    lifecycle::logs_are_reopened,
+    lifecycle::the_daemon_may_go_and_come_back,
+    lifecycle::shared_pid_namespace,
+    lifecycle::events,
+    isolation::what_a_container_sees,
+    isolation::what_a_container_may_not,
+    isolation::mounts,
+    isolation::users_and_capabilities,
+    isolation::privileged,
+    isolation::pods_reach_each_other,
+];

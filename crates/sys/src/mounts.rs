@@ -1,0 +1,244 @@
+//! Mounts, without following links out of the tree they are made in.
+
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+pub use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+
+/// One line of `/proc/self/mountinfo`, as far as anyone asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    pub root: PathBuf,
+    pub target: PathBuf,
+    pub filesystem: String,
+    pub super_options: String,
+}
+
+/// The mounts that this process sees.
+pub fn list() -> io::Result<Vec<Mounted>> {
+    Ok(std::fs::read_to_string("/proc/self/mountinfo")?.lines().filter_map(parse).collect())
+}
+
+fn parse(line: &str) -> Option<Mounted> {
+    let (left, right) = line.split_once(" - ")?;
+    let left: Vec<&str> = left.split(' ').collect();
+    let mut right = right.split(' ');
+    Some(Mounted {
+        root: unescape(left.get(3)?),
+        target: unescape(left.get(4)?),
+        filesystem: right.next()?.to_owned(),
+        super_options: right.nth(1)?.to_owned(),
+    })
+}
+
+/// The kernel writes spaces and the like as `\040`.
+fn unescape(text: &str) -> PathBuf {
+    use std::os::unix::ffi::OsStringExt as _;
+    let (mut out, bytes, mut at) = (Vec::new(), text.as_bytes(), 0);
+    while at < bytes.len() {
+        let octal = bytes.get(at + 1..at + 4).filter(|_| bytes[at] == b'\\');
+        match octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()) {
+            Some(byte) => {
+                out.push(byte);
+                at += 4;
+            }
+            None => {
+                out.push(bytes[at]);
+                at += 1;
+            }
+        }
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(out))
+}
+
+/// Mounts a file system. `data` are its own options.
+pub fn mount(source: &str, target: &Path, kind: &str, flags: MountFlags, data: &str) -> io::Result<()> {
+    let data = CString::new(data)?;
+    let data: Option<&CStr> = if data.is_empty() { None } else { Some(&data) };
+    Ok(rustix::mount::mount(source, target, kind, flags, data)?)
+}
+
+/// Makes `source` appear at `target` too, with the mounts below it where `recursive`.
+pub fn bind(source: &Path, target: &Path, recursive: bool) -> io::Result<()> {
+    if recursive {
+        rustix::mount::mount_bind_recursive(source, target)?;
+    } else {
+        rustix::mount::mount_bind(source, target)?;
+    }
+    Ok(())
+}
+
+/// Changes how mount events pass between this mount and its peers.
+pub fn propagate(target: &Path, flags: MountPropagationFlags) -> io::Result<()> {
+    Ok(rustix::mount::mount_change(target, flags)?)
+}
+
+/// Takes a mount away; one in use vanishes when it is no longer used. Nothing mounted is no error.
+pub fn unmount(target: &Path) -> io::Result<()> {
+    match rustix::mount::unmount(target, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// What to set on a bind mount.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attributes {
+    pub read_only: bool,
+    /// Read-only for the mounts below it too.
+    pub recursive_read_only: bool,
+    pub no_suid: bool,
+    pub no_dev: bool,
+    pub no_exec: bool,
+}
+
+#[repr(C)]
+struct MountAttr {
+    attr_set: u64,
+    attr_clr: u64,
+    propagation: u64,
+    userns_fd: u64,
+}
+
+/// Adds attributes to a mount, keeping those it has.
+#[expect(unsafe_code, reason = "mount_setattr has no wrapper")]
+pub fn restrict(target: &Path, attributes: Attributes) -> io::Result<()> {
+    const RDONLY: u64 = 1;
+    const NOSUID: u64 = 2;
+    const NODEV: u64 = 4;
+    const NOEXEC: u64 = 8;
+    let path = CString::new(std::os::unix::ffi::OsStrExt::as_bytes(target.as_os_str()))?;
+    let mut set = 0;
+    for (wanted, bit) in [
+        (attributes.read_only || attributes.recursive_read_only, RDONLY),
+        (attributes.no_suid, NOSUID),
+        (attributes.no_dev, NODEV),
+        (attributes.no_exec, NOEXEC),
+    ] {
+        set |= if wanted { bit } else { 0 };
+    }
+    let attr = MountAttr { attr_set: set, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    let flags = if attributes.recursive_read_only { libc::AT_RECURSIVE } else { 0 };
+    // SAFETY: path and structure are alive during the call, and the size given is the structure's.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            flags | libc::AT_SYMLINK_NOFOLLOW,
+            &raw const attr,
+            size_of::<MountAttr>(),
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// A path that a container chose, resolved as if `root` were `/`: links and `..` cannot leave it.
+#[derive(Debug)]
+pub struct Inside {
+    file: OwnedFd,
+}
+
+impl Inside {
+    /// A path of this process that leads to the place, whatever happens to names meanwhile.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
+    }
+}
+
+fn resolve(root: &File, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    let relative: PathBuf = path.components().filter(|part| !matches!(part, Component::RootDir)).collect();
+    let relative = if relative.as_os_str().is_empty() { PathBuf::from(".") } else { relative };
+    let flags = flags | OFlags::CLOEXEC;
+    let how = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    Ok(rustix::fs::openat2(root, relative, flags, Mode::empty(), how)?)
+}
+
+/// Resolves `path` inside `root`; it must exist.
+pub fn inside(root: &File, path: &Path) -> io::Result<Inside> {
+    resolve(root, path, OFlags::PATH).map(|file| Inside { file })
+}
+
+/// Resolves `path` inside `root`, making what is missing: directories, and at its end a directory or an empty file.
+pub fn make_inside(root: &File, path: &Path, directory: bool) -> io::Result<Inside> {
+    if let Ok(found) = inside(root, path) {
+        return Ok(found);
+    }
+    let parts: Vec<_> = path
+        .components()
+        .filter_map(|part| match part {
+            Component::Normal(name) => Some(Ok(name)),
+            Component::ParentDir => Some(Err(io::Error::from(io::ErrorKind::InvalidInput))),
+            _ => None,
+        })
+        .collect::<io::Result<_>>()?;
+    let Some((last, parents)) = parts.split_last() else { return inside(root, path) };
+    let mut so_far = PathBuf::new();
+    let mut here = resolve(root, Path::new("."), OFlags::PATH | OFlags::DIRECTORY)?;
+    for name in parents {
+        so_far.push(name);
+        here = match resolve(root, &so_far, OFlags::PATH | OFlags::DIRECTORY) {
+            Ok(found) => found,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                rustix::fs::mkdirat(here.as_fd(), *name, Mode::from_raw_mode(0o755))?;
+                resolve(root, &so_far, OFlags::PATH | OFlags::DIRECTORY)?
+            }
+            Err(error) => return Err(error),
+        };
+    }
+    if directory {
+        rustix::fs::mkdirat(here.as_fd(), *last, Mode::from_raw_mode(0o755))?;
+    } else {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(here.as_fd(), *last, flags, Mode::from_raw_mode(0o644))?;
+    }
+    inside(root, path)
+}
+
+/// Opens a directory as the root for [`inside`].
+pub fn open_root(path: &Path) -> io::Result<File> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_kernel() {
+        let line = r"36 35 98:0 /mnt1 /mnt\0402 rw,noatime master:1 - ext3 /dev/root rw,errors=continue";
+        assert_eq!(
+            parse(line),
+            Some(Mounted {
+                root: "/mnt1".into(),
+                target: "/mnt 2".into(),
+                filesystem: "ext3".into(),
+                super_options: "rw,errors=continue".into()
+            })
+        );
+        assert_eq!(parse("nonsense"), None);
+        assert!(list().unwrap().iter().any(|mounted| mounted.target == Path::new("/")));
+    }
+
+    #[test]
+    fn links_do_not_lead_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let outside = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(outside.path(), dir.path().join("out")).unwrap();
+        std::os::unix::fs::symlink("../../../..", dir.path().join("up")).unwrap();
+        let root = open_root(dir.path()).unwrap();
+        assert!(make_inside(&root, Path::new("/out/file"), false).is_err(), "the link's target is not in the root");
+        make_inside(&root, Path::new("/up/file"), false).unwrap();
+        assert!(dir.path().join("file").exists(), "the root's parent is the root");
+        make_inside(&root, Path::new("/a/b/c"), true).unwrap();
+        assert!(dir.path().join("a/b/c").is_dir());
+        assert!(make_inside(&root, Path::new("/x/../y"), true).is_err());
+        assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,103 @@
+//! Unix sockets: messages with file descriptors, and names longer than the kernel allows.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+
+/// How many descriptors one message carries at most.
+const MOST: usize = 4;
+
+/// Sends bytes together with descriptors.
+pub fn send(socket: &UnixStream, bytes: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if files.len() > MOST || (!files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(files))) {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    let sent = rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    io::Write::write_all(&mut { socket }, bytes.get(sent..).unwrap_or_default())
+}
+
+/// Receives at most `bytes.len()` bytes, and the descriptors that came with them.
+pub fn receive(socket: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(rustix::io::Errno::INTR) => {}
+            other => break other?,
+        }
+    };
+    let mut files = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            files.extend(descriptors);
+        }
+    }
+    Ok((received.bytes, files))
+}
+
+/// A short name for a socket, however deep its directory; good while the directory is open.
+fn short(directory: BorrowedFd<'_>, path: &Path) -> io::Result<PathBuf> {
+    let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+    Ok(PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name))
+}
+
+fn directory(path: &Path) -> io::Result<std::fs::File> {
+    crate::mounts::open_root(path.parent().unwrap_or(Path::new("/")))
+}
+
+/// Listens at `path`, of any length.
+pub fn listen(path: &Path) -> io::Result<UnixListener> {
+    let directory = directory(path)?;
+    UnixListener::bind(short(directory.as_fd(), path)?)
+}
+
+/// Connects to the socket at `path`, of any length.
+pub fn connect(path: &Path) -> io::Result<UnixStream> {
+    let directory = directory(path)?;
+    UnixStream::connect(short(directory.as_fd(), path)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+
+    use super::*;
+
+    #[test]
+    fn descriptors_travel() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let (reader, mut writer) = io::pipe().unwrap();
+        send(&here, b"take", &[reader.as_fd()]).unwrap();
+        drop(reader);
+        let mut bytes = [0; 16];
+        let (count, mut files) = receive(&there, &mut bytes).unwrap();
+        assert_eq!((&bytes[..count], files.len()), (&b"take"[..], 1));
+        writer.write_all(b"hello").unwrap();
+        drop(writer);
+        let mut text = String::new();
+        std::fs::File::from(files.remove(0)).read_to_string(&mut text).unwrap();
+        assert_eq!(text, "hello");
+    }
+
+    #[test]
+    fn long_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let deep = dir.path().join("d".repeat(200));
+        std::fs::create_dir(&deep).unwrap();
+        let path = deep.join("s.sock");
+        let listener = listen(&path).unwrap();
+        let mut client = connect(&path).unwrap();
+        client.write_all(b"x").unwrap();
+        let mut one = [0];
+        listener.accept().unwrap().0.read_exact(&mut one).unwrap();
+        assert_eq!(&one, b"x");
+    }
+}
