@@ -36,9 +36,15 @@ impl Default for Launcher {
 
 impl Launcher {
     /// Starts a shim; what it complains about goes to a file.
-    pub fn spawn(&self, task: Task, argument: &Path, complaints: &Path) -> Result<(Child, UnixStream), LaunchError> {
+    pub fn spawn(
+        &self,
+        task: Task,
+        argument: &Path,
+        complaints: &Path,
+    ) -> Result<(Child, UnixStream), LaunchError> {
         let (ours, theirs) = UnixStream::pair().map_err(LaunchError::Spawn)?;
-        let errors = OpenOptions::new().create(true).append(true).open(complaints).map_err(LaunchError::Spawn)?;
+        let errors =
+            OpenOptions::new().create(true).append(true).open(complaints).map_err(LaunchError::Spawn)?;
         let child = Command::new(&self.program)
             .arg0_for_humans()
             .arg(SUBCOMMAND)

@@ -4,8 +4,8 @@
 //! Everything that must survive the daemon is in files, so that a new one finds what the old one left.
 
 pub mod attach;
-pub mod images;
 pub mod control;
+pub mod images;
 mod launch;
 pub mod network;
 mod service;

@@ -81,7 +81,8 @@ impl Plugins {
             Err(_) => Vec::new(),
         };
         files.retain(|path| {
-            path.extension().is_some_and(|extension| ["conflist", "conf", "json"].iter().any(|known| extension == *known))
+            path.extension()
+                .is_some_and(|extension| ["conflist", "conf", "json"].iter().any(|known| extension == *known))
         });
         files.sort();
         if let Some(file) = files.first() {
@@ -92,9 +93,9 @@ impl Plugins {
                 Some(plugins) if !plugins.is_empty() => Ok(parsed),
                 Some(_) => Err(wrong("it has no plugins".to_owned())),
                 // A single plugin, as older files have it.
-                None if parsed["type"].is_string() => {
-                    Ok(json!({"name": parsed["name"], "cniVersion": parsed["cniVersion"], "plugins": [parsed]}))
-                }
+                None if parsed["type"].is_string() => Ok(
+                    json!({"name": parsed["name"], "cniVersion": parsed["cniVersion"], "plugins": [parsed]}),
+                ),
                 None => Err(wrong("it has no plugins".to_owned())),
             };
         }
@@ -132,10 +133,8 @@ impl Plugins {
             }
         }
         let ips = attached.result["ips"].as_array().cloned().unwrap_or_default();
-        attached.addresses = ips
-            .iter()
-            .filter_map(|ip| ip["address"].as_str()?.split('/').next()?.parse().ok())
-            .collect();
+        attached.addresses =
+            ips.iter().filter_map(|ip| ip["address"].as_str()?.split('/').next()?.parse().ok()).collect();
         if attached.addresses.is_empty() {
             let _ = self.detach(&attached, pod);
             return Err(NetworkError::NoAddress(attached.configuration["name"].to_string()));
@@ -272,7 +271,12 @@ mod tests {
         let plugins = plugins(dir.path());
         let configuration = json!({"name": "net", "cniVersion": "1.0.0", "plugins": [
             {"type": "first", "capabilities": {"portMappings": true}}, {"type": "second"}]});
-        let ports = vec![PortMapping { host_port: 80, container_port: 8080, protocol: "tcp".into(), host_ip: String::new() }];
+        let ports = vec![PortMapping {
+            host_port: 80,
+            container_port: 8080,
+            protocol: "tcp".into(),
+            host_ip: String::new(),
+        }];
         let pod = Pod { sandbox: "s1".into(), ports, ..Pod::default() };
         let attached = plugins.attach(configuration, &pod).unwrap();
         assert_eq!(attached.addresses, ["10.1.0.7".parse::<IpAddr>().unwrap()]);
@@ -291,7 +295,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
         script(dir.path(), "good", &format!("echo $CNI_COMMAND >> {}; echo '{{}}'", log.display()));
-        script(dir.path(), "bad", r#"[ $CNI_COMMAND = DEL ] || { echo '{"code":7,"msg":"no luck"}'; exit 1; }"#);
+        script(
+            dir.path(),
+            "bad",
+            r#"[ $CNI_COMMAND = DEL ] || { echo '{"code":7,"msg":"no luck"}'; exit 1; }"#,
+        );
         let configuration = json!({"name": "net", "plugins": [{"type": "good"}, {"type": "bad"}]});
         let error = plugins(dir.path()).attach(configuration, &Pod::default()).unwrap_err();
         assert!(error.to_string().contains("no luck"), "{error}");

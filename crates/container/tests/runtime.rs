@@ -32,7 +32,8 @@ fn main() -> ExitCode {
         propagate(Path::new("/"), flags | MountPropagationFlags::REC).expect("mounts of the tests' own");
     }
     sys::netlink::Netlink::open().and_then(|mut netlink| netlink.set_up("lo")).expect("loopback");
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("tokio");
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("tokio");
     let wanted = arguments.iter().find(|argument| !argument.starts_with('-')).cloned().unwrap_or_default();
     let (mut failed, mut passed) = (0, 0);
     for (name, test) in battery::TESTS.iter().filter(|(name, _)| name.contains(&wanted)) {
@@ -78,7 +79,10 @@ pub async fn serve(root: &Path) -> TaskGroup {
     config.pod_ranges = vec!["10.222.0.0/24".to_owned()];
     let runtime = Runtime::open(config, tasks.clone()).expect("the runtime opens");
     let (images, archive) = (std::sync::Arc::clone(runtime.images()), root.join("busybox.tar"));
-    tokio::task::spawn_blocking(move || images.import(&archive)).await.unwrap().expect("the image is imported");
+    tokio::task::spawn_blocking(move || images.import(&archive))
+        .await
+        .unwrap()
+        .expect("the image is imported");
     let listener = cri::server::bind(&root.join("cri.sock")).expect("a socket");
     tasks.spawn(async move { runtime.serve(listener).await });
     tasks
@@ -110,20 +114,28 @@ impl Node {
         let sandboxes = cri.runtime.list_pod_sandbox(ListPodSandboxRequest::default()).await;
         for sandbox in sandboxes.map(|answer| answer.into_inner().items).unwrap_or_default() {
             let request = RemovePodSandboxRequest { pod_sandbox_id: sandbox.id };
-            cri.runtime.remove_pod_sandbox(request).await.map_err(|error| format!("remove a sandbox: {error}"))?;
+            cri.runtime
+                .remove_pod_sandbox(request)
+                .await
+                .map_err(|error| format!("remove a sandbox: {error}"))?;
         }
         let tasks = self.daemon.lock().clone();
         let _ = tasks.drain(Duration::from_secs(5)).await;
         let mut left = Vec::new();
         let mounts = sys::mounts::list().unwrap_or_default();
         left.extend(
-            mounts.iter().filter(|mount| mount.target.starts_with(&self.root)).map(|mount| format!("{mount:?}")),
+            mounts
+                .iter()
+                .filter(|mount| mount.target.starts_with(&self.root))
+                .map(|mount| format!("{mount:?}")),
         );
         let mut netlink = sys::netlink::Netlink::open().map_err(|error| error.to_string())?;
         let links = netlink.links().map_err(|error| error.to_string())?;
         left.extend(links.iter().filter(|link| link.name.starts_with("fe-")).map(|link| format!("{link:?}")));
         for place in ["containers", "sandboxes", "addresses"] {
-            for entry in std::fs::read_dir(self.root.join("state").join(place)).into_iter().flatten().flatten() {
+            for entry in
+                std::fs::read_dir(self.root.join("state").join(place)).into_iter().flatten().flatten()
+            {
                 let name = entry.file_name().to_string_lossy().into_owned();
                 if !["lock", "last4"].contains(&name.as_str()) {
                     left.push(format!("{place}/{name}"));
@@ -138,7 +150,8 @@ impl Node {
         }
         let directories = group.directories();
         // The pods' groups are the caller's, that is ours; what is in them is not.
-        let pods = directories.iter().flat_map(std::fs::read_dir).flatten().flatten().map(|entry| entry.path());
+        let pods =
+            directories.iter().flat_map(std::fs::read_dir).flatten().flatten().map(|entry| entry.path());
         let below = pods.filter(|path| path.is_dir()).flat_map(std::fs::read_dir).flatten().flatten();
         left.extend(below.filter(|entry| entry.path().is_dir()).map(|entry| format!("{:?}", entry.path())));
         group.remove().map_err(|error| error.to_string())?;
@@ -197,7 +210,14 @@ impl Node {
 
     pub async fn run_pod(&self, config: &PodSandboxConfig) -> String {
         let request = RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: String::new() };
-        self.cri.clone().runtime.run_pod_sandbox(request).await.expect("a sandbox").into_inner().pod_sandbox_id
+        self.cri
+            .clone()
+            .runtime
+            .run_pod_sandbox(request)
+            .await
+            .expect("a sandbox")
+            .into_inner()
+            .pod_sandbox_id
     }
 
     pub async fn create(&self, pod: &str, pod_config: &PodSandboxConfig, config: ContainerConfig) -> String {
@@ -206,7 +226,14 @@ impl Node {
             config: Some(config),
             sandbox_config: Some(pod_config.clone()),
         };
-        self.cri.clone().runtime.create_container(request).await.expect("a container").into_inner().container_id
+        self.cri
+            .clone()
+            .runtime
+            .create_container(request)
+            .await
+            .expect("a container")
+            .into_inner()
+            .container_id
     }
 
     pub async fn start_container(&self, id: &str) {
@@ -225,13 +252,25 @@ impl Node {
 
     pub async fn status(&self, id: &str) -> ContainerStatus {
         let request = ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
-        self.cri.clone().runtime.container_status(request).await.expect("a status").into_inner().status.unwrap()
+        self.cri
+            .clone()
+            .runtime
+            .container_status(request)
+            .await
+            .expect("a status")
+            .into_inner()
+            .status
+            .unwrap()
     }
 
     pub async fn exited(&self, id: &str) -> ContainerStatus {
         self.until(&format!("container {id} exits"), async || {
             let status = self.status(id).await;
-            if status.state() == ContainerState::ContainerExited { Ok(status) } else { Err(format!("{status:?}")) }
+            if status.state() == ContainerState::ContainerExited {
+                Ok(status)
+            } else {
+                Err(format!("{status:?}"))
+            }
         })
         .await
     }
@@ -262,7 +301,10 @@ impl Node {
     /// The lines of a log, without their times.
     pub fn log(&self, pod: &str, name: &str) -> Vec<String> {
         let text = std::fs::read_to_string(self.root.join("logs").join(pod).join(format!("{name}.log")));
-        text.unwrap_or_default().lines().map(|line| line.split_once(' ').map_or("", |(_, rest)| rest).to_owned()).collect()
+        text.unwrap_or_default()
+            .lines()
+            .map(|line| line.split_once(' ').map_or("", |(_, rest)| rest).to_owned())
+            .collect()
     }
 }
 

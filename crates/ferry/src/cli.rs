@@ -67,8 +67,57 @@ pub enum Command {
     Secrets(SecretsCommand),
     /// Look whether this machine is fit to run a cluster.
     Check(CheckArgs),
+    /// Run the container runtime alone; it serves CRI on a socket.
+    Runtime(RuntimeArgs),
+    /// Import, list and remove images of the container runtime.
+    Images(ImagesArgs),
     /// Print the version.
     Version,
+}
+
+#[derive(Args, Debug)]
+pub struct RuntimeArgs {
+    #[command(flatten)]
+    pub data_dir: DataDir,
+
+    /// The socket to serve CRI on; by default `runtime.sock` in the data directory.
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+
+    /// Address ranges of pods on this node, until the kubelet says others.
+    #[arg(long, value_name = "CIDR[,CIDR]", value_delimiter = ',')]
+    pub pod_cidr: Vec<String>,
+
+    /// Network configurations; without one the built-in network is used.
+    #[arg(long, value_name = "DIR", default_value = "/etc/cni/net.d")]
+    pub cni_conf_dir: PathBuf,
+
+    /// Where network plugins are.
+    #[arg(long, value_name = "DIR", default_value = "/opt/cni/bin")]
+    pub cni_bin_dir: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub struct ImagesArgs {
+    #[command(subcommand)]
+    pub verb: ImagesVerb,
+
+    #[command(flatten)]
+    pub data_dir: DataDir,
+
+    /// The runtime's socket; by default `runtime.sock` in the data directory.
+    #[arg(long, value_name = "PATH", global = true)]
+    pub socket: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ImagesVerb {
+    /// Import images from an archive, as `docker save` writes it or in the OCI layout.
+    Import { archive: PathBuf },
+    /// List images.
+    List,
+    /// Remove images.
+    Remove { images: Vec<String> },
 }
 
 #[derive(Args, Debug)]

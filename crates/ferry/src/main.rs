@@ -6,10 +6,12 @@ mod check;
 mod cli;
 mod components;
 mod flags;
+mod images;
 mod kubeconfig;
 mod kubernetes_flags;
 mod oidc_flags;
 mod secrets;
+mod runtime;
 mod serve;
 
 use std::process::ExitCode;
@@ -37,6 +39,13 @@ fn return_free_memory() {
 fn main() -> ExitCode {
     #[cfg(feature = "mimalloc")]
     return_free_memory();
+    // What this binary is executed again for by itself comes before anything costs time or memory.
+    let mut arguments = std::env::args().skip(1);
+    match arguments.next().as_deref() {
+        Some(container::shim::SUBCOMMAND) => return container::shim::main(&arguments.collect::<Vec<_>>()),
+        Some(container::network::SUBCOMMAND) => return network::cni::main(),
+        _ => {}
+    }
     let cli = Cli::parse();
     let outcome = run(cli);
     base::logging::flush();
@@ -60,6 +69,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Audit(arguments) => audit::run(&arguments),
         Command::Secrets(command) => secrets::run(command),
         Command::Check(arguments) => check::run(&arguments),
+        Command::Runtime(arguments) => on_runtime(runtime::run(arguments)),
+        Command::Images(arguments) => on_runtime(images::run(arguments)),
         Command::Up(arguments) => on_runtime(serve::run(arguments, serve::Role::Up)),
         Command::Server(arguments) => on_runtime(serve::run(arguments, serve::Role::Server)),
         Command::Apiserver(arguments) => on_runtime(serve::run(arguments, serve::Role::ApiServer)),

@@ -81,7 +81,8 @@ impl Range {
     /// The pods' addresses, beginning after `last`, around to it.
     fn after(&self, last: Option<IpAddr>) -> impl Iterator<Item = IpAddr> {
         let (first, size, v4) = (number(self.base) + 2, self.size(), self.base.is_ipv4());
-        let start = last.filter(|last| self.contains(*last)).map_or(0, |last| number(last).wrapping_sub(first) + 1);
+        let start =
+            last.filter(|last| self.contains(*last)).map_or(0, |last| number(last).wrapping_sub(first) + 1);
         (0..size.min(1 << 20)).map(move |step| from_number(first + (start.wrapping_add(step)) % size, v4))
     }
 }
@@ -116,7 +117,8 @@ impl Book {
         let last_file = self.directory.join(if range.base.is_ipv4() { "last4" } else { "last6" });
         let last = std::fs::read_to_string(&last_file).ok().and_then(|text| text.trim().parse().ok());
         for address in range.after(last) {
-            let made = File::options().write(true).create_new(true).open(self.directory.join(address.to_string()));
+            let made =
+                File::options().write(true).create_new(true).open(self.directory.join(address.to_string()));
             match made {
                 Ok(mut file) => {
                     file.write_all(owner.as_bytes()).map_err(self.failed())?;
@@ -179,7 +181,9 @@ mod tests {
     fn ranges() {
         let range: Range = "10.1.2.3/24".parse().unwrap();
         assert_eq!((range.base, range.gateway(), range.size()), (ip("10.1.2.0"), ip("10.1.2.1"), 253));
-        assert!(range.contains(ip("10.1.2.255")) && !range.contains(ip("10.1.3.0")) && !range.contains(ip("::1")));
+        assert!(
+            range.contains(ip("10.1.2.255")) && !range.contains(ip("10.1.3.0")) && !range.contains(ip("::1"))
+        );
         let six: Range = "fd00:1::/64".parse().unwrap();
         assert_eq!(six.after(None).next(), Some(ip("fd00:1::2")));
         for bad in ["", "10.0.0.0", "10.0.0.0/31", "10.0.0.0/33", "x/24", "fd00::/127"] {

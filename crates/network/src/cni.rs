@@ -247,7 +247,8 @@ fn check(configuration: &Configuration) -> Result<(), PluginError> {
     }
     let namespace = File::open(variable("CNI_NETNS")?).doing("open the network namespace")?;
     process::enter(namespace.as_fd(), Namespace::Network).doing("enter the network namespace")?;
-    let has = Netlink::open().and_then(|mut netlink| netlink.addresses(&interface)).doing("look at addresses")?;
+    let has =
+        Netlink::open().and_then(|mut netlink| netlink.addresses(&interface)).doing("look at addresses")?;
     match wanted.iter().find(|address| !has.iter().any(|(found, _)| found == *address)) {
         Some(missing) => Err(PluginError::Check(format!("{interface} does not have address {missing}"))),
         None if wanted.is_empty() => Err(PluginError::Check(format!("{container} has no address"))),
@@ -262,7 +263,10 @@ fn collect(configuration: &Configuration) -> Result<(), PluginError> {
     let mut netlink = Netlink::open().doing("talk to the kernel")?;
     if let Some(bridge) = netlink.link(&configuration.bridge).doing("look at the bridge")? {
         for link in netlink.links().doing("list links")? {
-            if link.master == Some(bridge.index) && link.name.starts_with("fe-") && !cables.contains(&link.name) {
+            if link.master == Some(bridge.index)
+                && link.name.starts_with("fe-")
+                && !cables.contains(&link.name)
+            {
                 netlink.remove(&link.name).doing("remove a cable")?;
             }
         }

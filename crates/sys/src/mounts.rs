@@ -233,7 +233,10 @@ mod tests {
         std::os::unix::fs::symlink(outside.path(), dir.path().join("out")).unwrap();
         std::os::unix::fs::symlink("../../../..", dir.path().join("up")).unwrap();
         let root = open_root(dir.path()).unwrap();
-        assert!(make_inside(&root, Path::new("/out/file"), false).is_err(), "the link's target is not in the root");
+        assert!(
+            make_inside(&root, Path::new("/out/file"), false).is_err(),
+            "the link's target is not in the root"
+        );
         make_inside(&root, Path::new("/up/file"), false).unwrap();
         assert!(dir.path().join("file").exists(), "the root's parent is the root");
         make_inside(&root, Path::new("/a/b/c"), true).unwrap();

@@ -136,10 +136,15 @@ const IFLA_PROTINFO: u16 = 12;
 const UP: u32 = 1;
 
 impl Netlink {
-    #[expect(unsafe_code, reason = "the socket of this family has no address to bind, so no wrapper is needed")]
+    #[expect(
+        unsafe_code,
+        reason = "the socket of this family has no address to bind, so no wrapper is needed"
+    )]
     pub fn open() -> io::Result<Self> {
         // SAFETY: no memory is passed.
-        let fd = unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_ROUTE) };
+        let fd = unsafe {
+            libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_ROUTE)
+        };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -175,7 +180,11 @@ impl Netlink {
                         NLMSG_DONE => return Ok(found),
                         NLMSG_ERROR => {
                             let code = body.first_chunk::<4>().map_or(0, |bytes| i32::from_ne_bytes(*bytes));
-                            return if code == 0 { Ok(found) } else { Err(io::Error::from_raw_os_error(-code)) };
+                            return if code == 0 {
+                                Ok(found)
+                            } else {
+                                Err(io::Error::from_raw_os_error(-code))
+                            };
                         }
                         _ => found.push((kind, body.to_vec())),
                     }
@@ -201,7 +210,8 @@ impl Netlink {
     }
 
     fn need(&mut self, name: &str) -> io::Result<Link> {
-        self.link(name)?.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("no interface {name}")))
+        self.link(name)?
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("no interface {name}")))
     }
 
     pub fn set_up(&mut self, name: &str) -> io::Result<()> {
@@ -224,7 +234,13 @@ impl Netlink {
     }
 
     /// Makes two interfaces that are each other's cable: `name` here, `peer` in another network namespace.
-    pub fn add_pair(&mut self, name: &str, peer: &str, namespace: BorrowedFd<'_>, mtu: u32) -> io::Result<()> {
+    pub fn add_pair(
+        &mut self,
+        name: &str,
+        peer: &str,
+        namespace: BorrowedFd<'_>,
+        mtu: u32,
+    ) -> io::Result<()> {
         const IFLA_INFO_KIND: u16 = 1;
         const IFLA_INFO_DATA: u16 = 2;
         const VETH_INFO_PEER: u16 = 1;
@@ -236,7 +252,11 @@ impl Netlink {
             .nested(IFLA_LINKINFO, |message| {
                 message.text(IFLA_INFO_KIND, "veth").nested(IFLA_INFO_DATA, |message| {
                     message.nested(VETH_INFO_PEER, |message| {
-                        message.link(0, 0, 0).text(IFLA_IFNAME, peer).number(IFLA_MTU, mtu).number(IFLA_NET_NS_FD, fd)
+                        message
+                            .link(0, 0, 0)
+                            .text(IFLA_IFNAME, peer)
+                            .number(IFLA_MTU, mtu)
+                            .number(IFLA_NET_NS_FD, fd)
                     })
                 })
             });

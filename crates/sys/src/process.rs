@@ -170,7 +170,9 @@ pub fn wait_for_signal(signal: i32) -> io::Result<()> {
         libc::sigemptyset(&raw mut set);
         libc::sigaddset(&raw mut set, signal);
         match libc::sigwaitinfo(&raw const set, std::ptr::null_mut()) {
-            -1 if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted => Err(io::Error::last_os_error()),
+            -1 if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted => {
+                Err(io::Error::last_os_error())
+            }
             _ => Ok(()),
         }
     }

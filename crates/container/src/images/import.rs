@@ -105,7 +105,8 @@ impl Members {
     }
 
     fn json<T: for<'de> Deserialize<'de>>(&self, name: &str) -> Result<T, ImportError> {
-        serde_json::from_slice(&self.document(name)?).map_err(|error| ImportError::Invalid(name.to_owned(), error))
+        serde_json::from_slice(&self.document(name)?)
+            .map_err(|error| ImportError::Invalid(name.to_owned(), error))
     }
 }
 
@@ -143,7 +144,8 @@ impl ImageStore {
             let chosen = manifest.for_this_machine().ok_or(ImportError::Platform)?;
             manifest = members.json(&blob(&chosen.digest))?;
         }
-        let config = manifest.config.as_ref().ok_or_else(|| ImportError::Missing("configuration".to_owned()))?;
+        let config =
+            manifest.config.as_ref().ok_or_else(|| ImportError::Missing("configuration".to_owned()))?;
         let config = members.document(&blob(&config.digest))?;
         let name = ["io.containerd.image.name", "org.opencontainers.image.ref.name"]
             .iter()

@@ -41,7 +41,10 @@ impl Manifest {
     #[must_use]
     pub fn for_this_machine(&self) -> Option<&Descriptor> {
         let fits = |descriptor: &&Descriptor| {
-            descriptor.platform.as_ref().is_some_and(|found| found.os == "linux" && found.architecture == ARCHITECTURE)
+            descriptor
+                .platform
+                .as_ref()
+                .is_some_and(|found| found.os == "linux" && found.architecture == ARCHITECTURE)
         };
         // Indexes without platforms have one entry.
         self.manifests.iter().find(fits).or_else(|| match self.manifests.as_slice() {
@@ -112,10 +115,14 @@ mod tests {
 
     #[test]
     fn nulls_are_nothing() {
-        let config: ImageConfig =
-            serde_json::from_str(r#"{"config":{"Cmd":null,"Env":["A=b"],"Labels":null},"rootfs":{"diff_ids":["x"]}}"#)
-                .unwrap();
-        assert_eq!((config.config.cmd.len(), config.config.env.len(), config.rootfs.diff_ids.len()), (0, 1, 1));
+        let config: ImageConfig = serde_json::from_str(
+            r#"{"config":{"Cmd":null,"Env":["A=b"],"Labels":null},"rootfs":{"diff_ids":["x"]}}"#,
+        )
+        .unwrap();
+        assert_eq!(
+            (config.config.cmd.len(), config.config.env.len(), config.rootfs.diff_ids.len()),
+            (0, 1, 1)
+        );
         assert!(serde_json::from_str::<ImageConfig>(r#"{"config":null}"#).is_ok());
     }
 }

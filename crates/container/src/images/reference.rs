@@ -33,7 +33,9 @@ impl Reference {
             _ => (rest, None),
         };
         let (registry, repository) = match path.split_once('/') {
-            Some((host, repository)) if host.contains(['.', ':']) || host == "localhost" => (host, repository.to_owned()),
+            Some((host, repository)) if host.contains(['.', ':']) || host == "localhost" => {
+                (host, repository.to_owned())
+            }
             Some(_) => (DEFAULT_REGISTRY, path.to_owned()),
             None => (DEFAULT_REGISTRY, format!("library/{path}")),
         };
@@ -50,7 +52,11 @@ impl Reference {
                 && tag.bytes().all(|c| c.is_ascii_alphanumeric() || b"._-".contains(&c))
         };
         let good_host = registry.bytes().all(|c| c.is_ascii_alphanumeric() || b".:-[]".contains(&c));
-        if !good_host || !repository.split('/').all(good_part) || !tag.is_none_or(good_tag) || repository.len() > 255 {
+        if !good_host
+            || !repository.split('/').all(good_part)
+            || !tag.is_none_or(good_tag)
+            || repository.len() > 255
+        {
             return Err(wrong());
         }
         let tag = match (tag, digest) {

@@ -102,7 +102,8 @@ impl ImageStore {
             Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
             Err(error) => return Err(error),
         };
-        let store = Self { root: root.to_owned(), launcher, images: Mutex::new(images), unpacking: Mutex::new(()) };
+        let store =
+            Self { root: root.to_owned(), launcher, images: Mutex::new(images), unpacking: Mutex::new(()) };
         store.sweep()?;
         Ok(store)
     }
@@ -132,7 +133,8 @@ impl ImageStore {
         }
         if let Ok(reference) = Reference::parse(name) {
             let whole = reference.to_string();
-            let found = images.values().find(|image| image.tags.contains(&whole) || image.digests.contains(&whole));
+            let found =
+                images.values().find(|image| image.tags.contains(&whole) || image.digests.contains(&whole));
             if let Some(image) = found {
                 return Some(image.clone());
             }
@@ -189,7 +191,8 @@ impl ImageStore {
                 let size = self.unpack(&archive(at)?, &layers, &config.rootfs.diff_ids[at], &name)?;
                 std::fs::write(&size_file, size.to_string()).map_err(StoreError::from)?;
             }
-            let size = std::fs::read_to_string(&size_file).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+            let size =
+                std::fs::read_to_string(&size_file).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
             layers.push(Layer { name, size });
         }
         let mut images = self.images.lock();
@@ -213,7 +216,13 @@ impl ImageStore {
         Ok(image)
     }
 
-    fn unpack(&self, archive: &Archive, below: &[Layer], diff_id: &str, name: &str) -> Result<u64, StoreError> {
+    fn unpack(
+        &self,
+        archive: &Archive,
+        below: &[Layer],
+        diff_id: &str,
+        name: &str,
+    ) -> Result<u64, StoreError> {
         let staging = self.root.join("staging").join(name);
         let _ = std::fs::remove_dir_all(&staging);
         for part in ["upper", "work", "rootfs"] {
@@ -230,7 +239,9 @@ impl ImageStore {
         let outcome = self.launcher.run(Task::Unpack, &staging, &staging.join("shim.log"));
         let finished = match outcome {
             Ok(Report::Unpacked { digest, size }) if digest == diff_id => {
-                std::fs::rename(staging.join("upper"), self.layers().join(name)).map(|()| size).map_err(Into::into)
+                std::fs::rename(staging.join("upper"), self.layers().join(name))
+                    .map(|()| size)
+                    .map_err(Into::into)
             }
             Ok(Report::Unpacked { digest, .. }) => {
                 Err(StoreError::WrongLayer { wanted: diff_id.to_owned(), found: digest })

@@ -28,7 +28,10 @@ const NEVER_RAN: i32 = 128;
 const UNSEEN: i32 = 255;
 
 impl Runtime {
-    pub(super) async fn start_container(self: &Arc<Self>, container: &Arc<Container>) -> Result<(), RuntimeError> {
+    pub(super) async fn start_container(
+        self: &Arc<Self>,
+        container: &Arc<Container>,
+    ) -> Result<(), RuntimeError> {
         let _alone = container.changing.lock().await;
         if *container.phase.borrow() != Phase::Created {
             return Err(RuntimeError::Conflict("the container was started already".to_owned()));
@@ -66,7 +69,8 @@ impl Runtime {
             }
         };
         let started: Option<Started> = records::read(&container.directory.join("started"))?;
-        let started = started.ok_or_else(|| RuntimeError::NotFound("the container's state is missing".to_owned()))?;
+        let started =
+            started.ok_or_else(|| RuntimeError::NotFound("the container's state is missing".to_owned()))?;
         container.phase.send_replace(Phase::Running(started.clone()));
         self.emit(container, ContainerEventType::ContainerStartedEvent);
         self.watch(Arc::clone(container), &started, Some(child));
@@ -118,7 +122,8 @@ impl Runtime {
         if let Some(exited) = records::read(&path)? {
             return Ok(Phase::Exited { started: started.at, exited });
         }
-        let group = Hierarchy::detect().doing(|| "find the control groups".to_owned())?.group(&container.meta.cgroup);
+        let group =
+            Hierarchy::detect().doing(|| "find the control groups".to_owned())?.group(&container.meta.cgroup);
         if let Some(group) = group {
             group.kill(PATIENCE).doing(|| "end a container without a shim".to_owned())?;
             group.remove().doing(|| "remove a control group".to_owned())?;
@@ -164,7 +169,10 @@ impl Runtime {
         Err(RuntimeError::TimedOut(format!("container {} does not end", container.meta.id)))
     }
 
-    pub(super) async fn remove_container(self: &Arc<Self>, container: &Arc<Container>) -> Result<(), RuntimeError> {
+    pub(super) async fn remove_container(
+        self: &Arc<Self>,
+        container: &Arc<Container>,
+    ) -> Result<(), RuntimeError> {
         self.stop_container(container, 0).await?;
         let _alone = container.changing.lock().await;
         // It may have been started in between.
@@ -219,7 +227,9 @@ impl Runtime {
     }
 }
 
-pub(super) fn config_resources(config: &cri::v1::ContainerConfig) -> Option<cri::v1::LinuxContainerResources> {
+pub(super) fn config_resources(
+    config: &cri::v1::ContainerConfig,
+) -> Option<cri::v1::LinuxContainerResources> {
     config.linux.as_ref().and_then(|linux| linux.resources.clone())
 }
 

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cri::v1::{
-    ContainerConfig, ContainerEventType, LinuxContainerResources, LinuxContainerSecurityContext, MountPropagation,
-    NamespaceMode, PodSandboxConfig, SecurityProfileProfileType, SupplementalGroupsPolicy,
+    ContainerConfig, ContainerEventType, LinuxContainerResources, LinuxContainerSecurityContext,
+    MountPropagation, NamespaceMode, PodSandboxConfig, SecurityProfileProfileType, SupplementalGroupsPolicy,
 };
 use sys::capabilities;
 use sys::cgroups::Resources;
@@ -37,14 +37,17 @@ impl Runtime {
         let same = |container: &Arc<Container>| container.config.metadata.as_ref() == Some(&metadata);
         if let Some(there) = self.containers_of(&sandbox_id).iter().find(|container| same(container)) {
             let id = &there.meta.id;
-            return Err(RuntimeError::Conflict(format!("failed to reserve container name {name:?}: it is reserved for {id:?}")));
+            return Err(RuntimeError::Conflict(format!(
+                "failed to reserve container name {name:?}: it is reserved for {id:?}"
+            )));
         }
         if !sandbox.ready() {
             return Err(RuntimeError::Conflict(format!("sandbox {sandbox_id} is not ready")));
         }
         let asked = config.image.clone().unwrap_or_default();
         let image = self.images.find(&asked.image);
-        let image = image.ok_or_else(|| RuntimeError::NotFound(format!("image {:?} not found", asked.image)))?;
+        let image =
+            image.ok_or_else(|| RuntimeError::NotFound(format!("image {:?} not found", asked.image)))?;
         let id = new_id();
         let cgroup = self.cgroup_of(sandbox, &id);
         let log = match (pod.log_directory.as_str(), config.log_path.as_str()) {
@@ -68,7 +71,8 @@ impl Runtime {
         let directory = parent.join(&id);
         let made = (|| {
             for part in ["upper", "work", "rootfs"] {
-                std::fs::create_dir_all(hidden.join(part)).doing(|| "make the container's directory".to_owned())?;
+                std::fs::create_dir_all(hidden.join(part))
+                    .doing(|| "make the container's directory".to_owned())?;
             }
             records::write(&hidden.join("spec.json"), &spec)?;
             records::write(&hidden.join("meta.json"), &meta)?;
@@ -205,7 +209,9 @@ impl Runtime {
             recursive_read_only: false,
             propagation: Propagation::Private,
         });
-        let wanted = |target: &str| !config.mounts.iter().any(|mount| Path::new(&mount.container_path) == Path::new(target));
+        let wanted = |target: &str| {
+            !config.mounts.iter().any(|mount| Path::new(&mount.container_path) == Path::new(target))
+        };
         let memory = sandbox.directory.join("shm");
         let memory = if memory.exists() { memory } else { PathBuf::from("/dev/shm") };
         let read_only = security.readonly_rootfs;
@@ -232,13 +238,20 @@ impl Runtime {
     fn mount(&self, mount: &cri::v1::Mount) -> Result<Mount, RuntimeError> {
         let target = PathBuf::from(&mount.container_path);
         if !target.is_absolute() {
-            return Err(RuntimeError::Invalid(format!("mount path {:?} is not absolute", mount.container_path)));
+            return Err(RuntimeError::Invalid(format!(
+                "mount path {:?} is not absolute",
+                mount.container_path
+            )));
         }
         let source = match &mount.image {
             Some(image) if !image.image.is_empty() => {
                 let found = self.images.find(&image.image);
-                let found = found.ok_or_else(|| RuntimeError::NotFound(format!("image {:?} not found", image.image)))?;
-                Source::Layers { root: found.root(&self.images, true), sub_path: mount.image_sub_path.clone().into() }
+                let found = found
+                    .ok_or_else(|| RuntimeError::NotFound(format!("image {:?} not found", image.image)))?;
+                Source::Layers {
+                    root: found.root(&self.images, true),
+                    sub_path: mount.image_sub_path.clone().into(),
+                }
             }
             _ => {
                 let path = PathBuf::from(&mount.host_path);
@@ -251,7 +264,9 @@ impl Runtime {
             }
         };
         let read_only = mount.readonly || matches!(source, Source::Layers { .. });
-        if mount.recursive_read_only && !(mount.readonly && mount.propagation() == MountPropagation::PropagationPrivate) {
+        if mount.recursive_read_only
+            && !(mount.readonly && mount.propagation() == MountPropagation::PropagationPrivate)
+        {
             return Err(RuntimeError::Invalid(
                 "a recursively read-only mount must be read-only and private".to_owned(),
             ));
@@ -284,7 +299,11 @@ pub(super) fn limits(resources: &LinuxContainerResources) -> Resources {
         memory_limit: said(resources.memory_limit_in_bytes),
         swap_limit: said(resources.memory_swap_limit_in_bytes),
         pids_limit: None,
-        hugepages: resources.hugepage_limits.iter().map(|limit| (limit.page_size.clone(), limit.limit)).collect(),
+        hugepages: resources
+            .hugepage_limits
+            .iter()
+            .map(|limit| (limit.page_size.clone(), limit.limit))
+            .collect(),
         unified: resources.unified.clone(),
     }
 }
@@ -296,7 +315,8 @@ fn process(
     security: &LinuxContainerSecurityContext,
 ) -> Result<Process, RuntimeError> {
     // A command replaces both of the image's, arguments only its arguments.
-    let mut arguments = if config.command.is_empty() { run.entrypoint.clone() } else { config.command.clone() };
+    let mut arguments =
+        if config.command.is_empty() { run.entrypoint.clone() } else { config.command.clone() };
     if !config.args.is_empty() {
         arguments.extend(config.args.iter().cloned());
     } else if config.command.is_empty() {
@@ -321,12 +341,14 @@ fn process(
     }
     for variable in &config.envs {
         let value = std::str::from_utf8(&variable.value);
-        let value = value.map_err(|_| RuntimeError::Invalid(format!("variable {:?} is not UTF-8", variable.key)))?;
+        let value =
+            value.map_err(|_| RuntimeError::Invalid(format!("variable {:?} is not UTF-8", variable.key)))?;
         set(&variable.key, value);
     }
-    if let Some((name, _)) = environment.iter().find(|(name, value)| {
-        name.is_empty() || name.contains(['\0', '=']) || value.contains('\0')
-    }) {
+    if let Some((name, _)) = environment
+        .iter()
+        .find(|(name, value)| name.is_empty() || name.contains(['\0', '=']) || value.contains('\0'))
+    {
         return Err(RuntimeError::Invalid(format!("{name:?} is no environment variable")));
     }
     if arguments.iter().any(|argument| argument.contains('\0')) {
@@ -356,7 +378,11 @@ fn user(run: &RunConfig, security: &LinuxContainerSecurityContext) -> User {
     User {
         name,
         group: security.run_as_group.as_ref().and_then(|gid| u32::try_from(gid.value).ok()),
-        supplemental: security.supplemental_groups.iter().filter_map(|gid| u32::try_from(*gid).ok()).collect(),
+        supplemental: security
+            .supplemental_groups
+            .iter()
+            .filter_map(|gid| u32::try_from(*gid).ok())
+            .collect(),
         strict: security.supplemental_groups_policy() == SupplementalGroupsPolicy::Strict,
     }
 }
@@ -419,11 +445,42 @@ fn stop_signal(config: &ContainerConfig, run: &RunConfig) -> i32 {
 
 fn signal_number(name: &str) -> Option<i32> {
     const NAMES: &[(&str, i32)] = &[
-        ("HUP", 1), ("INT", 2), ("QUIT", 3), ("ILL", 4), ("TRAP", 5), ("ABRT", 6), ("IOT", 6), ("BUS", 7), ("FPE", 8),
-        ("KILL", 9), ("USR1", 10), ("SEGV", 11), ("USR2", 12), ("PIPE", 13), ("ALRM", 14), ("TERM", 15),
-        ("STKFLT", 16), ("CHLD", 17), ("CLD", 17), ("CONT", 18), ("STOP", 19), ("TSTP", 20), ("TTIN", 21), ("TTOU", 22),
-        ("URG", 23), ("XCPU", 24), ("XFSZ", 25), ("VTALRM", 26), ("PROF", 27), ("WINCH", 28), ("IO", 29), ("POLL", 29),
-        ("PWR", 30), ("SYS", 31), ("RTMIN", 34), ("RTMAX", 64),
+        ("HUP", 1),
+        ("INT", 2),
+        ("QUIT", 3),
+        ("ILL", 4),
+        ("TRAP", 5),
+        ("ABRT", 6),
+        ("IOT", 6),
+        ("BUS", 7),
+        ("FPE", 8),
+        ("KILL", 9),
+        ("USR1", 10),
+        ("SEGV", 11),
+        ("USR2", 12),
+        ("PIPE", 13),
+        ("ALRM", 14),
+        ("TERM", 15),
+        ("STKFLT", 16),
+        ("CHLD", 17),
+        ("CLD", 17),
+        ("CONT", 18),
+        ("STOP", 19),
+        ("TSTP", 20),
+        ("TTIN", 21),
+        ("TTOU", 22),
+        ("URG", 23),
+        ("XCPU", 24),
+        ("XFSZ", 25),
+        ("VTALRM", 26),
+        ("PROF", 27),
+        ("WINCH", 28),
+        ("IO", 29),
+        ("POLL", 29),
+        ("PWR", 30),
+        ("SYS", 31),
+        ("RTMIN", 34),
+        ("RTMAX", 64),
     ];
     if let Ok(number) = name.parse::<i32>() {
         return (1..=64).contains(&number).then_some(number);
@@ -474,15 +531,20 @@ mod tests {
         let with = |command: &[&str], args: &[&str]| {
             let own = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
             let envs = vec![cri::v1::KeyValue { key: "A".into(), value: b"pod".to_vec() }];
-            let config = ContainerConfig { command: own(command), args: own(args), envs, ..Default::default() };
-            process(&config, &PodSandboxConfig::default(), &run, &LinuxContainerSecurityContext::default()).unwrap()
+            let config =
+                ContainerConfig { command: own(command), args: own(args), envs, ..Default::default() };
+            process(&config, &PodSandboxConfig::default(), &run, &LinuxContainerSecurityContext::default())
+                .unwrap()
         };
         assert_eq!(with(&[], &[]).arguments, ["/entry", "default"]);
         assert_eq!(with(&[], &["x"]).arguments, ["/entry", "x"]);
         assert_eq!(with(&["c"], &[]).arguments, ["c"]);
         assert_eq!(with(&["c"], &["x"]).arguments, ["c", "x"]);
         let environment = with(&[], &[]).environment;
-        assert!(environment.contains(&("A".into(), "pod".into())) && environment.contains(&("PATH".into(), "/bin".into())));
+        assert!(
+            environment.contains(&("A".into(), "pod".into()))
+                && environment.contains(&("PATH".into(), "/bin".into()))
+        );
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! CRI's ImageService.
 
 use cri::v1::{
-    FilesystemIdentifier, FilesystemUsage, Image, ImageFsInfoRequest, ImageFsInfoResponse, ImageService, ImageSpec,
-    ImageStatusRequest, ImageStatusResponse, Int64Value, ListImagesRequest, ListImagesResponse, PullImageRequest,
-    PullImageResponse, RemoveImageRequest, RemoveImageResponse, UInt64Value,
+    FilesystemIdentifier, FilesystemUsage, Image, ImageFsInfoRequest, ImageFsInfoResponse, ImageService,
+    ImageSpec, ImageStatusRequest, ImageStatusResponse, Int64Value, ListImagesRequest, ListImagesResponse,
+    PullImageRequest, PullImageResponse, RemoveImageRequest, RemoveImageResponse, UInt64Value,
 };
 use tonic::{Request, Response, Status};
 
@@ -33,7 +33,10 @@ fn named(spec: Option<ImageSpec>) -> String {
 
 #[tonic::async_trait]
 impl ImageService for Served {
-    async fn list_images(&self, request: Request<ListImagesRequest>) -> Result<Response<ListImagesResponse>, Status> {
+    async fn list_images(
+        &self,
+        request: Request<ListImagesRequest>,
+    ) -> Result<Response<ListImagesResponse>, Status> {
         let wanted = named(request.into_inner().filter.and_then(|filter| filter.image));
         let found = match wanted.as_str() {
             "" => self.images().list(),
@@ -42,7 +45,10 @@ impl ImageService for Served {
         Ok(Response::new(ListImagesResponse { images: found.iter().map(describe).collect() }))
     }
 
-    async fn image_status(&self, request: Request<ImageStatusRequest>) -> Result<Response<ImageStatusResponse>, Status> {
+    async fn image_status(
+        &self,
+        request: Request<ImageStatusRequest>,
+    ) -> Result<Response<ImageStatusResponse>, Status> {
         let request = request.into_inner();
         let found = self.images().find(&named(request.image));
         let mut info = std::collections::BTreeMap::new();
@@ -53,20 +59,29 @@ impl ImageService for Served {
         Ok(Response::new(ImageStatusResponse { image: found.as_ref().map(describe), info }))
     }
 
-    async fn pull_image(&self, request: Request<PullImageRequest>) -> Result<Response<PullImageResponse>, Status> {
+    async fn pull_image(
+        &self,
+        request: Request<PullImageRequest>,
+    ) -> Result<Response<PullImageResponse>, Status> {
         let request = request.into_inner();
         let name = named(request.image);
         let image_ref = self.pull(&name, request.auth).await?;
         Ok(Response::new(PullImageResponse { image_ref }))
     }
 
-    async fn remove_image(&self, request: Request<RemoveImageRequest>) -> Result<Response<RemoveImageResponse>, Status> {
+    async fn remove_image(
+        &self,
+        request: Request<RemoveImageRequest>,
+    ) -> Result<Response<RemoveImageResponse>, Status> {
         let name = named(request.into_inner().image);
         self.blocking(move |runtime| runtime.remove_image(&name)).await?;
         Ok(Response::new(RemoveImageResponse {}))
     }
 
-    async fn image_fs_info(&self, _: Request<ImageFsInfoRequest>) -> Result<Response<ImageFsInfoResponse>, Status> {
+    async fn image_fs_info(
+        &self,
+        _: Request<ImageFsInfoRequest>,
+    ) -> Result<Response<ImageFsInfoResponse>, Status> {
         let described = self
             .blocking(|runtime| {
                 let describe = |path: std::path::PathBuf| {
@@ -80,7 +95,10 @@ impl ImageService for Served {
                 };
                 let images = describe(runtime.images.root().to_owned());
                 let containers = describe(runtime.config.root.join("containers"));
-                Ok(ImageFsInfoResponse { image_filesystems: vec![images], container_filesystems: vec![containers] })
+                Ok(ImageFsInfoResponse {
+                    image_filesystems: vec![images],
+                    container_filesystems: vec![containers],
+                })
             })
             .await?;
         Ok(Response::new(described))
@@ -96,7 +114,10 @@ impl Runtime {
         if let Some(container) = user
             && (image.tags.len() + image.digests.len() <= 1 || name == image.id)
         {
-            return Err(RuntimeError::Conflict(format!("image is in use by container {}", container.meta.id)));
+            return Err(RuntimeError::Conflict(format!(
+                "image is in use by container {}",
+                container.meta.id
+            )));
         }
         drop(state);
         self.images.remove(name)?;

@@ -69,7 +69,8 @@ impl Runtime {
 
     pub(super) fn sandbox_status(&self, sandbox: &Sandbox) -> PodSandboxStatus {
         let meta = sandbox.meta.lock().clone();
-        let mut addresses = meta.attached.iter().flat_map(|attached| &attached.addresses).map(ToString::to_string);
+        let mut addresses =
+            meta.attached.iter().flat_map(|attached| &attached.addresses).map(ToString::to_string);
         let ip = addresses.next().unwrap_or_default();
         PodSandboxStatus {
             id: meta.id,
@@ -141,7 +142,10 @@ impl Runtime {
         let all: Vec<Arc<Sandbox>> = self.state.read().sandboxes.values().cloned().collect();
         let fits = |sandbox: &Arc<Sandbox>| {
             sandbox.meta.lock().id.starts_with(&filter.id)
-                && filter.state.as_ref().is_none_or(|wanted| wanted.state == i32::from(Self::sandbox_state(sandbox)))
+                && filter
+                    .state
+                    .as_ref()
+                    .is_none_or(|wanted| wanted.state == i32::from(Self::sandbox_state(sandbox)))
                 && matches(&filter.label_selector, &sandbox.config.labels)
         };
         all.into_iter().filter(fits).collect()
@@ -206,7 +210,11 @@ impl Runtime {
         }
     }
 
-    fn update_resources(&self, container: &Container, asked: &LinuxContainerResources) -> Result<(), RuntimeError> {
+    fn update_resources(
+        &self,
+        container: &Container,
+        asked: &LinuxContainerResources,
+    ) -> Result<(), RuntimeError> {
         let group = sys::cgroups::Hierarchy::detect().doing(|| "find the control groups".to_owned())?;
         let group = group.group(&container.meta.cgroup);
         let merged = merge(container.resources.lock().clone().unwrap_or_default(), asked);
@@ -279,43 +287,62 @@ impl RuntimeService for Served {
     async fn run_pod_sandbox(&self, request: Request<RunPodSandboxRequest>) -> Reply<RunPodSandboxResponse> {
         let request = request.into_inner();
         let config = request.config.ok_or_else(|| Status::invalid_argument("no sandbox config"))?;
-        let made = self.blocking(move |runtime| runtime.run_sandbox(config, &request.runtime_handler)).await?;
+        let made =
+            self.blocking(move |runtime| runtime.run_sandbox(config, &request.runtime_handler)).await?;
         let pod_sandbox_id = made.meta.lock().id.clone();
         Ok(Response::new(RunPodSandboxResponse { pod_sandbox_id }))
     }
 
-    async fn stop_pod_sandbox(&self, request: Request<StopPodSandboxRequest>) -> Reply<StopPodSandboxResponse> {
+    async fn stop_pod_sandbox(
+        &self,
+        request: Request<StopPodSandboxRequest>,
+    ) -> Reply<StopPodSandboxResponse> {
         if let Ok(sandbox) = self.sandbox(&request.into_inner().pod_sandbox_id) {
             self.stop_sandbox(&sandbox).await?;
         }
         Ok(Response::new(StopPodSandboxResponse {}))
     }
 
-    async fn remove_pod_sandbox(&self, request: Request<RemovePodSandboxRequest>) -> Reply<RemovePodSandboxResponse> {
+    async fn remove_pod_sandbox(
+        &self,
+        request: Request<RemovePodSandboxRequest>,
+    ) -> Reply<RemovePodSandboxResponse> {
         if let Ok(sandbox) = self.sandbox(&request.into_inner().pod_sandbox_id) {
             self.remove_sandbox(&sandbox).await?;
         }
         Ok(Response::new(RemovePodSandboxResponse {}))
     }
 
-    async fn pod_sandbox_status(&self, request: Request<PodSandboxStatusRequest>) -> Reply<PodSandboxStatusResponse> {
+    async fn pod_sandbox_status(
+        &self,
+        request: Request<PodSandboxStatusRequest>,
+    ) -> Reply<PodSandboxStatusResponse> {
         let sandbox = self.sandbox(&request.into_inner().pod_sandbox_id)?;
         let id = sandbox.meta.lock().id.clone();
         let containers = self.containers_of(&id);
         Ok(Response::new(PodSandboxStatusResponse {
             status: Some(self.sandbox_status(&sandbox)),
-            containers_statuses: containers.iter().map(|container| self.0.container_status(container)).collect(),
+            containers_statuses: containers
+                .iter()
+                .map(|container| self.0.container_status(container))
+                .collect(),
             timestamp: super::now(),
             ..PodSandboxStatusResponse::default()
         }))
     }
 
-    async fn list_pod_sandbox(&self, request: Request<ListPodSandboxRequest>) -> Reply<ListPodSandboxResponse> {
+    async fn list_pod_sandbox(
+        &self,
+        request: Request<ListPodSandboxRequest>,
+    ) -> Reply<ListPodSandboxResponse> {
         let items = self.list_sandboxes(request.into_inner().filter);
         Ok(Response::new(ListPodSandboxResponse { items }))
     }
 
-    async fn create_container(&self, request: Request<CreateContainerRequest>) -> Reply<CreateContainerResponse> {
+    async fn create_container(
+        &self,
+        request: Request<CreateContainerRequest>,
+    ) -> Reply<CreateContainerResponse> {
         let request = request.into_inner();
         let config = request.config.ok_or_else(|| Status::invalid_argument("no container config"))?;
         let sandbox = self.sandbox(&request.pod_sandbox_id)?;
@@ -328,7 +355,10 @@ impl RuntimeService for Served {
         Ok(Response::new(CreateContainerResponse { container_id: made.meta.id.clone() }))
     }
 
-    async fn start_container(&self, request: Request<StartContainerRequest>) -> Reply<StartContainerResponse> {
+    async fn start_container(
+        &self,
+        request: Request<StartContainerRequest>,
+    ) -> Reply<StartContainerResponse> {
         let container = self.container(&request.into_inner().container_id)?;
         self.0.start_container(&container).await?;
         Ok(Response::new(StartContainerResponse {}))
@@ -342,22 +372,34 @@ impl RuntimeService for Served {
         Ok(Response::new(StopContainerResponse {}))
     }
 
-    async fn remove_container(&self, request: Request<RemoveContainerRequest>) -> Reply<RemoveContainerResponse> {
+    async fn remove_container(
+        &self,
+        request: Request<RemoveContainerRequest>,
+    ) -> Reply<RemoveContainerResponse> {
         if let Ok(container) = self.container(&request.into_inner().container_id) {
             self.0.remove_container(&container).await?;
         }
         Ok(Response::new(RemoveContainerResponse {}))
     }
 
-    async fn list_containers(&self, request: Request<ListContainersRequest>) -> Reply<ListContainersResponse> {
+    async fn list_containers(
+        &self,
+        request: Request<ListContainersRequest>,
+    ) -> Reply<ListContainersResponse> {
         let containers = self.0.list_containers(request.into_inner().filter);
         Ok(Response::new(ListContainersResponse { containers }))
     }
 
-    async fn container_status(&self, request: Request<ContainerStatusRequest>) -> Reply<ContainerStatusResponse> {
+    async fn container_status(
+        &self,
+        request: Request<ContainerStatusRequest>,
+    ) -> Reply<ContainerStatusResponse> {
         let container = self.container(&request.into_inner().container_id)?;
         let status = self.0.container_status(&container);
-        Ok(Response::new(ContainerStatusResponse { status: Some(status), ..ContainerStatusResponse::default() }))
+        Ok(Response::new(ContainerStatusResponse {
+            status: Some(status),
+            ..ContainerStatusResponse::default()
+        }))
     }
 
     async fn update_container_resources(
@@ -397,10 +439,17 @@ impl RuntimeService for Served {
         let container = self.container(&request.container_id)?;
         let timeout = Duration::from_secs(u64::try_from(request.timeout).unwrap_or(0));
         let output = self.0.exec_sync(&container, request.cmd, timeout).await?;
-        Ok(Response::new(ExecSyncResponse { stdout: output.stdout, stderr: output.stderr, exit_code: output.code }))
+        Ok(Response::new(ExecSyncResponse {
+            stdout: output.stdout,
+            stderr: output.stderr,
+            exit_code: output.code,
+        }))
     }
 
-    async fn container_stats(&self, request: Request<ContainerStatsRequest>) -> Reply<ContainerStatsResponse> {
+    async fn container_stats(
+        &self,
+        request: Request<ContainerStatsRequest>,
+    ) -> Reply<ContainerStatsResponse> {
         let container = self.container(&request.into_inner().container_id)?;
         let stats = self.blocking(move |runtime| Ok(runtime.container_stats(&container))).await?;
         Ok(Response::new(ContainerStatsResponse { stats: Some(stats) }))
@@ -427,7 +476,10 @@ impl RuntimeService for Served {
         Ok(Response::new(ListContainerStatsResponse { stats }))
     }
 
-    async fn pod_sandbox_stats(&self, request: Request<PodSandboxStatsRequest>) -> Reply<PodSandboxStatsResponse> {
+    async fn pod_sandbox_stats(
+        &self,
+        request: Request<PodSandboxStatsRequest>,
+    ) -> Reply<PodSandboxStatsResponse> {
         let sandbox = self.sandbox(&request.into_inner().pod_sandbox_id)?;
         let stats = self.blocking(move |runtime| Ok(runtime.sandbox_stats(&sandbox))).await?;
         Ok(Response::new(PodSandboxStatsResponse { stats: Some(stats) }))
@@ -441,7 +493,9 @@ impl RuntimeService for Served {
         let filter = PodSandboxFilter { id: filter.id, label_selector: filter.label_selector, state: None };
         let chosen = self.select_sandboxes(Some(filter));
         let stats = self
-            .blocking(move |runtime| Ok(chosen.iter().map(|sandbox| runtime.sandbox_stats(sandbox)).collect()))
+            .blocking(move |runtime| {
+                Ok(chosen.iter().map(|sandbox| runtime.sandbox_stats(sandbox)).collect())
+            })
             .await?;
         Ok(Response::new(ListPodSandboxStatsResponse { stats }))
     }
@@ -465,8 +519,10 @@ impl RuntimeService for Served {
             reason: if problem.is_some() { "NetworkPluginNotReady".to_owned() } else { String::new() },
             message: problem.unwrap_or_default(),
         };
-        let conditions =
-            vec![condition("RuntimeReady", None), condition("NetworkReady", network.err().map(|e| e.to_string()))];
+        let conditions = vec![
+            condition("RuntimeReady", None),
+            condition("NetworkReady", network.err().map(|e| e.to_string())),
+        ];
         let features = RuntimeHandlerFeatures { recursive_read_only_mounts: true, ..Default::default() };
         let handler = |name: &str| RuntimeHandler { name: name.to_owned(), features: Some(features.clone()) };
         Ok(Response::new(StatusResponse {

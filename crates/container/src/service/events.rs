@@ -18,7 +18,10 @@ impl Runtime {
             container_event_type: what.into(),
             created_at: now(),
             pod_sandbox_status: sandbox.map(|sandbox| self.sandbox_status(&sandbox)),
-            containers_statuses: containers.iter().map(|container| self.container_status(container)).collect(),
+            containers_statuses: containers
+                .iter()
+                .map(|container| self.container_status(container))
+                .collect(),
         };
         let _ = self.events.send(event);
     }

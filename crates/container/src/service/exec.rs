@@ -100,8 +100,8 @@ impl Runtime {
             let mut console = None;
             if terminal {
                 let mut bytes = [0; 4096];
-                let (count, mut files) =
-                    sys::sockets::receive(&socket, &mut bytes).doing(|| "wait for the terminal".to_owned())?;
+                let (count, mut files) = sys::sockets::receive(&socket, &mut bytes)
+                    .doing(|| "wait for the terminal".to_owned())?;
                 console = files.pop();
                 if console.is_none() {
                     let said = String::from_utf8_lossy(&bytes[..count]);

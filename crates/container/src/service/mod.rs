@@ -173,12 +173,16 @@ impl Runtime {
     }
 
     fn sandbox(&self, id: &str) -> Result<Arc<Sandbox>, RuntimeError> {
-        let missing = || RuntimeError::NotFound(format!("an error occurred when try to find sandbox {id:?}: not found"));
+        let missing = || {
+            RuntimeError::NotFound(format!("an error occurred when try to find sandbox {id:?}: not found"))
+        };
         find(&self.state.read().sandboxes, id).ok_or_else(missing)
     }
 
     fn container(&self, id: &str) -> Result<Arc<Container>, RuntimeError> {
-        let missing = || RuntimeError::NotFound(format!("an error occurred when try to find container {id:?}: not found"));
+        let missing = || {
+            RuntimeError::NotFound(format!("an error occurred when try to find container {id:?}: not found"))
+        };
         find(&self.state.read().containers, id).ok_or_else(missing)
     }
 

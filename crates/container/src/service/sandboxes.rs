@@ -120,7 +120,9 @@ impl Runtime {
         let same = |sandbox: &&Arc<Sandbox>| sandbox.config.metadata.as_ref() == Some(&metadata);
         if let Some(there) = self.state.read().sandboxes.values().find(same) {
             let id = &there.meta.lock().id;
-            return Err(RuntimeError::Conflict(format!("failed to reserve sandbox name {name:?}: it is reserved for {id:?}")));
+            return Err(RuntimeError::Conflict(format!(
+                "failed to reserve sandbox name {name:?}: it is reserved for {id:?}"
+            )));
         }
         let id = new_id();
         let parent = self.config.root.join("sandboxes");
@@ -155,7 +157,8 @@ impl Runtime {
         let directory = self.config.root.join("sandboxes").join(id);
         let host_ipc = asked.ipc() == NamespaceMode::Node;
         let host_network = asked.network() == NamespaceMode::Node;
-        let host_name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
+        let host_name =
+            std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
         let hostname = if config.hostname.is_empty() { host_name } else { config.hostname.clone() };
         let spec = SandboxSpec {
             hostname: hostname.clone(),
@@ -172,7 +175,10 @@ impl Runtime {
         let file = |name: &str, content: String| {
             std::fs::write(hidden.join(name), content).doing(|| format!("write {name}"))
         };
-        file("resolv.conf", resolver_file(config.dns_config.as_ref()).doing(|| "read resolv.conf".to_owned())?)?;
+        file(
+            "resolv.conf",
+            resolver_file(config.dns_config.as_ref()).doing(|| "read resolv.conf".to_owned())?,
+        )?;
         file("hostname", format!("{hostname}\n"))?;
         let mut meta = SandboxMeta {
             id: id.to_owned(),

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use cri::v1::{
-    ContainerAttributes, ContainerStats, CpuUsage, FilesystemIdentifier, FilesystemUsage, LinuxPodSandboxStats,
-    MemoryUsage, PodSandboxAttributes, PodSandboxStats, ProcessUsage, UInt64Value,
+    ContainerAttributes, ContainerStats, CpuUsage, FilesystemIdentifier, FilesystemUsage,
+    LinuxPodSandboxStats, MemoryUsage, PodSandboxAttributes, PodSandboxStats, ProcessUsage, UInt64Value,
 };
 use sys::cgroups::{Hierarchy, Stats};
 
@@ -16,7 +16,11 @@ fn value(value: u64) -> Option<UInt64Value> {
 }
 
 fn cpu(stats: &Stats, at: i64) -> CpuUsage {
-    CpuUsage { timestamp: at, usage_core_nano_seconds: value(stats.cpu.usage_nanoseconds), ..CpuUsage::default() }
+    CpuUsage {
+        timestamp: at,
+        usage_core_nano_seconds: value(stats.cpu.usage_nanoseconds),
+        ..CpuUsage::default()
+    }
 }
 
 fn memory(stats: &Stats, at: i64) -> MemoryUsage {
@@ -24,7 +28,9 @@ fn memory(stats: &Stats, at: i64) -> MemoryUsage {
     MemoryUsage {
         timestamp: at,
         working_set_bytes: value(memory.working_set),
-        available_bytes: memory.limit.map(|limit| UInt64Value { value: limit.saturating_sub(memory.working_set) }),
+        available_bytes: memory
+            .limit
+            .map(|limit| UInt64Value { value: limit.saturating_sub(memory.working_set) }),
         usage_bytes: value(memory.usage),
         rss_bytes: value(memory.rss),
         page_faults: value(memory.page_faults),

@@ -67,7 +67,9 @@ pub(super) fn run(directory: &Path, socket: &UnixStream) -> Result<(), ShimError
 
 pub(super) fn group(path: &str) -> Result<Group, ShimError> {
     let hierarchy = Hierarchy::detect().step(|| "find the control groups".to_owned())?;
-    hierarchy.group(path).ok_or_else(|| failure("find the control group", format!("{path} is no path of one")))
+    hierarchy
+        .group(path)
+        .ok_or_else(|| failure("find the control group", format!("{path} is no path of one")))
 }
 
 fn limit(group: &Group, spec: &Spec) -> Result<(), ShimError> {
@@ -75,7 +77,8 @@ fn limit(group: &Group, spec: &Spec) -> Result<(), ShimError> {
     if spec.privileged {
         return Ok(());
     }
-    let extra: Vec<_> = spec.devices.iter().map(|device| (device.host.as_path(), device.permissions.as_str())).collect();
+    let extra: Vec<_> =
+        spec.devices.iter().map(|device| (device.host.as_path(), device.permissions.as_str())).collect();
     group.allow_devices(&extra).step(|| "limit devices".to_owned())
 }
 
@@ -107,7 +110,9 @@ impl Entered {
 fn launch(directory: &Path, spec: &Spec, group: &Group) -> Result<(i32, Streams), ShimError> {
     let entered = Entered::open(spec)?;
     match &spec.namespaces.pid {
-        PidNamespace::New => process::unshare(&[Namespace::Pid]).step(|| "make a pid namespace".to_owned())?,
+        PidNamespace::New => {
+            process::unshare(&[Namespace::Pid]).step(|| "make a pid namespace".to_owned())?
+        }
         PidNamespace::Of(path) => {
             let file = File::open(path).step(|| "open the pid namespace".to_owned())?;
             process::enter(file.as_fd(), Namespace::Pid).step(|| "enter the pid namespace".to_owned())?;
@@ -145,7 +150,8 @@ fn await_program(
     terminal: bool,
 ) -> Result<(), ShimError> {
     if terminal {
-        let (count, mut files) = sys::sockets::receive(link, bytes).step(|| "wait for the terminal".to_owned())?;
+        let (count, mut files) =
+            sys::sockets::receive(link, bytes).step(|| "wait for the terminal".to_owned())?;
         match (files.pop(), &bytes[..count]) {
             (Some(file), b"t") => streams.use_terminal(file),
             (_, message) => return Err(failure("create container", String::from_utf8_lossy(message))),
@@ -153,7 +159,11 @@ fn await_program(
     }
     let mut message = Vec::new();
     { link }.take(4096).read_to_end(&mut message).step(|| "wait for the program".to_owned())?;
-    if message.is_empty() { Ok(()) } else { Err(failure("create container", String::from_utf8_lossy(&message))) }
+    if message.is_empty() {
+        Ok(())
+    } else {
+        Err(failure("create container", String::from_utf8_lossy(&message)))
+    }
 }
 
 fn enter_and_start(
@@ -174,7 +184,8 @@ fn enter_and_start(
     rootfs::build(directory, spec)?;
     match streams {
         Some([stdin, stdout, stderr]) => {
-            start::standard(stdin.as_fd(), stdout.as_fd(), stderr.as_fd()).step(|| "set standard streams".to_owned())?;
+            start::standard(stdin.as_fd(), stdout.as_fd(), stderr.as_fd())
+                .step(|| "set standard streams".to_owned())?;
         }
         None => {
             let ours = start::terminal()?;

@@ -75,7 +75,8 @@ fn begin(
     let _ = std::fs::write("/proc/self/oom_score_adj", spec.out_of_memory_score.to_string());
     match files {
         [stdin, stdout, stderr] if !spec.process.terminal => {
-            start::standard(stdin.as_fd(), stdout.as_fd(), stderr.as_fd()).step(|| "set standard streams".to_owned())?;
+            start::standard(stdin.as_fd(), stdout.as_fd(), stderr.as_fd())
+                .step(|| "set standard streams".to_owned())?;
         }
         _ => {
             let ours = start::terminal()?;

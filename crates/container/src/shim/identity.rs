@@ -44,13 +44,20 @@ fn resolve_with(user: &User, passwd: &[Vec<String>], group: &[Vec<String>]) -> R
         None => entry.first().is_some_and(|found| found == name),
     });
     let uid = numeric.or_else(|| entry.and_then(|entry| field(entry, 2)));
-    let uid = uid.ok_or_else(|| failure(&format!("unable to find user {name}"), "no matching entries in passwd file"))?;
+    let uid = uid.ok_or_else(|| {
+        failure(&format!("unable to find user {name}"), "no matching entries in passwd file")
+    })?;
     let own = entry.and_then(|entry| field(entry, 3)).unwrap_or(0);
     let named = group_name.filter(|wanted| !wanted.is_empty()).map(|wanted| {
         let found = wanted.parse().ok().or_else(|| {
-            group.iter().find(|entry| entry.first().is_some_and(|name| name == wanted)).and_then(|entry| field(entry, 2))
+            group
+                .iter()
+                .find(|entry| entry.first().is_some_and(|name| name == wanted))
+                .and_then(|entry| field(entry, 2))
         });
-        found.ok_or_else(|| failure(&format!("unable to find group {wanted}"), "no matching entries in group file"))
+        found.ok_or_else(|| {
+            failure(&format!("unable to find group {wanted}"), "no matching entries in group file")
+        })
     });
     let gid = match user.group {
         Some(gid) => gid,
@@ -59,7 +66,8 @@ fn resolve_with(user: &User, passwd: &[Vec<String>], group: &[Vec<String>]) -> R
     let login = entry.and_then(|entry| entry.first());
     let mut groups = vec![gid];
     if let Some(login) = login.filter(|_| !user.strict) {
-        let member = |entry: &&Vec<String>| entry.get(3).is_some_and(|list| list.split(',').any(|name| name == login));
+        let member =
+            |entry: &&Vec<String>| entry.get(3).is_some_and(|list| list.split(',').any(|name| name == login));
         groups.extend(group.iter().filter(member).filter_map(|entry| field(entry, 2)));
     }
     groups.extend(&user.supplemental);

@@ -34,7 +34,9 @@ pub(super) fn build(directory: &Path, spec: &Spec) -> Result<(), ShimError> {
     let mut shared = Vec::new();
     for mount in spec.mounts.iter().filter(|mount| mount.propagation == Propagation::Bidirectional) {
         if let Source::Bind(source) = &mount.source {
-            let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::AT_RECURSIVE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+            let flags = OpenTreeFlags::OPEN_TREE_CLONE
+                | OpenTreeFlags::AT_RECURSIVE
+                | OpenTreeFlags::OPEN_TREE_CLOEXEC;
             let tree = open_tree(CWD, source, flags).step(|| format!("clone {}", source.display()))?;
             shared.push((mount.target.clone(), tree));
         }
@@ -50,15 +52,21 @@ pub(super) fn build(directory: &Path, spec: &Spec) -> Result<(), ShimError> {
             Some(at) => {
                 let (_, tree) = shared.swap_remove(at);
                 let place = prepare(&root, &mount.target, is_directory(&mount.source))?;
-                move_mount(tree, "", CWD, place.path(), MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH
-                    | MoveMountFlags::MOVE_MOUNT_T_SYMLINKS)
-                    .step(|| format!("mount {}", mount.target.display()))?;
+                move_mount(
+                    tree,
+                    "",
+                    CWD,
+                    place.path(),
+                    MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_SYMLINKS,
+                )
+                .step(|| format!("mount {}", mount.target.display()))?;
                 restrict(&root, mount)?;
             }
             None => add(&root, mount, directory)?,
         }
     }
-    let devices = if spec.privileged { host_devices().step(|| "list devices".to_owned())? } else { Vec::new() };
+    let devices =
+        if spec.privileged { host_devices().step(|| "list devices".to_owned())? } else { Vec::new() };
     make_devices(&root, devices.iter().chain(&spec.devices))?;
     pivot(&target)?;
     let root = mounts::open_root(Path::new("/")).step(|| "open the root".to_owned())?;
@@ -145,7 +153,8 @@ fn add(root: &File, mount: &Mount, directory: &Path) -> Result<(), ShimError> {
             std::fs::create_dir_all(&aside).step(step)?;
             overlay(layers, None, &aside)?;
             let image = mounts::open_root(&aside).step(step)?;
-            let part = mounts::inside(&image, sub_path).step(|| format!("find {} in the image", sub_path.display()))?;
+            let part = mounts::inside(&image, sub_path)
+                .step(|| format!("find {} in the image", sub_path.display()))?;
             let bound = mounts::bind(&part.path(), &place.path(), false).step(step);
             drop(part);
             drop(image);
@@ -169,8 +178,11 @@ fn restrict(root: &File, mount: &Mount) -> Result<(), ShimError> {
         mounts::propagate(&place.path(), flags | MountPropagationFlags::REC).step(step)?;
     }
     if mount.read_only || mount.recursive_read_only {
-        let attributes =
-            Attributes { read_only: true, recursive_read_only: mount.recursive_read_only, ..Default::default() };
+        let attributes = Attributes {
+            read_only: true,
+            recursive_read_only: mount.recursive_read_only,
+            ..Default::default()
+        };
         mounts::restrict(&target_of(&place), attributes).step(step)?;
     }
     Ok(())
@@ -210,7 +222,8 @@ fn cgroups(root: &File, mount: &Mount) -> Result<(), ShimError> {
             }
             if mount.read_only {
                 let place = mounts::inside(root, &mount.target).step(step)?;
-                mounts::restrict(&target_of(&place), Attributes { read_only: true, ..Default::default() }).step(step)?;
+                mounts::restrict(&target_of(&place), Attributes { read_only: true, ..Default::default() })
+                    .step(step)?;
             }
             Ok(())
         }
@@ -252,7 +265,9 @@ fn node(
     owner: (u32, u32),
 ) -> Result<(), ShimError> {
     let step = || format!("make device {}", path.display());
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(failure(&step(), "no name")) };
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(failure(&step(), "no name"));
+    };
     let parent = prepare(root, parent, true)?;
     let place = parent.path().join(name);
     match rustix::fs::mknodat(CWD, &place, kind, Mode::from_raw_mode(mode), device) {

@@ -71,7 +71,9 @@ fn reap() -> Result<(), ShimError> {
         match wait(WaitOptions::empty()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             // No children now: sleep until there is one to wait for.
-            Err(rustix::io::Errno::CHILD) => process::wait_for_signal(process::CHILD_ENDED).step(|| "wait".to_owned())?,
+            Err(rustix::io::Errno::CHILD) => {
+                process::wait_for_signal(process::CHILD_ENDED).step(|| "wait".to_owned())?
+            }
             Err(error) => return Err(failure("wait for children", error.to_string())),
         }
     }

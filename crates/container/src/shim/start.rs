@@ -80,7 +80,9 @@ fn find(process: &Process, who: &Identity) -> Result<PathBuf, ShimError> {
     let path = path.map_or_else(|| OsString::from(DEFAULT_PATH), |(_, value)| value.into());
     for directory in std::env::split_paths(&path) {
         let candidate = directory.join(name);
-        if std::fs::metadata(&candidate).is_ok_and(|found| found.is_file() && identity::may_execute(&found, who)) {
+        if std::fs::metadata(&candidate)
+            .is_ok_and(|found| found.is_file() && identity::may_execute(&found, who))
+        {
             return Ok(candidate);
         }
     }
@@ -106,7 +108,11 @@ fn change_user(who: &Identity, held: u64, ambient: u64) -> Result<(), ShimError>
 }
 
 /// Makes three descriptors the standard ones.
-pub(super) fn standard(stdin: BorrowedFd<'_>, stdout: BorrowedFd<'_>, stderr: BorrowedFd<'_>) -> io::Result<()> {
+pub(super) fn standard(
+    stdin: BorrowedFd<'_>,
+    stdout: BorrowedFd<'_>,
+    stderr: BorrowedFd<'_>,
+) -> io::Result<()> {
     let (stdin, stdout, stderr) = (
         rustix::io::fcntl_dupfd_cloexec(stdin, 10)?,
         rustix::io::fcntl_dupfd_cloexec(stdout, 10)?,
@@ -147,11 +153,13 @@ pub(super) fn settle_in_background() {
 
 /// Waits for a child; the code is as shells have it.
 pub(super) fn wait(pid: i32) -> io::Result<i32> {
-    let pid = rustix::process::Pid::from_raw(pid).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let pid =
+        rustix::process::Pid::from_raw(pid).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
     loop {
         match rustix::process::waitpid(Some(pid), WaitOptions::empty()) {
             Ok(Some((_, status))) => {
-                let code = status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal));
+                let code =
+                    status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal));
                 if let Some(code) = code {
                     return Ok(code);
                 }

@@ -181,7 +181,12 @@ impl Supervisor<'_> {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(sources.into_iter().zip(&watched).filter(|(_, fd)| !fd.revents().is_empty()).map(|(s, _)| s).collect())
+        Ok(sources
+            .into_iter()
+            .zip(&watched)
+            .filter(|(_, fd)| !fd.revents().is_empty())
+            .map(|(s, _)| s)
+            .collect())
     }
 
     fn accept(&mut self, listener: &UnixListener) {
@@ -242,7 +247,8 @@ impl Supervisor<'_> {
         if let Some(file) = &mut self.streams.stdin {
             match file.write(&self.input) {
                 Ok(count) => drop(self.input.drain(..count)),
-                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
                 Err(_) => {
                     self.input.clear();
                     self.streams.stdin = None;
@@ -279,7 +285,8 @@ impl Supervisor<'_> {
             }
         }
         let left = self.clients.get(at).is_some_and(|client| client.gone && client.attached);
-        if left && self.spec.stdin_once && !self.clients.iter().any(|client| client.attached && !client.gone) {
+        if left && self.spec.stdin_once && !self.clients.iter().any(|client| client.attached && !client.gone)
+        {
             self.input_ended = true;
             self.end_input();
         }

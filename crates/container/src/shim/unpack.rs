@@ -101,7 +101,9 @@ fn decompress(mut reader: Box<dyn Read>) -> Result<Box<dyn Read>, ShimError> {
     }
     let whole = io::Cursor::new(magic[..filled].to_vec()).chain(reader);
     Ok(match magic {
-        [0x1f, 0x8b, ..] => Box::new(flate2::read::MultiGzDecoder::new(io::BufReader::with_capacity(64 << 10, whole))),
+        [0x1f, 0x8b, ..] => {
+            Box::new(flate2::read::MultiGzDecoder::new(io::BufReader::with_capacity(64 << 10, whole)))
+        }
         [0x28, 0xb5, 0x2f, 0xfd] => Box::new(
             ruzstd::decoding::StreamingDecoder::new(whole)
                 .map_err(|error| failure("read the layer", error.to_string()))?,
@@ -131,7 +133,9 @@ fn unpack<R: Read>(entry: &mut tar::Entry<'_, R>, later: &mut Vec<(PathBuf, i64)
     let header = entry.header().clone();
     let kind = header.entry_type();
     let step = || format!("unpack {}", named.display());
-    let Some(path) = clean(&named)? else { return metadata(entry, Path::new("/"), &header, later).step(step) };
+    let Some(path) = clean(&named)? else {
+        return metadata(entry, Path::new("/"), &header, later).step(step);
+    };
     if let Some(parent) = path.parent()
         && !parent.exists()
     {
@@ -236,7 +240,8 @@ fn metadata<R: Read>(
                     other => other?,
                 }
             } else if key == b"mtime"
-                && let Some(seconds) = extension.value().ok().and_then(|value| value.split('.').next()?.parse().ok())
+                && let Some(seconds) =
+                    extension.value().ok().and_then(|value| value.split('.').next()?.parse().ok())
             {
                 time = seconds;
             }

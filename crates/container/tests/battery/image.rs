@@ -44,7 +44,8 @@ pub fn save(path: &Path, tag: &str, layers: &[Vec<u8>], config: serde_json::Valu
         "rootfs": {"type": "layers", "diff_ids": diff_ids}})
     .to_string();
     let names: Vec<String> = (0..layers.len()).map(|at| format!("{at}/layer.tar")).collect();
-    let manifest = serde_json::json!([{"Config": "config.json", "RepoTags": [tag], "Layers": names}]).to_string();
+    let manifest =
+        serde_json::json!([{"Config": "config.json", "RepoTags": [tag], "Layers": names}]).to_string();
     let mut entries: Vec<Entry<'_>> =
         vec![("manifest.json", 0o644, manifest.as_bytes()), ("config.json", 0o644, config.as_bytes())];
     for (name, layer) in names.iter().zip(layers) {
@@ -77,7 +78,8 @@ pub fn busybox(path: &Path, tag: &str) {
 }
 
 const APPLETS: &[&str] = &[
-    "sh", "sleep", "echo", "cat", "ls", "id", "hostname", "mount", "umount", "ip", "ps", "kill", "touch", "mkdir", "ln",
-    "env", "pwd", "wget", "nc", "httpd", "dd", "head", "tail", "grep", "mknod", "chroot", "true", "false", "stty", "tty",
-    "sync", "unshare", "ping", "chown", "rm", "stat", "readlink", "test", "od", "seq", "wc", "date",
+    "sh", "sleep", "echo", "cat", "ls", "id", "hostname", "mount", "umount", "ip", "ps", "kill", "touch",
+    "mkdir", "ln", "env", "pwd", "wget", "nc", "httpd", "dd", "head", "tail", "grep", "mknod", "chroot",
+    "true", "false", "stty", "tty", "sync", "unshare", "ping", "chown", "rm", "stat", "readlink", "test",
+    "od", "seq", "wc", "date",
 ];

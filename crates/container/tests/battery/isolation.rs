@@ -24,7 +24,10 @@ pub async fn what_a_container_sees(node: Node) {
     let groups = shell("cat /proc/self/cgroup").await.1;
     assert!(groups.lines().all(|line| !line.contains("ferry-test")), "the own group is the root: {groups}");
     assert_eq!(shell("cat /sys/fs/cgroup/pids/cgroup.procs | head -1").await.1, "1");
-    assert_eq!(shell("test -c /dev/null && test -L /dev/stdout && echo x > /dev/null && echo yes").await.1, "yes");
+    assert_eq!(
+        shell("test -c /dev/null && test -L /dev/stdout && echo x > /dev/null && echo yes").await.1,
+        "yes"
+    );
     assert_eq!(shell("cat /etc/hostname").await.1, "see");
 }
 
@@ -52,8 +55,10 @@ pub async fn what_a_container_may_not(node: Node) {
     let status = node.exec(&id, &["cat", "/proc/self/status"]).await.1;
     assert!(status.contains("Seccomp:\t2") && status.contains("NoNewPrivs:\t1"), "{status}");
     let mut open = node.container("open", &["sleep", "1000"]);
-    security(&mut open).seccomp =
-        Some(SecurityProfile { profile_type: SecurityProfileProfileType::Unconfined.into(), ..Default::default() });
+    security(&mut open).seccomp = Some(SecurityProfile {
+        profile_type: SecurityProfileProfileType::Unconfined.into(),
+        ..Default::default()
+    });
     let (_, id) = node.run("open", open).await;
     assert!(node.exec(&id, &["cat", "/proc/self/status"]).await.1.contains("Seccomp:\t0"));
     let profile = node.root.join("profile.json");
@@ -133,7 +138,10 @@ pub async fn users_and_capabilities(node: Node) {
     });
     let (_, id) = node.run("caps", config).await;
     let status = node.exec(&id, &["cat", "/proc/1/status"]).await.1;
-    assert!(status.contains("CapEff:\t0000000000001000") && status.contains("CapBnd:\t0000000000001000"), "{status}");
+    assert!(
+        status.contains("CapEff:\t0000000000001000") && status.contains("CapBnd:\t0000000000001000"),
+        "{status}"
+    );
 }
 
 pub async fn privileged(node: Node) {
@@ -150,7 +158,8 @@ pub async fn pods_reach_each_other(node: Node) {
     let serve = "echo hello > /tmp/index.html; exec httpd -f -p 8080 -h /tmp";
     let (pod, _) = node.run("server", node.container("server", &["sh", "-c", serve])).await;
     let status = PodSandboxStatusRequest { pod_sandbox_id: pod, verbose: false };
-    let status = node.cri.clone().runtime.pod_sandbox_status(status).await.unwrap().into_inner().status.unwrap();
+    let status =
+        node.cri.clone().runtime.pod_sandbox_status(status).await.unwrap().into_inner().status.unwrap();
     let ip = status.network.unwrap().ip;
     let ask = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {ip} 8080");
     let (_, client) = node.run("client", node.container("client", &["sleep", "1000"])).await;

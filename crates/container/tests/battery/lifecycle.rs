@@ -16,12 +16,15 @@ pub async fn a_container_from_beginning_to_end(node: Node) {
 
     let config = node.pod("one");
     let pod = node.run_pod(&config).await;
-    let status = cri.runtime.pod_sandbox_status(PodSandboxStatusRequest { pod_sandbox_id: pod.clone(), verbose: false });
+    let status = cri
+        .runtime
+        .pod_sandbox_status(PodSandboxStatusRequest { pod_sandbox_id: pod.clone(), verbose: false });
     let status = status.await.unwrap().into_inner().status.unwrap();
     assert_eq!(status.state(), PodSandboxState::SandboxReady);
     assert_eq!(status.network.unwrap().ip, "10.222.0.2");
 
-    let mut container = node.container("main", &["sh", "-c", "echo out; echo err >&2; env; pwd; exec sleep 1000"]);
+    let mut container =
+        node.container("main", &["sh", "-c", "echo out; echo err >&2; env; pwd; exec sleep 1000"]);
     container.envs = vec![KeyValue { key: "ASKED".into(), value: b"yes".to_vec() }];
     let id = node.create(&pod, &config, container.clone()).await;
     assert_eq!(node.status(&id).await.state(), ContainerState::ContainerCreated);
@@ -41,7 +44,9 @@ pub async fn a_container_from_beginning_to_end(node: Node) {
             if log.contains(&"stdout F /tmp".to_owned()) { Ok(log) } else { Err(format!("{log:?}")) }
         })
         .await;
-    for line in ["stdout F out", "stderr F err", "stdout F ASKED=yes", "stdout F FROM=image", "stdout F HOSTNAME=one"] {
+    for line in
+        ["stdout F out", "stderr F err", "stdout F ASKED=yes", "stdout F FROM=image", "stdout F HOSTNAME=one"]
+    {
         assert!(log.contains(&line.to_owned()), "{line} is not in {log:?}");
     }
     assert_eq!(node.exec(&id, &["cat", "/second/file"]).await, (0, "two".into(), String::new()));
@@ -49,10 +54,12 @@ pub async fn a_container_from_beginning_to_end(node: Node) {
     let missing = ExecSyncRequest { container_id: id.clone(), cmd: vec!["nothing".into()], timeout: 0 };
     let error = cri.runtime.exec_sync(missing).await.unwrap_err();
     assert!(error.message().contains("executable file not found in $PATH"), "{error}");
-    let slow = ExecSyncRequest { container_id: id.clone(), cmd: vec!["sleep".into(), "100".into()], timeout: 1 };
+    let slow =
+        ExecSyncRequest { container_id: id.clone(), cmd: vec!["sleep".into(), "100".into()], timeout: 1 };
     assert_eq!(cri.runtime.exec_sync(slow).await.unwrap_err().code(), tonic::Code::DeadlineExceeded);
 
-    let stats = cri.runtime.container_stats(ContainerStatsRequest { container_id: id.clone() }).await.unwrap();
+    let stats =
+        cri.runtime.container_stats(ContainerStatsRequest { container_id: id.clone() }).await.unwrap();
     let stats = stats.into_inner().stats.unwrap();
     assert!(stats.cpu.unwrap().usage_core_nano_seconds.unwrap().value > 0);
     assert!(stats.memory.unwrap().working_set_bytes.unwrap().value > 0);
@@ -69,7 +76,8 @@ pub async fn a_container_from_beginning_to_end(node: Node) {
     assert_eq!(cri.runtime.container_status(gone).await.unwrap_err().code(), tonic::Code::NotFound);
     let stop = StopPodSandboxRequest { pod_sandbox_id: pod.clone() };
     cri.runtime.stop_pod_sandbox(stop).await.unwrap();
-    let listed = cri.runtime.list_pod_sandbox(ListPodSandboxRequest::default()).await.unwrap().into_inner().items;
+    let listed =
+        cri.runtime.list_pod_sandbox(ListPodSandboxRequest::default()).await.unwrap().into_inner().items;
     assert_eq!(listed[0].state(), PodSandboxState::SandboxNotready);
     cri.runtime.remove_pod_sandbox(RemovePodSandboxRequest { pod_sandbox_id: pod }).await.unwrap();
 }
@@ -88,15 +96,18 @@ pub async fn exit_codes_and_reasons(node: Node) {
     let config = node.pod("missing");
     let pod = node.run_pod(&config).await;
     let id = node.create(&pod, &config, node.container("missing", &["/no/such/program"])).await;
-    let error = node.cri.clone().runtime.start_container(StartContainerRequest { container_id: id.clone() }).await;
+    let error =
+        node.cri.clone().runtime.start_container(StartContainerRequest { container_id: id.clone() }).await;
     let error = error.unwrap_err();
     assert!(error.message().contains("/no/such/program"), "{error}");
     let status = node.status(&id).await;
     assert_eq!((status.exit_code, status.reason.as_str()), (128, "StartError"));
 
-    let mut greedy = node.container("greedy", &["sh", "-c", "dd if=/dev/zero of=/dev/shm/x bs=1M count=60; tail /dev/zero"]);
+    let mut greedy = node
+        .container("greedy", &["sh", "-c", "dd if=/dev/zero of=/dev/shm/x bs=1M count=60; tail /dev/zero"]);
     if let Some(linux) = &mut greedy.linux {
-        linux.resources = Some(LinuxContainerResources { memory_limit_in_bytes: 20 << 20, ..Default::default() });
+        linux.resources =
+            Some(LinuxContainerResources { memory_limit_in_bytes: 20 << 20, ..Default::default() });
     }
     let (_, id) = node.run("greedy", greedy).await;
     let status = node.exited(&id).await;
@@ -124,7 +135,9 @@ pub async fn stopping(node: Node) {
 }
 
 pub async fn logs_are_reopened(node: Node) {
-    let (_, id) = node.run("logs", node.container("logs", &["sh", "-c", "while true; do echo tick; sleep 0.05; done"])).await;
+    let (_, id) = node
+        .run("logs", node.container("logs", &["sh", "-c", "while true; do echo tick; sleep 0.05; done"]))
+        .await;
     let path = node.root.join("logs/logs/logs.log");
     let ticks = async || {
         let log = node.log("logs", "logs");
@@ -153,7 +166,8 @@ pub async fn the_daemon_may_go_and_come_back(node: Node) {
     assert_eq!(node.exited(&short).await.exit_code, 9);
     assert_eq!(node.exec(&id, &["echo", "still", "here"]).await.1, "still here");
     let status = PodSandboxStatusRequest { pod_sandbox_id: pod, verbose: false };
-    let status = node.cri.clone().runtime.pod_sandbox_status(status).await.unwrap().into_inner().status.unwrap();
+    let status =
+        node.cri.clone().runtime.pod_sandbox_status(status).await.unwrap().into_inner().status.unwrap();
     assert_eq!(status.state(), PodSandboxState::SandboxReady);
     node.restart().await;
     let stop = StopContainerRequest { container_id: id.clone(), timeout: 20 };
@@ -164,12 +178,14 @@ pub async fn the_daemon_may_go_and_come_back(node: Node) {
 pub async fn shared_pid_namespace(node: Node) {
     let mut config = node.pod("shared");
     let options = NamespaceOption { pid: NamespaceMode::Pod.into(), ..NamespaceOption::default() };
-    config.linux.as_mut().unwrap().security_context.as_mut().unwrap().namespace_options = Some(options.clone());
+    config.linux.as_mut().unwrap().security_context.as_mut().unwrap().namespace_options =
+        Some(options.clone());
     let pod = node.run_pod(&config).await;
     let mut ids = Vec::new();
     for name in ["first", "second"] {
         let mut container = node.container(name, &["sleep", if name == "first" { "1111" } else { "2222" }]);
-        container.linux.as_mut().unwrap().security_context.as_mut().unwrap().namespace_options = Some(options.clone());
+        container.linux.as_mut().unwrap().security_context.as_mut().unwrap().namespace_options =
+            Some(options.clone());
         let id = node.create(&pod, &config, container).await;
         node.start_container(&id).await;
         ids.push(id);
@@ -181,7 +197,10 @@ pub async fn shared_pid_namespace(node: Node) {
     let stop = StopContainerRequest { container_id: ids[0].clone(), timeout: 0 };
     node.cri.clone().runtime.stop_container(stop).await.unwrap();
     let seen = node.exec(&ids[1], &["ps"]).await.1;
-    assert!(!seen.contains("sleep 1111") && !seen.contains("sleep 3333") && seen.contains("sleep 2222"), "{seen}");
+    assert!(
+        !seen.contains("sleep 1111") && !seen.contains("sleep 3333") && seen.contains("sleep 2222"),
+        "{seen}"
+    );
 }
 
 pub async fn events(node: Node) {
@@ -198,5 +217,8 @@ pub async fn events(node: Node) {
         seen.push(event.container_event_type());
     }
     use ContainerEventType::*;
-    assert_eq!(seen, [ContainerCreatedEvent, ContainerStartedEvent, ContainerStoppedEvent, ContainerDeletedEvent]);
+    assert_eq!(
+        seen,
+        [ContainerCreatedEvent, ContainerStartedEvent, ContainerStoppedEvent, ContainerDeletedEvent]
+    );
 }

@@ -26,7 +26,11 @@ impl Rule {
     }
 
     pub(super) fn permissions(&self) -> String {
-        [(self.read, 'r'), (self.write, 'w'), (self.make, 'm')].iter().filter(|(yes, _)| *yes).map(|(_, c)| c).collect()
+        [(self.read, 'r'), (self.write, 'w'), (self.make, 'm')]
+            .iter()
+            .filter(|(yes, _)| *yes)
+            .map(|(_, c)| c)
+            .collect()
     }
 }
 
@@ -173,7 +177,8 @@ pub(super) fn attach(directory: &Path, program: &[Instruction]) -> io::Result<()
         ..Attach::default()
     };
     // SAFETY: the structure is alive during the call, the descriptors too.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, PROGRAM_ATTACH, &raw const attach, size_of::<Attach>()) };
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, PROGRAM_ATTACH, &raw const attach, size_of::<Attach>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 

@@ -168,7 +168,10 @@ impl Group {
                 crate::process::kill(*pid, libc::SIGKILL)?;
             }
             if Instant::now() > end {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, format!("processes {left:?} do not die")));
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("processes {left:?} do not die"),
+                ));
             }
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -266,8 +269,9 @@ fn gone(error: &io::Error) -> bool {
 
 /// Writes a value to a file of a group; the error names both.
 fn write(file: &Path, value: &str) -> io::Result<()> {
-    std::fs::write(file, value)
-        .map_err(|error| io::Error::new(error.kind(), format!("write {value:?} to {}: {error}", file.display())))
+    std::fs::write(file, value).map_err(|error| {
+        io::Error::new(error.kind(), format!("write {value:?} to {}: {error}", file.display()))
+    })
 }
 
 fn number(file: &Path) -> Option<u64> {
@@ -296,8 +300,12 @@ mod tests {
     #[test]
     fn which_version() {
         let v2 = mounted("/sys/fs/cgroup", "cgroup2", "rw");
-        assert_eq!(Hierarchy::from_mounts(std::slice::from_ref(&v2)), Some(Hierarchy::V2("/sys/fs/cgroup".into())));
-        let both = [v2, mounted("/c/cpu", "cgroup", "rw,cpu,cpuacct"), mounted("/c/s", "cgroup", "rw,name=systemd")];
+        assert_eq!(
+            Hierarchy::from_mounts(std::slice::from_ref(&v2)),
+            Some(Hierarchy::V2("/sys/fs/cgroup".into()))
+        );
+        let both =
+            [v2, mounted("/c/cpu", "cgroup", "rw,cpu,cpuacct"), mounted("/c/s", "cgroup", "rw,name=systemd")];
         let Some(Hierarchy::V1(controllers)) = Hierarchy::from_mounts(&both) else { panic!("version 1") };
         assert_eq!(controllers.keys().collect::<Vec<_>>(), ["cpu", "cpuacct"]);
         assert_eq!(Hierarchy::from_mounts(&[]), None);
@@ -352,7 +360,13 @@ mod tests {
             return println!("skipped: control groups are not writable");
         }
         let outcome = std::panic::catch_unwind(|| {
-            group.limit(&Resources { memory_limit: Some(64 << 20), pids_limit: Some(10), ..Default::default() }).unwrap();
+            group
+                .limit(&Resources {
+                    memory_limit: Some(64 << 20),
+                    pids_limit: Some(10),
+                    ..Default::default()
+                })
+                .unwrap();
             let mut sleeper = std::process::Command::new("sleep").arg("60").spawn().unwrap();
             let pid = i32::try_from(sleeper.id()).unwrap();
             group.join(pid).unwrap();

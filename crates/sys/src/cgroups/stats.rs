@@ -70,7 +70,9 @@ fn read_v2(group: &Group) -> Stats {
     let usage = number(&directory.join("memory.current")).unwrap_or(0);
     Stats {
         cpu: CpuStats {
-            usage_nanoseconds: keyed(&directory.join("cpu.stat"), "usage_usec").unwrap_or(0).saturating_mul(1000),
+            usage_nanoseconds: keyed(&directory.join("cpu.stat"), "usage_usec")
+                .unwrap_or(0)
+                .saturating_mul(1000),
         },
         memory: MemoryStats {
             usage,

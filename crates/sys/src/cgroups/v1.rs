@@ -7,7 +7,17 @@ use std::path::{Path, PathBuf};
 use super::{Group, Resources, write};
 
 pub(super) const CONTROLLERS: &[&str] = &[
-    "cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "hugetlb", "net_cls", "net_prio",
+    "cpu",
+    "cpuacct",
+    "cpuset",
+    "memory",
+    "devices",
+    "freezer",
+    "blkio",
+    "pids",
+    "hugetlb",
+    "net_cls",
+    "net_prio",
     "perf_event",
 ];
 
@@ -43,12 +53,17 @@ fn inherit(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 pub(super) fn limit(group: &Group, resources: &Resources) -> io::Result<()> {
-    let put = |controller: &str, file: &str, value: Option<String>| match (group.directory(controller), value) {
+    let put = |controller: &str, file: &str, value: Option<String>| match (group.directory(controller), value)
+    {
         (Some(directory), Some(value)) => write(&directory.join(file), &value),
         _ => Ok(()),
     };
     let text = |number: Option<i64>| number.map(|number| number.to_string());
-    put("cpu", "cpu.shares", resources.cpu_shares.filter(|shares| *shares > 0).map(|shares| shares.to_string()))?;
+    put(
+        "cpu",
+        "cpu.shares",
+        resources.cpu_shares.filter(|shares| *shares > 0).map(|shares| shares.to_string()),
+    )?;
     // A quota is checked against the parent's with the period in force: lift it while the period changes.
     if let Some(period) = resources.cpu_period.filter(|period| *period > 0) {
         put("cpu", "cpu.cfs_quota_us", Some("-1".to_owned()))?;
@@ -58,7 +73,11 @@ pub(super) fn limit(group: &Group, resources: &Resources) -> io::Result<()> {
     put("cpuset", "cpuset.cpus", resources.cpuset_cpus.clone().filter(|cpus| !cpus.is_empty()))?;
     put("cpuset", "cpuset.mems", resources.cpuset_mems.clone().filter(|mems| !mems.is_empty()))?;
     memory(group, resources)?;
-    put("pids", "pids.max", resources.pids_limit.filter(|limit| *limit != 0).map(|limit| limit_or_max(limit)))?;
+    put(
+        "pids",
+        "pids.max",
+        resources.pids_limit.filter(|limit| *limit != 0).map(|limit| limit_or_max(limit)),
+    )?;
     for (size, bytes) in &resources.hugepages {
         put("hugetlb", &format!("hugetlb.{size}.limit_in_bytes"), Some(bytes.to_string()))?;
     }

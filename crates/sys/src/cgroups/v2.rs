@@ -28,8 +28,12 @@ pub(super) fn limit(directory: &Path, resources: &Resources) -> io::Result<()> {
         None => Ok(()),
     };
     let or_max = |limit: i64| if limit < 0 { "max".to_owned() } else { limit.to_string() };
-    put("cpu.weight", resources.cpu_shares.filter(|shares| *shares > 0).map(|shares| weight(shares).to_string()))?;
-    let (quota, period) = (resources.cpu_quota.filter(|quota| *quota != 0), resources.cpu_period.filter(|p| *p > 0));
+    put(
+        "cpu.weight",
+        resources.cpu_shares.filter(|shares| *shares > 0).map(|shares| weight(shares).to_string()),
+    )?;
+    let (quota, period) =
+        (resources.cpu_quota.filter(|quota| *quota != 0), resources.cpu_period.filter(|p| *p > 0));
     put(
         "cpu.max",
         match (quota, period) {
@@ -57,7 +61,10 @@ pub(super) fn limit(directory: &Path, resources: &Resources) -> io::Result<()> {
     }
     for (file, value) in &resources.unified {
         if file.contains('/') || file.starts_with("cgroup.") {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{file} is no resource of a group")));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{file} is no resource of a group"),
+            ));
         }
         write(&directory.join(file), value)?;
     }

@@ -67,7 +67,12 @@ pub fn compile(profile: &Profile, capabilities: u64) -> Result<Vec<Instruction>,
     ];
     if cfg!(target_arch = "x86_64") {
         // Numbers of the other calling convention of the same architecture.
-        program.push(Instruction { code: JUMP_GREATER_EQUAL, jump_true: 0, jump_false: 1, operand: 0x4000_0000 });
+        program.push(Instruction {
+            code: JUMP_GREATER_EQUAL,
+            jump_true: 0,
+            jump_false: 1,
+            operand: 0x4000_0000,
+        });
         program.push(otherwise);
     }
     for (number, rules) in calls {
@@ -107,9 +112,8 @@ pub fn compile(profile: &Profile, capabilities: u64) -> Result<Vec<Instruction>,
 }
 
 fn applies(rule: &Rule, capabilities: u64) -> bool {
-    let has = |name: &String| {
-        crate::capabilities::number(name).is_some_and(|bit| capabilities >> bit & 1 == 1)
-    };
+    let has =
+        |name: &String| crate::capabilities::number(name).is_some_and(|bit| capabilities >> bit & 1 == 1);
     let here = |name: &String| name == ARCHITECTURE.1;
     let Condition { caps, arches, min_kernel: _ } = &rule.includes;
     let included = caps.iter().all(has) && (arches.is_empty() || arches.iter().any(here));
@@ -266,7 +270,11 @@ mod tests {
             assert_eq!(call(capabilities, name, first), expected, "{name}({first:#x})");
         }
         let program = compile(&Profile::runtime_default(plain), plain).unwrap();
-        assert_eq!(run(&program, number("read").unwrap(), [0; 6], 0x4000_0003), refused(libc::EPERM), "32 bit");
+        assert_eq!(
+            run(&program, number("read").unwrap(), [0; 6], 0x4000_0003),
+            refused(libc::EPERM),
+            "32 bit"
+        );
     }
 
     #[test]
@@ -301,7 +309,8 @@ mod tests {
     #[test]
     fn bad_profiles() {
         assert!(Profile::parse(b"{}").is_err());
-        let profile = br#"{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["read"],"action":"SCMP_ACT_ERRNO",
+        let profile =
+            br#"{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["read"],"action":"SCMP_ACT_ERRNO",
             "args":[{"index":6,"value":0,"op":"SCMP_CMP_EQ"}]}]}"#;
         assert!(matches!(compile(&Profile::parse(profile).unwrap(), 0), Err(ProfileError::Argument(6, _))));
     }

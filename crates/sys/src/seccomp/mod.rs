@@ -140,7 +140,8 @@ impl Profile {
         }
         // Sockets of all families but the one for talking to the host's hypervisor.
         syscalls.push(rule(&["socket"], vec![argument(0, Comparison::NotEqual, 40, 0)]));
-        let has = |name: &str| crate::capabilities::number(name).is_some_and(|bit| capabilities >> bit & 1 == 1);
+        let has =
+            |name: &str| crate::capabilities::number(name).is_some_and(|bit| capabilities >> bit & 1 == 1);
         for (capability, names) in default::WITH_CAPABILITY {
             if has(capability) {
                 syscalls.push(rule(names, Vec::new()));

@@ -1,0 +1,50 @@
+//! `ferry images`: what the container runtime has, in its words.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use cri::v1::{Image, ImageSpec, ImageStatusRequest, ListImagesRequest, RemoveImageRequest};
+
+use crate::cli::{ImagesArgs, ImagesVerb};
+
+pub async fn run(arguments: ImagesArgs) -> Result<ExitCode> {
+    let socket = arguments.socket.unwrap_or_else(|| arguments.data_dir.data_dir.join("runtime.sock"));
+    if let ImagesVerb::Import { archive } = &arguments.verb {
+        let archive =
+            std::fs::canonicalize(archive).with_context(|| format!("finding {}", archive.display()))?;
+        let imported = container::control::import_archive(&socket, &archive).await;
+        for image in imported.map_err(|status| anyhow!("{}", status.message()))? {
+            println!("{}", name(&image));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let address = socket.display().to_string();
+    let mut runtime =
+        cri::connect(&address, Duration::from_secs(5)).await.context("is the runtime running?")?;
+    match arguments.verb {
+        ImagesVerb::Import { .. } => {}
+        ImagesVerb::List => {
+            let listed = runtime.images.list_images(ListImagesRequest::default()).await;
+            for image in listed.map_err(|status| anyhow!("{}", status.message()))?.into_inner().images {
+                println!("{:<60} {:.19} {:>7.1} MB", name(&image), image.id, image.size as f64 / 1e6);
+            }
+        }
+        ImagesVerb::Remove { images } => {
+            for image in images {
+                let spec = Some(ImageSpec { image: image.clone(), ..ImageSpec::default() });
+                let request = ImageStatusRequest { image: spec.clone(), verbose: false };
+                let found = runtime.images.image_status(request).await;
+                let found = found.map_err(|status| anyhow!("{}", status.message()))?.into_inner().image;
+                found.with_context(|| format!("no image {image}"))?;
+                let removed = runtime.images.remove_image(RemoveImageRequest { image: spec }).await;
+                removed.map_err(|status| anyhow!("{image}: {}", status.message()))?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn name(image: &Image) -> String {
+    image.repo_tags.first().or(image.repo_digests.first()).unwrap_or(&image.id).clone()
+}
