@@ -215,7 +215,7 @@ pub fn own_keyring() {
 #[must_use]
 pub fn is_namespace_file(path: &Path) -> bool {
     const NSFS_MAGIC: i64 = 0x6e73_6673;
-    rustix::fs::statfs(path).is_ok_and(|stat| i64::try_from(stat.f_type).is_ok_and(|kind| kind == NSFS_MAGIC))
+    rustix::fs::statfs(path).is_ok_and(|stat| stat.f_type == NSFS_MAGIC)
 }
 
 #[cfg(test)]

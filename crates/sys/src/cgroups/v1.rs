@@ -73,11 +73,7 @@ pub(super) fn limit(group: &Group, resources: &Resources) -> io::Result<()> {
     put("cpuset", "cpuset.cpus", resources.cpuset_cpus.clone().filter(|cpus| !cpus.is_empty()))?;
     put("cpuset", "cpuset.mems", resources.cpuset_mems.clone().filter(|mems| !mems.is_empty()))?;
     memory(group, resources)?;
-    put(
-        "pids",
-        "pids.max",
-        resources.pids_limit.filter(|limit| *limit != 0).map(|limit| limit_or_max(limit)),
-    )?;
+    put("pids", "pids.max", resources.pids_limit.filter(|limit| *limit != 0).map(limit_or_max))?;
     for (size, bytes) in &resources.hugepages {
         put("hugetlb", &format!("hugetlb.{size}.limit_in_bytes"), Some(bytes.to_string()))?;
     }
