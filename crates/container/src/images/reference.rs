@@ -51,7 +51,8 @@ impl Reference {
                 && !tag.starts_with(['.', '-'])
                 && tag.bytes().all(|c| c.is_ascii_alphanumeric() || b"._-".contains(&c))
         };
-        let good_host = registry.bytes().all(|c| c.is_ascii_alphanumeric() || b".:-[]".contains(&c));
+        let good_host = registry.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '[')
+            && registry.bytes().all(|c| c.is_ascii_alphanumeric() || b".:-[]".contains(&c));
         if !good_host
             || !repository.split('/').all(good_part)
             || !tag.is_none_or(good_tag)
