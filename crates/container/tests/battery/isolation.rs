@@ -44,7 +44,7 @@ pub async fn what_a_container_may_not(node: Node) {
         ("use a disk", "mknod /tmp/disk b 254 0 && head -c 1 /tmp/disk"),
         ("use memory", "mknod /tmp/mem c 1 1 && head -c 1 /tmp/mem"),
         ("make namespaces", "unshare -m true"),
-        ("set the time", "date -s 2020-01-01 2>&1 | grep -v permitted"),
+        ("set the time", "date -s 2020-01-01 2>/dev/null; test $(date +%Y) = 2020"),
         ("change the host name", "hostname other"),
         ("configure the network", "ip link set eth0 down"),
         ("leave by a chroot", "chroot /proc/1/root/.. ls /work"),
