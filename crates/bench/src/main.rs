@@ -11,6 +11,7 @@ mod kubeconfig;
 mod load;
 mod process;
 mod report;
+mod schedule;
 mod watch;
 
 use anyhow::Result;
@@ -30,6 +31,26 @@ enum Benchmark {
     Api(ApiArguments),
     /// Latency of one user while another one floods the server.
     Flood(FloodArguments),
+    /// The scheduler: pods created by 32 connections while they are bound; throughput and CPU.
+    Schedule(ScheduleArguments),
+}
+
+/// What the scheduling benchmark can be told.
+#[derive(clap::Args, Clone, Debug)]
+struct ScheduleArguments {
+    /// The ferry binary to measure [default: beside this program].
+    #[arg(long)]
+    ferry: Option<PathBuf>,
+    #[arg(long, default_value_t = 1000)]
+    nodes: usize,
+    #[arg(long, default_value_t = 5000)]
+    pods: usize,
+    /// Also 10,000 pods on 5,000 nodes.
+    #[arg(long)]
+    large: bool,
+    /// API server and scheduler in one process, as `ferry server` has them.
+    #[arg(long)]
+    in_process: bool,
 }
 
 /// What the API benchmark can be told.
@@ -84,5 +105,6 @@ fn main() -> Result<()> {
     match arguments.benchmark {
         Benchmark::Api(arguments) => runtime.block_on(api::run(&arguments)),
         Benchmark::Flood(arguments) => runtime.block_on(flood::run(&arguments)),
+        Benchmark::Schedule(arguments) => runtime.block_on(schedule::run(&arguments)),
     }
 }

@@ -75,16 +75,23 @@ impl Ferry {
     }
 
     pub async fn start(binary: &Path) -> Result<Self> {
-        Self::start_with(binary, &[]).await
+        Self::start_as(binary, &["apiserver"]).await
     }
 
+    /// Starts the API server with these flags too.
     pub async fn start_with(binary: &Path, flags: &[&str]) -> Result<Self> {
+        let role: Vec<&str> = ["apiserver"].iter().chain(flags).copied().collect();
+        Self::start_as(binary, &role).await
+    }
+
+    /// Starts it with this subcommand and these flags, besides where to listen and keep its data.
+    pub async fn start_as(binary: &Path, role: &[&str]) -> Result<Self> {
         let data_dir = tempfile::tempdir()?;
         let started = Instant::now();
         let child = Command::new(binary)
-            .args(["apiserver", "--listen", "127.0.0.1:0", "--data-dir"])
+            .args(role)
+            .args(["--listen", "127.0.0.1:0", "--data-dir"])
             .arg(data_dir.path())
-            .args(flags)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

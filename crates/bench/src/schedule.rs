@@ -102,7 +102,12 @@ async fn measure(binary: &Path, run: &Run, in_process: bool) -> Result<Vec<Line>
     })
     .await?;
     while bound.load(Ordering::Relaxed) < run.pods {
-        ensure!(begin.elapsed() < PATIENCE, "{} of {} pods were bound", bound.load(Ordering::Relaxed), run.pods);
+        ensure!(
+            begin.elapsed() < PATIENCE,
+            "{} of {} pods were bound",
+            bound.load(Ordering::Relaxed),
+            run.pods
+        );
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     let elapsed = begin.elapsed();
@@ -113,7 +118,8 @@ async fn measure(binary: &Path, run: &Run, in_process: bool) -> Result<Vec<Line>
 
     let name = |what: &str| format!("{}, {} nodes, {} pods: {what}", run.variant, run.nodes, run.pods);
     let per_thousand = |cpu: Duration| cpu.as_secs_f64() * 1000.0 / run.pods as f64;
-    let line = |name: String, unit, ferry, more_is_better| Line { name, unit, ferry, other: None, more_is_better };
+    let line =
+        |name: String, unit, ferry, more_is_better| Line { name, unit, ferry, other: None, more_is_better };
     let mut lines = vec![
         line(name("created and bound"), "pods/s", run.pods as f64 / elapsed.as_secs_f64(), true),
         line(name("created"), "pods/s", created.per_second(), true),
@@ -141,7 +147,9 @@ async fn settle(target: &Target) -> Result<()> {
     loop {
         let found = connection.json(Method::GET, &path, Bytes::new()).await?;
         if found["spec"]["nodeName"].is_string() {
-            connection.request(Method::DELETE, &format!("{path}?gracePeriodSeconds=0"), JSON, Bytes::new()).await?;
+            connection
+                .request(Method::DELETE, &format!("{path}?gracePeriodSeconds=0"), JSON, Bytes::new())
+                .await?;
             return Ok(());
         }
         ensure!(Instant::now() < deadline, "no pod was bound within a minute: {found}");
@@ -199,8 +207,10 @@ fn pod(number: usize, variant: &str) -> Value {
     let group = format!("g{}", number % 10);
     let selector = json!({"matchLabels": {"group": group}});
     let mut spec = match variant {
-        "spread" => json!({"topologySpreadConstraints": [{"topologyKey": "topology.kubernetes.io/zone", "maxSkew": 1,
-            "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector}]}),
+        "spread" => {
+            json!({"topologySpreadConstraints": [{"topologyKey": "topology.kubernetes.io/zone", "maxSkew": 1,
+            "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector}]})
+        }
         "anti-affinity" => json!({"affinity": {"podAntiAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": [
                 {"topologyKey": "kubernetes.io/hostname", "labelSelector": selector}]}}}),

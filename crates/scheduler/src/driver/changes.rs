@@ -135,8 +135,10 @@ impl Scheduler {
         self.cluster.withdraw_nomination(&info.uid);
         let gone = self.cluster.remove_pod(&info.uid);
         if was_placed || nominated {
-            let old = gone.as_deref().filter(|gone| gone.node_name().is_some()).unwrap_or(info);
-            self.wake(Actions::POD_DELETE, Changed::Pod { old: Some(old), new: None });
+            self.wake(
+                Actions::POD_DELETE,
+                Changed::Pod { old: Some(gone.as_ref().unwrap_or(info)), new: None },
+            );
         }
     }
 
@@ -144,8 +146,10 @@ impl Scheduler {
     fn pod_waits(&mut self, change: &Change<Pod>, info: &Arc<PodInfo>) {
         if self.cluster.is_assumed(&info.uid) {
             // Its binding is on the way; if it is being deleted, that will fail, and the room is free.
-            if info.terminating && self.cluster.forget(&info.uid) {
-                self.wake(Actions::POD_DELETE, Changed::Pod { old: Some(info), new: None });
+            if info.terminating
+                && let Some(gone) = self.cluster.forget(&info.uid)
+            {
+                self.wake(Actions::POD_DELETE, Changed::Pod { old: Some(&gone), new: None });
             }
             return;
         }
@@ -210,19 +214,24 @@ impl Scheduler {
     }
 
     fn not_bound(&mut self, failure: NotBound) {
-        let NotBound { pod, reserved, error, settled } = failure;
+        let NotBound { mut pod, reserved, error, settled } = failure;
         if let Some(served) = self.profiles.get(pod.info.scheduler_name()) {
             for enabled in &served.profile.reserves {
                 enabled.plugin.unreserve(&mut self.cluster, &reserved);
             }
         }
-        if self.cluster.forget(&pod.info.uid) {
-            self.wake(Actions::POD_DELETE, Changed::Pod { old: Some(&pod.info), new: None });
+        if let Some(gone) = self.cluster.forget(&pod.info.uid) {
+            self.wake(Actions::POD_DELETE, Changed::Pod { old: Some(&gone), new: None });
         }
-        if settled {
-            return;
+        // It may have changed, or gone, while its binding was on the way.
+        let latest = self.pods.get(&pod.info.namespace, &pod.info.name);
+        let latest = latest.filter(|latest| latest.metadata.uid.as_deref() == Some(&*pod.info.uid));
+        let Some(latest) = latest.filter(|_| !settled) else { return };
+        let info = PodInfo::new(latest);
+        if info.node_name().is_none() && !info.is_finished() {
+            pod.info = Arc::new(info);
+            self.give_up(pod, &error, false);
         }
-        self.give_up(pod, &error, false);
     }
 }
 

@@ -12,9 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use runtime::{Context, Descriptor, Recorder};
+use runtime::{Cache, Context, Descriptor, Recorder};
 use tokio::sync::Semaphore;
 
 use crate::config::{ConfigError, Configuration};
@@ -49,6 +50,7 @@ pub struct Scheduler {
     profiles: HashMap<String, Served>,
     extenders: Vec<Extender>,
     inbox: Arc<Inbox>,
+    pods: Cache<Pod>,
     writer: Arc<Writer>,
     bindings: Arc<Semaphore>,
     /// Where the next search begins.
@@ -73,6 +75,7 @@ impl Scheduler {
             profiles,
             extenders,
             inbox,
+            pods: ctx.informers.of(),
             writer,
             bindings: Arc::new(Semaphore::new(BINDINGS)),
             start: 0,

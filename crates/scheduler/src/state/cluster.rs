@@ -214,18 +214,20 @@ impl Cluster {
         self.place(info, node, true);
     }
 
-    /// Takes the room of an assumed pod back; `false` when it is not, or no longer, merely assumed.
-    pub fn forget(&mut self, uid: &str) -> bool {
+    /// Takes the room of an assumed pod back; nothing when it is not, or no longer, merely assumed.
+    pub fn forget(&mut self, uid: &str) -> Option<Arc<PodInfo>> {
         if !self.is_assumed(uid) {
-            return false;
+            return None;
         }
-        self.remove_pod(uid).is_some()
+        self.remove_pod(uid)
     }
 
+    /// The pod as it was on its node, even if the API server never knew.
     pub fn remove_pod(&mut self, uid: &str) -> Option<Arc<PodInfo>> {
         let placed = self.take(uid)?;
+        let node = Arc::clone(&self.nodes[placed.slot].name);
         self.release_if_unused(placed.slot);
-        Some(placed.info)
+        Some(if placed.assumed { Arc::new(placed.info.on(&node)) } else { placed.info })
     }
 
     #[must_use]
@@ -376,8 +378,8 @@ mod tests {
         cluster.set_pod(pod("3").label("app", "db").on("b").info());
         cluster.assume(pod("4").label("app", "web").info(), "b");
         assert_eq!(counts(&cluster), (vec![1, 2], 3));
-        assert!(cluster.forget("4"));
-        assert!(!cluster.forget("2"));
+        assert_eq!(cluster.forget("4").expect("it was assumed").node_name(), Some("b"));
+        assert!(cluster.forget("2").is_none());
         cluster.remove_pod("1");
         assert_eq!(counts(&cluster), (vec![0, 1], 1));
     }

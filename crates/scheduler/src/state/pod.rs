@@ -127,6 +127,14 @@ impl PodInfo {
         }
     }
 
+    /// The same pod, bound to a node.
+    #[must_use]
+    pub fn on(&self, node: &str) -> Self {
+        let mut pod = Pod::clone(&self.pod);
+        pod.spec.get_or_insert_default().node_name = Some(node.to_owned());
+        Self { pod: Arc::new(pod), ..self.clone() }
+    }
+
     #[must_use]
     pub fn spec(&self) -> Option<&PodSpec> {
         self.pod.spec.as_ref()
