@@ -1,20 +1,25 @@
 //! The control loops, one per file.
 
 pub mod adoption;
+pub mod attach_detach;
 pub mod bootstrap;
 pub mod certificate;
 pub mod cluster_role_aggregation;
+pub mod condition;
 pub mod cron_job;
 pub mod daemon_set;
 pub mod deployment;
+pub mod device_taint_eviction;
 pub mod disruption;
 pub mod endpoint_slice;
+pub mod endpoint_slice_mirroring;
 pub mod endpoints;
 pub mod ephemeral_volume;
 #[cfg(test)]
 mod fixture;
 pub mod garbage_collector;
 pub mod history;
+pub mod horizontal_pod_autoscaler;
 pub mod job;
 pub mod namespace;
 pub mod namespaces;
@@ -30,6 +35,7 @@ pub mod pvc_protection;
 pub mod replica_set;
 pub mod replicas;
 pub mod replication_controller;
+pub mod resource_claim;
 pub mod resource_quota;
 mod revisions;
 pub mod root_ca_publisher;
@@ -37,13 +43,17 @@ mod select;
 pub mod selector;
 pub mod service_account;
 pub mod service_account_token;
-pub mod services;
 mod settings;
+pub mod service_cidr;
+pub mod services;
 pub mod slow_start;
 pub mod stateful_set;
+pub mod storage_version_migrator;
 pub mod taint_eviction;
 pub mod ttl;
 pub mod ttl_after_finished;
+pub mod validating_admission_policy_status;
+pub mod volume_expand;
 
 use jiff::SignedDuration;
 use runtime::{Action, Row};
@@ -122,6 +132,35 @@ pub const LOOPS: &[Row] = &[
         build: service_account_token::legacy_cleaner::build,
         by_default: true,
     },
+    Row {
+        descriptor: &horizontal_pod_autoscaler::DESCRIPTOR,
+        build: horizontal_pod_autoscaler::build,
+        by_default: true,
+    },
+    Row { descriptor: &service_cidr::DESCRIPTOR, build: service_cidr::build, by_default: true },
+    Row {
+        descriptor: &validating_admission_policy_status::DESCRIPTOR,
+        build: validating_admission_policy_status::build,
+        by_default: true,
+    },
+    Row {
+        descriptor: &storage_version_migrator::DESCRIPTOR,
+        build: storage_version_migrator::build,
+        by_default: false,
+    },
+    Row { descriptor: &volume_expand::DESCRIPTOR, build: volume_expand::build, by_default: true },
+    Row {
+        descriptor: &endpoint_slice_mirroring::DESCRIPTOR,
+        build: endpoint_slice_mirroring::build,
+        by_default: true,
+    },
+    Row { descriptor: &attach_detach::DESCRIPTOR, build: attach_detach::build, by_default: true },
+    Row { descriptor: &resource_claim::DESCRIPTOR, build: resource_claim::build, by_default: true },
+    Row {
+        descriptor: &device_taint_eviction::DESCRIPTOR,
+        build: device_taint_eviction::build,
+        by_default: true,
+    },
 ];
 
 /// The loops that `--controllers` asks for.
@@ -134,5 +173,35 @@ fn requeue(after: Option<SignedDuration>) -> Action {
     match after.map(|after| after.unsigned_abs()) {
         Some(after) => Action::RequeueAfter(after),
         None => Action::Done,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// Counts the files under a folder that describe a loop.
+    fn described(folder: &Path) -> usize {
+        let entries = std::fs::read_dir(folder).expect("the sources");
+        let count = |path: &Path| {
+            let text = std::fs::read_to_string(path).unwrap_or_default();
+            usize::from(text.contains("\npub const DESCRIPTOR: Descriptor"))
+        };
+        entries
+            .map(|entry| entry.expect("an entry").path())
+            .map(|path| if path.is_dir() { described(&path) } else { count(&path) })
+            .sum()
+    }
+
+    #[test]
+    fn every_loop_has_a_row_and_a_name_of_its_own() {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        assert_eq!(described(&sources), LOOPS.len());
+        let mut names: Vec<_> = LOOPS.iter().map(|row| row.descriptor.name).collect();
+        names.sort_unstable();
+        let all = names.len();
+        names.dedup();
+        assert_eq!(names.len(), all);
     }
 }

@@ -73,7 +73,15 @@ impl Cidr {
         self.v6
     }
 
-    fn overlaps(self, other: Self) -> bool {
+    /// The range of one address.
+    #[must_use]
+    pub fn of_address(text: &str) -> Option<Self> {
+        let length = if text.contains(':') { 128 } else { 32 };
+        Self::parse(&format!("{text}/{length}")).ok()
+    }
+
+    #[must_use]
+    pub fn overlaps(self, other: Self) -> bool {
         let (first, last) =
             (self.base.max(other.base), (self.base | self.host_mask()).min(other.base | other.host_mask()));
         self.v6 == other.v6 && first <= last

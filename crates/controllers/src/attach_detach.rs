@@ -1,0 +1,230 @@
+//! The attach-detach loop. Watches nodes, pods, claims, volumes and attachments; keeps an attachment for every CSI volume
+//! that a pod on a node needs, and tells the node's status which volumes are attached.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use async_trait::async_trait;
+use client::{Patch, delete_options};
+use k8s_openapi::api::core::v1::{AttachedVolume, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::{
+    CSIDriver, VolumeAttachment, VolumeAttachmentSource, VolumeAttachmentSpec,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
+use serde_json::json;
+
+use crate::node_lifecycle::{BY_NODE, index_by_node};
+use crate::pod_facts;
+use crate::pvc_protection::claims_of;
+
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "persistentvolume-attach-detach-controller",
+    resource: "nodes",
+    identity: "system:serviceaccount:kube-system:attachdetach-controller",
+    workers: 4,
+};
+
+/// A node that does not answer keeps its volumes this long after its pods are gone: it may still write.
+const FORCE_DETACH: std::time::Duration = std::time::Duration::from_secs(6 * 60);
+
+struct AttachDetach {
+    nodes: Cache<Node>,
+    pods: Cache<Pod>,
+    claims: Cache<PersistentVolumeClaim>,
+    volumes: Cache<PersistentVolume>,
+    drivers: Cache<CSIDriver>,
+    attachments: Cache<VolumeAttachment>,
+}
+
+/// A volume that must be attached: the name kubelets know it by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Wanted {
+    volume: String,
+    driver: String,
+    handle: String,
+}
+
+impl Wanted {
+    fn unique_name(&self) -> String {
+        format!("kubernetes.io/csi/{}^{}", self.driver, self.handle)
+    }
+
+    fn attachment_name(&self, node: &str) -> String {
+        let text = format!("{}{}{node}", self.handle, self.driver);
+        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, text.as_bytes());
+        let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("csi-{hex}")
+    }
+}
+
+pub fn build(ctx: &Context) -> Box<dyn Loop> {
+    let nodes = ctx.watch::<Node>(|change| {
+        let used = |node: &Node| node.status.as_ref().and_then(|status| status.volumes_in_use.clone());
+        match change.old() {
+            Some(old) if used(old) == used(change.object()) => Vec::new(),
+            _ => vec![Key::of(&**change.object())],
+        }
+    });
+    let pods = ctx.watch::<Pod>(|change| {
+        let pod = change.object();
+        let node =
+            pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).filter(|node| !node.is_empty());
+        node.filter(|_| !claims_of(pod).is_empty()).map(|node| Key::new("", node)).into_iter().collect()
+    });
+    index_by_node(&pods);
+    let attachments =
+        ctx.watch::<VolumeAttachment>(|change| vec![Key::new("", &change.object().spec.node_name)]);
+    let all_pods = pods.clone();
+    let claims = ctx.watch::<PersistentVolumeClaim>(move |change| {
+        let claim = change.object();
+        let volume =
+            |claim: &PersistentVolumeClaim| claim.spec.as_ref().and_then(|spec| spec.volume_name.clone());
+        if change.old().is_some_and(|old| volume(old) == volume(claim)) {
+            return Vec::new();
+        }
+        let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
+        let name = claim.metadata.name.clone().unwrap_or_default();
+        let users = all_pods.list(namespace).into_iter().filter(|pod| claims_of(pod).contains(&name));
+        let nodes =
+            users.filter_map(|pod| pod.spec.as_ref()?.node_name.clone()).filter(|node| !node.is_empty());
+        nodes.map(|node| Key::new("", &node)).collect()
+    });
+    Box::new(AttachDetach { nodes, pods, claims, volumes: ctx.cache(), drivers: ctx.cache(), attachments })
+}
+
+#[async_trait]
+impl Loop for AttachDetach {
+    async fn reconcile(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
+        let node = self.nodes.get_key(key);
+        let wanted = if node.is_some() { self.wanted(&key.name) } else { BTreeMap::new() };
+        let attachments: Vec<_> =
+            self.attachments.all().into_iter().filter(|known| *known.spec.node_name == *key.name).collect();
+        let in_use: BTreeSet<String> = node
+            .iter()
+            .flat_map(|node| node.status.iter().flat_map(|s| s.volumes_in_use.iter().flatten()))
+            .cloned()
+            .collect();
+        for (name, volume) in &wanted {
+            if attachments.iter().any(|known| known.metadata.name.as_ref() == Some(name)) {
+                continue;
+            }
+            let attachment = VolumeAttachment {
+                metadata: ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() },
+                spec: VolumeAttachmentSpec {
+                    attacher: volume.driver.clone(),
+                    node_name: key.name.to_string(),
+                    source: VolumeAttachmentSource {
+                        persistent_volume_name: Some(volume.volume.clone()),
+                        inline_volume_spec: None,
+                    },
+                },
+                status: None,
+            };
+            match ctx.client.create("", &attachment).await {
+                Err(error) if !error.is_already_exists() => return Err(error.into()),
+                _ => {}
+            }
+        }
+        let mut attached = BTreeSet::new();
+        let mut waiting = false;
+        for known in &attachments {
+            let name = known.metadata.name.clone().unwrap_or_default();
+            let volume = self.volume_of(known);
+            let is_attached = known.status.as_ref().is_some_and(|status| status.attached);
+            if let (Some(volume), true) = (&volume, is_attached) {
+                attached.insert(volume.unique_name());
+            }
+            if wanted.contains_key(&name) || known.metadata.deletion_timestamp.is_some() {
+                continue;
+            }
+            // The kubelet still has it mounted.
+            if volume.as_ref().is_some_and(|volume| in_use.contains(&volume.unique_name())) {
+                waiting = true;
+                continue;
+            }
+            let options = delete_options(known.metadata.uid.as_deref(), None);
+            match ctx.client.delete::<VolumeAttachment>("", &name, &options).await {
+                Err(error) if !error.is_not_found() => return Err(error.into()),
+                _ => {}
+            }
+        }
+        if let Some(node) = node {
+            let before: BTreeSet<String> = node
+                .status
+                .iter()
+                .flat_map(|status| status.volumes_attached.iter().flatten())
+                .map(|volume| volume.name.clone())
+                .collect();
+            if before != attached {
+                let list: Vec<_> = attached
+                    .into_iter()
+                    .map(|name| AttachedVolume { name, device_path: String::new() })
+                    .collect();
+                let patch = Patch::Merge(json!({ "status": { "volumesAttached": list } }));
+                ctx.client.patch::<Node>("", &key.name, Some("status"), &patch).await?;
+            }
+        }
+        Ok(if waiting { Action::RequeueAfter(FORCE_DETACH) } else { Action::Done })
+    }
+}
+
+impl AttachDetach {
+    /// Attachments that the pods of a node need, by name.
+    fn wanted(&self, node: &str) -> BTreeMap<String, Wanted> {
+        let mut wanted = BTreeMap::new();
+        for pod in self.pods.indexed(BY_NODE, node) {
+            if pod_facts::is_finished(&pod) {
+                continue;
+            }
+            let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+            for claim in claims_of(&pod) {
+                let claim = self.claims.get(namespace, &claim);
+                let volume = claim.and_then(|claim| claim.spec.as_ref()?.volume_name.clone());
+                let volume = volume.and_then(|name| self.volumes.get("", &name));
+                if let Some(volume) = volume.and_then(|volume| self.attachable(&volume)) {
+                    wanted.insert(volume.attachment_name(node), volume);
+                }
+            }
+        }
+        wanted
+    }
+
+    /// CSI volumes are attached unless their driver says that they need not be.
+    fn attachable(&self, volume: &PersistentVolume) -> Option<Wanted> {
+        let csi = volume.spec.as_ref()?.csi.as_ref()?;
+        let driver = self.drivers.get("", &csi.driver);
+        if driver.is_some_and(|driver| driver.spec.attach_required == Some(false)) {
+            return None;
+        }
+        Some(Wanted {
+            volume: volume.metadata.name.clone()?,
+            driver: csi.driver.clone(),
+            handle: csi.volume_handle.clone(),
+        })
+    }
+
+    fn volume_of(&self, attachment: &VolumeAttachment) -> Option<Wanted> {
+        let name = attachment.spec.source.persistent_volume_name.as_deref()?;
+        let volume = self.volumes.get("", name)?;
+        let csi = volume.spec.as_ref()?.csi.as_ref()?;
+        Some(Wanted {
+            volume: name.to_owned(),
+            driver: csi.driver.clone(),
+            handle: csi.volume_handle.clone(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_that_drivers_expect() {
+        let volume = Wanted { volume: "pv".into(), driver: "d.example.com".into(), handle: "h".into() };
+        assert_eq!(volume.unique_name(), "kubernetes.io/csi/d.example.com^h");
+        let name = volume.attachment_name("n");
+        assert!(name.starts_with("csi-") && name.len() == 68, "{name}");
+        assert_ne!(name, volume.attachment_name("m"));
+    }
+}

@@ -1,0 +1,259 @@
+//! The resource claim loop. Watches pods and resource claims; makes the claims that pods' templates ask for, and lets
+//! claims go that their pods no longer need.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use client::{ClientError, Patch, delete_options};
+use k8s_openapi::api::core::v1::{Pod, PodResourceClaim};
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
+use serde_json::json;
+
+use crate::adoption::controller_reference;
+use crate::pod_facts;
+
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "resourceclaim-controller",
+    resource: "pods",
+    identity: "system:serviceaccount:kube-system:resource-claim-controller",
+    workers: 10,
+};
+
+/// On a generated claim: the entry of the pod it is for.
+const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
+const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
+/// Keys of claims begin like this: both kinds share one queue.
+const CLAIM: &str = "claim:";
+
+#[derive(Debug, thiserror::Error)]
+#[error("resource claim template {0:?} does not exist")]
+struct NoTemplate(String);
+
+struct Claims {
+    pods: Cache<Pod>,
+    claims: Cache<ResourceClaim>,
+    templates: Cache<ResourceClaimTemplate>,
+}
+
+pub fn build(ctx: &Context) -> Box<dyn Loop> {
+    let claims = ctx.cache::<ResourceClaim>();
+    let all = claims.clone();
+    let pods = ctx.watch::<Pod>(move |change| {
+        let pod = change.object();
+        if entries(pod).next().is_none() {
+            return Vec::new();
+        }
+        let mut keys = vec![Key::of(&**pod)];
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let reserved =
+            all.list(namespace).into_iter().filter(|claim| consumers(claim).any(|user| user.uid == uid));
+        keys.extend(reserved.map(|claim| claim_key(&claim)));
+        keys
+    });
+    ctx.watch::<ResourceClaim>(|change| vec![claim_key(change.object())]);
+    let all = pods.clone();
+    let templates = ctx.watch::<ResourceClaimTemplate>(move |change| {
+        let meta = &change.object().metadata;
+        let namespace = meta.namespace.as_deref().unwrap_or_default();
+        let waits = |pod: &Pod| entries(pod).any(|entry| entry.resource_claim_template_name == meta.name);
+        all.list(namespace).iter().filter(|pod| waits(pod)).map(|pod| Key::of(&**pod)).collect()
+    });
+    Box::new(Claims { pods, claims, templates })
+}
+
+fn claim_key(claim: &ResourceClaim) -> Key {
+    let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
+    Key::new(namespace, &format!("{CLAIM}{}", claim.metadata.name.as_deref().unwrap_or_default()))
+}
+
+fn entries(pod: &Pod) -> impl Iterator<Item = &PodResourceClaim> {
+    pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten())
+}
+
+fn consumers(
+    claim: &ResourceClaim,
+) -> impl Iterator<Item = &k8s_openapi::api::resource::v1::ResourceClaimConsumerReference> {
+    claim.status.iter().flat_map(|status| status.reserved_for.iter().flatten())
+}
+
+#[async_trait]
+impl Loop for Claims {
+    async fn reconcile(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
+        if let Some(name) = key.name.strip_prefix(CLAIM) {
+            if let Some(claim) = self.claims.get(&key.namespace, name) {
+                self.sync_claim(&claim, ctx).await?;
+            }
+            return Ok(Action::Done);
+        }
+        let Some(pod) = self.pods.get_key(key) else { return Ok(Action::Done) };
+        if pod_facts::is_deleting(&pod) || pod_facts::is_finished(&pod) {
+            return Ok(Action::Done);
+        }
+        self.make_claims(&pod, ctx).await?;
+        Ok(Action::Done)
+    }
+}
+
+impl Claims {
+    /// Makes claims of templates, and tells the pod their names.
+    async fn make_claims(&self, pod: &Pod, ctx: &Context) -> Result<(), LoopError> {
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let mut names: BTreeMap<String, String> = BTreeMap::new();
+        for entry in entries(pod) {
+            let Some(template) = &entry.resource_claim_template_name else { continue };
+            if told(pod, &entry.name).is_some() {
+                continue;
+            }
+            let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+            let made = self.claims.owned_by(uid).into_iter().find(|claim| {
+                let annotations = claim.metadata.annotations.as_ref();
+                annotations.and_then(|all| all.get(POD_CLAIM)) == Some(&entry.name)
+            });
+            let name = match made {
+                Some(claim) => claim.metadata.name.clone().unwrap_or_default(),
+                None => {
+                    let Some(template) = self.templates.get(namespace, template) else {
+                        let note = format!(
+                            "PodResourceClaim {}: resource claim template {template:?}: not found",
+                            entry.name
+                        );
+                        ctx.recorder.warning(pod, "FailedResourceClaimCreation", note);
+                        return Err(NoTemplate(template.clone()).into());
+                    };
+                    let claim = from_template(pod, &entry.name, &template);
+                    let created = ctx.client.create(namespace, &claim).await?;
+                    created.metadata.name.unwrap_or_default()
+                }
+            };
+            names.insert(entry.name.clone(), name);
+        }
+        if names.is_empty() {
+            return Ok(());
+        }
+        let statuses: Vec<_> =
+            names.iter().map(|(entry, claim)| json!({ "name": entry, "resourceClaimName": claim })).collect();
+        let patch = Patch::Strategic(json!({
+            "metadata": { "uid": pod.metadata.uid },
+            "status": { "resourceClaimStatuses": statuses },
+        }));
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        ctx.client.patch::<Pod>(namespace, name, Some("status"), &patch).await?;
+        Ok(())
+    }
+
+    /// Takes away reservations of pods that are done, then the allocation, then the claim if it was made for its pod.
+    async fn sync_claim(&self, claim: &ResourceClaim, ctx: &Context) -> Result<(), ClientError> {
+        let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
+        let mut updated = claim.clone();
+        let mut remaining = Vec::new();
+        for consumer in consumers(claim) {
+            if consumer.resource != "pods"
+                || consumer.api_group.as_deref().is_some_and(|group| !group.is_empty())
+            {
+                remaining.push(consumer.clone());
+                continue;
+            }
+            let known = self.pods.get(namespace, &consumer.name).map(|pod| pod.as_ref().clone());
+            let pod = match known {
+                Some(pod) => Some(pod),
+                None => match ctx.client.get::<Pod>(namespace, &consumer.name).await {
+                    Ok(pod) => Some(pod),
+                    Err(error) if error.is_not_found() => None,
+                    Err(error) => return Err(error),
+                },
+            };
+            let needs = |pod: &Pod| {
+                let same = pod.metadata.uid.as_ref() == Some(&consumer.uid);
+                let never_ran = pod_facts::is_deleting(pod)
+                    && pod
+                        .spec
+                        .as_ref()
+                        .and_then(|spec| spec.node_name.as_deref())
+                        .unwrap_or_default()
+                        .is_empty();
+                same && !pod_facts::is_finished(pod) && !never_ran
+            };
+            if pod.as_ref().is_some_and(needs) {
+                remaining.push(consumer.clone());
+            }
+        }
+        let before = consumers(claim).count();
+        let free = remaining.is_empty();
+        let allocated = claim.status.as_ref().is_some_and(|status| status.allocation.is_some());
+        if remaining.len() < before || (free && allocated && claim.metadata.deletion_timestamp.is_some()) {
+            let status = updated.status.get_or_insert_default();
+            status.reserved_for = Some(remaining).filter(|list| !list.is_empty());
+            if free {
+                status.allocation = None;
+                status.devices = None;
+            }
+            updated = ctx.client.update_status(&updated).await?;
+        }
+        let still_allocated = updated.status.as_ref().is_some_and(|status| status.allocation.is_some());
+        let held = updated.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == FINALIZER);
+        if free && !still_allocated && held {
+            updated.metadata.finalizers.get_or_insert_default().retain(|finalizer| finalizer != FINALIZER);
+            updated = ctx.client.update(&updated).await?;
+        }
+        let generated = pod_facts::controller_of(&claim.metadata).filter(|owner| owner.kind == "Pod");
+        let done = generated.is_some_and(|owner| {
+            let pod = self.pods.get(namespace, &owner.name);
+            pod.is_some_and(|pod| {
+                pod.metadata.uid.as_ref() == Some(&owner.uid) && pod_facts::is_finished(&pod)
+            })
+        });
+        if done && free && updated.metadata.deletion_timestamp.is_none() {
+            let options = delete_options(claim.metadata.uid.as_deref(), None);
+            let name = claim.metadata.name.as_deref().unwrap_or_default();
+            match ctx.client.delete::<ResourceClaim>(namespace, name, &options).await {
+                Err(error) if !error.is_not_found() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn told<'a>(pod: &'a Pod, entry: &str) -> Option<&'a str> {
+    let statuses = pod.status.as_ref()?.resource_claim_statuses.as_ref()?;
+    statuses.iter().find(|status| status.name == entry).map(|status| status.name.as_str())
+}
+
+fn from_template(pod: &Pod, entry: &str, template: &ResourceClaimTemplate) -> ResourceClaim {
+    let meta = template.spec.metadata.clone().unwrap_or_default();
+    let mut annotations = meta.annotations.unwrap_or_default();
+    annotations.insert(POD_CLAIM.to_owned(), entry.to_owned());
+    let pod_name = pod.metadata.name.as_deref().unwrap_or_default();
+    // Room for the entry's name and what the server adds.
+    let prefix: String = pod_name.chars().take(55_usize.saturating_sub(entry.len())).collect();
+    ResourceClaim {
+        metadata: ObjectMeta {
+            generate_name: Some(format!("{prefix}-{entry}-")),
+            namespace: pod.metadata.namespace.clone(),
+            labels: meta.labels,
+            annotations: Some(annotations),
+            owner_references: Some(vec![controller_reference(pod)]),
+            ..ObjectMeta::default()
+        },
+        spec: template.spec.spec.clone(),
+        status: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{meta, pod};
+
+    #[test]
+    fn generated_claims_belong_to_their_pod() {
+        let template = ResourceClaimTemplate { metadata: meta("t"), ..ResourceClaimTemplate::default() };
+        let claim = from_template(&pod("p", "Pending"), "gpu", &template);
+        assert_eq!(claim.metadata.generate_name.as_deref(), Some("p-gpu-"));
+        assert_eq!(claim.metadata.annotations.as_ref().map(|all| all[POD_CLAIM].as_str()), Some("gpu"));
+        assert_eq!(claim.metadata.owner_references.map(|all| all[0].name.clone()).as_deref(), Some("p"));
+    }
+}
