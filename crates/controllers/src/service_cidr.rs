@@ -116,8 +116,8 @@ mod tests {
         };
         let address = |ip: &str| Arc::new(IPAddress { metadata: meta(ip), ..IPAddress::default() });
         let (a, b) = (cidr("a", "10.0.0.0/24"), cidr("b", "10.0.0.0/16"));
-        assert!(plan(&a, &[a.clone()], &[address("10.1.0.1")]));
-        assert!(!plan(&a, &[a.clone()], &[address("10.0.0.1")]));
+        assert!(plan(&a, std::slice::from_ref(&a), &[address("10.1.0.1")]));
+        assert!(!plan(&a, std::slice::from_ref(&a), &[address("10.0.0.1")]));
         assert!(plan(&a, &[a.clone(), b], &[address("10.0.0.1")]));
     }
 }

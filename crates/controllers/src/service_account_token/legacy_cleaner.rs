@@ -2,10 +2,11 @@
 //! used for a year as invalid, and deletes them after another year of no use.
 
 use async_trait::async_trait;
-use client::delete_options;
+use client::{Patch, delete_options};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount};
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
+use serde_json::json;
 
 use super::account_of;
 use crate::requeue;
@@ -60,10 +61,14 @@ impl Loop for Cleaner {
             Plan::Wait(left) => return Ok(requeue(Some(left))),
             _ if self.is_mounted(key) => return Ok(requeue(Some(SignedDuration::from_hours(24)))),
             Plan::Invalidate => {
-                let mut marked = secret.as_ref().clone();
                 let today = now.strftime("%Y-%m-%d").to_string();
-                marked.metadata.labels.get_or_insert_default().insert(INVALID_SINCE.to_owned(), today);
-                ctx.client.update(&marked).await?;
+                let patch = Patch::Merge(json!({
+                    "metadata": {
+                        "labels": { INVALID_SINCE: today },
+                        "resourceVersion": secret.metadata.resource_version,
+                    },
+                }));
+                ctx.client.patch::<Secret>(&key.namespace, &key.name, None, &patch).await?;
             }
             Plan::Delete => {
                 let options = delete_options(secret.metadata.uid.as_deref(), None);
