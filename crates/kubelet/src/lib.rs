@@ -1,1 +1,3 @@
 //! The node agent: pod lifecycle, probes, volumes, resources, node status, its own HTTPS API.
+
+pub mod lifecycle;

@@ -1,0 +1,102 @@
+//! What the runtime says about a pod: its sandboxes and containers, newest first.
+
+use jiff::Timestamp;
+
+/// Everything of one pod that the runtime knows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Observed {
+    /// Newest first.
+    pub sandboxes: Vec<ObservedSandbox>,
+    /// Newest first, of all sandboxes.
+    pub containers: Vec<ObservedContainer>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ObservedSandbox {
+    pub id: String,
+    pub attempt: u32,
+    pub ready: bool,
+    pub host_network: bool,
+    pub ips: Vec<String>,
+    pub created_at: Timestamp,
+}
+
+/// The states a container can be in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RunState {
+    Created,
+    Running,
+    Exited,
+    #[default]
+    Unknown,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ObservedContainer {
+    pub id: String,
+    pub name: String,
+    pub sandbox: String,
+    /// How often a container of this name was started before this one.
+    pub restarts: u32,
+    pub state: RunState,
+    pub created_at: Timestamp,
+    pub started_at: Timestamp,
+    pub finished_at: Timestamp,
+    pub exit_code: i32,
+    pub reason: String,
+    pub message: String,
+    /// The image as the user named it.
+    pub image: String,
+    /// The image as the runtime identifies it.
+    pub image_id: String,
+    /// Fingerprint of the fields whose change needs a new container.
+    pub hash: String,
+    pub log_path: String,
+    /// User, group and supplementary groups of the first process, where the runtime tells.
+    pub user: Option<(i64, i64, Vec<i64>)>,
+    pub stop_signal: Option<String>,
+}
+
+impl Observed {
+    /// The newest sandbox.
+    #[must_use]
+    pub fn sandbox(&self) -> Option<&ObservedSandbox> {
+        self.sandboxes.first()
+    }
+
+    /// The newest container of that name.
+    #[must_use]
+    pub fn container(&self, name: &str) -> Option<&ObservedContainer> {
+        self.containers.iter().find(|container| container.name == name)
+    }
+
+    /// The newest but one of that name.
+    #[must_use]
+    pub fn previous(&self, name: &str) -> Option<&ObservedContainer> {
+        self.containers.iter().filter(|container| container.name == name).nth(1)
+    }
+
+    pub fn running(&self) -> impl Iterator<Item = &ObservedContainer> {
+        self.containers.iter().filter(|container| container.state == RunState::Running)
+    }
+
+    /// Whether nothing of the pod runs any more.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.running().next().is_none() && self.sandboxes.iter().all(|sandbox| !sandbox.ready)
+    }
+
+    /// Puts the newest first, as the rest expects.
+    pub fn sort(&mut self) {
+        self.sandboxes.sort_by_key(|sandbox| std::cmp::Reverse((sandbox.created_at, sandbox.attempt)));
+        self.containers
+            .sort_by_key(|container| std::cmp::Reverse((container.created_at, container.restarts)));
+    }
+}
+
+impl ObservedContainer {
+    #[must_use]
+    pub fn succeeded(&self) -> bool {
+        self.state == RunState::Exited && self.exit_code == 0
+    }
+}

@@ -1,0 +1,114 @@
+//! The phase of a pod, from the states of its containers.
+
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+
+use super::members::is_sidecar;
+use super::restart;
+
+/// The status of that container.
+#[must_use]
+pub fn find<'a>(statuses: &'a [ContainerStatus], name: &str) -> Option<&'a ContainerStatus> {
+    statuses.iter().find(|status| status.name == name)
+}
+
+/// Exit code of the state a container is in or, while it waits, of the one before.
+fn exit_code(status: &ContainerStatus) -> Option<i32> {
+    let code = |state: Option<&k8s_openapi::api::core::v1::ContainerState>| {
+        state.and_then(|state| state.terminated.as_ref()).map(|terminated| terminated.exit_code)
+    };
+    code(status.state.as_ref())
+        .or_else(|| is_waiting(status).then(|| code(status.last_state.as_ref())).flatten())
+}
+
+#[must_use]
+pub fn is_running(status: &ContainerStatus) -> bool {
+    status.state.as_ref().is_some_and(|state| state.running.is_some())
+}
+
+#[must_use]
+pub fn is_waiting(status: &ContainerStatus) -> bool {
+    status.state.as_ref().is_some_and(|state| state.waiting.is_some())
+}
+
+#[derive(Default)]
+struct Count {
+    pending_init: usize,
+    pending_sidecars: usize,
+    failed_for_good: bool,
+    unknown: usize,
+    running: usize,
+    waiting: usize,
+    stopped: usize,
+    stopped_for_good: usize,
+    succeeded: usize,
+}
+
+/// The phase. `terminal`: nothing of the pod will be started any more; `initialised`: ordinary containers have run.
+#[must_use]
+pub fn phase(pod: &Pod, statuses: &[ContainerStatus], terminal: bool, initialised: bool) -> &'static str {
+    let Some(spec) = &pod.spec else { return "Pending" };
+    let mut count = Count::default();
+    for container in spec.init_containers.iter().flatten() {
+        let status = find(statuses, &container.name);
+        if is_sidecar(container) {
+            match status {
+                None => count.unknown += 1,
+                Some(status) if is_running(status) => {
+                    count.pending_sidecars += usize::from(status.started != Some(true));
+                    count.running += 1;
+                }
+                Some(status) if exit_code(status).is_some() => {}
+                Some(status) if is_waiting(status) => {
+                    count.pending_sidecars += 1;
+                    count.waiting += 1;
+                }
+                Some(_) => {
+                    count.pending_sidecars += 1;
+                    count.unknown += 1;
+                }
+            }
+            continue;
+        }
+        match status.and_then(exit_code) {
+            Some(0) if !status.is_some_and(is_running) => {}
+            Some(code) => count.failed_for_good |= !restart::on_exit(pod, container, code),
+            None => count.pending_init += 1,
+        }
+    }
+    for container in &spec.containers {
+        match find(statuses, &container.name) {
+            None => count.unknown += 1,
+            Some(status) if is_running(status) => count.running += 1,
+            Some(status) => match exit_code(status) {
+                Some(code) => {
+                    count.stopped += 1;
+                    count.stopped_for_good += usize::from(!restart::on_exit(pod, container, code));
+                    count.succeeded += usize::from(code == 0 && !is_waiting(status));
+                }
+                None if is_waiting(status) => count.waiting += 1,
+                None => count.unknown += 1,
+            },
+        }
+    }
+    judge(&count, terminal, initialised)
+}
+
+fn judge(count: &Count, terminal: bool, initialised: bool) -> &'static str {
+    if count.failed_for_good {
+        return "Failed";
+    }
+    let pending = count.pending_init > 0 || (count.pending_sidecars > 0 && !initialised) || count.waiting > 0;
+    if pending || count.unknown > 0 {
+        return "Pending";
+    }
+    if count.running > 0 {
+        return "Running";
+    }
+    if count.stopped == 0 {
+        return "Pending";
+    }
+    if !terminal && count.stopped != count.stopped_for_good {
+        return "Running";
+    }
+    if count.stopped == count.succeeded { "Succeeded" } else { "Failed" }
+}

@@ -1,0 +1,343 @@
+//! What to do next for a pod: from its spec and what is observed, to sandboxes and containers to make and to end.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use super::backoff::Backoff;
+use super::members::{Member, MemberKind, members};
+use super::observed::{Observed, ObservedContainer, ObservedSandbox, RunState};
+use super::restart;
+
+/// What the probes of a running container say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// It must be ended: liveness or startup failed.
+    pub failed: Option<KillReason>,
+    /// Its startup probe has succeeded, or it has none.
+    pub started: bool,
+    pub ready: bool,
+}
+
+/// Where verdicts come from: by container id.
+pub type ProbeView<'a> = &'a dyn Fn(&str) -> Verdict;
+
+/// Why a container is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KillReason {
+    LivenessFailed,
+    StartupFailed,
+    SpecChanged,
+    /// It was created, but nobody knows whether it ever ran.
+    Unknown,
+    /// The pod ends, or its sandbox is replaced.
+    PodEnds,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kill {
+    pub id: String,
+    pub name: String,
+    pub reason: KillReason,
+    pub message: String,
+}
+
+#[derive(Clone, Debug)]
+pub struct Start {
+    pub member: Member,
+    /// Number of containers of this name before.
+    pub restarts: u32,
+    /// When the one before ended, for the wait after the next failure.
+    pub ended_at: Option<Timestamp>,
+}
+
+/// The next steps of a pod, in the order: kill, replace the sandbox, start.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// End every container and sandbox: the pod is finished, or its sandbox is to be replaced.
+    pub kill_pod: bool,
+    /// Make a sandbox with this attempt number.
+    pub create_sandbox: Option<u32>,
+    pub kill: Vec<Kill>,
+    pub start: Vec<Start>,
+    /// Containers that wait before they are restarted, and the message about it.
+    pub backing_off: BTreeMap<String, String>,
+    /// When to look again even if nothing happens.
+    pub wake_at: Option<Timestamp>,
+}
+
+impl Plan {
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        !self.kill_pod && self.create_sandbox.is_none() && self.kill.is_empty() && self.start.is_empty()
+    }
+
+    fn wake(&mut self, at: Timestamp) {
+        self.wake_at = Some(self.wake_at.map_or(at, |old| old.min(at)));
+    }
+}
+
+struct Planner<'a> {
+    pod: &'a Pod,
+    observed: &'a Observed,
+    probes: ProbeView<'a>,
+    backoff: &'a Backoff,
+    hash: &'a dyn Fn(&Container) -> String,
+    now: Timestamp,
+    plan: Plan,
+}
+
+/// Whether the pod needs a new sandbox, and its attempt number.
+#[must_use]
+pub fn sandbox_needed(pod: &Pod, observed: &Observed) -> Option<u32> {
+    let Some(newest) = observed.sandbox() else { return Some(0) };
+    let host_network = pod.spec.as_ref().and_then(|spec| spec.host_network).unwrap_or(false);
+    let ready = observed.sandboxes.iter().filter(|sandbox| sandbox.ready).count();
+    let usable = |sandbox: &ObservedSandbox| {
+        sandbox.ready && sandbox.host_network == host_network && (host_network || !sandbox.ips.is_empty())
+    };
+    (ready > 1 || !usable(newest)).then(|| newest.attempt.saturating_add(1))
+}
+
+/// The next steps for a pod that should run. `hash` fingerprints what cannot change in a running container.
+#[must_use]
+pub fn plan(
+    pod: &Pod,
+    observed: &Observed,
+    probes: ProbeView<'_>,
+    backoff: &Backoff,
+    hash: &dyn Fn(&Container) -> String,
+    now: Timestamp,
+) -> Plan {
+    let mut planner = Planner { pod, observed, probes, backoff, hash, now, plan: Plan::default() };
+    let Some(spec) = &pod.spec else { return planner.plan };
+    let all = members(spec);
+    match sandbox_needed(pod, observed) {
+        Some(attempt) => planner.afresh(attempt, &all),
+        None => planner.onward(&all),
+    }
+    planner.plan
+}
+
+impl Planner<'_> {
+    /// Without a usable sandbox everything begins anew.
+    fn afresh(&mut self, attempt: u32, all: &[Member]) {
+        let leftovers = !self.observed.sandboxes.is_empty() || self.observed.running().next().is_some();
+        self.plan.kill_pod = leftovers && !self.observed.is_quiet();
+        let never = self.pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()) == Some("Never");
+        if never && attempt != 0 && !self.observed.containers.is_empty() {
+            return;
+        }
+        let due: Vec<&Member> = all
+            .iter()
+            .filter(|member| member.kind == MemberKind::App)
+            .filter(|member| {
+                let newest = self.observed.container(member.name());
+                // A container that still ran went with its sandbox.
+                newest.is_none_or(|newest| newest.state == RunState::Running)
+                    || restart::is_due(self.pod, &member.container, newest)
+            })
+            .collect();
+        if due.is_empty() {
+            return;
+        }
+        self.plan.create_sandbox = Some(attempt);
+        match all.iter().find(|member| matches!(member.kind, MemberKind::Init | MemberKind::Sidecar)) {
+            Some(first) => self.start(first),
+            None => due.into_iter().for_each(|member| self.start(member)),
+        }
+    }
+
+    fn onward(&mut self, all: &[Member]) {
+        let of = |kind: fn(MemberKind) -> bool| all.iter().filter(move |member| kind(member.kind));
+        for member in of(|kind| kind == MemberKind::Ephemeral) {
+            if self.observed.container(member.name()).is_none() {
+                self.start(member);
+            }
+        }
+        let apps: Vec<&Member> = of(|kind| kind == MemberKind::App).collect();
+        let initial: Vec<&Member> =
+            of(|kind| matches!(kind, MemberKind::Init | MemberKind::Sidecar)).collect();
+        let began = apps.iter().any(|member| self.in_this_sandbox(member.name()).is_some());
+        let initialised = if began { true } else { self.initialise(&initial) };
+        if !initialised {
+            return;
+        }
+        let mut alive = 0;
+        for member in &apps {
+            alive += usize::from(self.tend(member));
+        }
+        if alive == 0 {
+            // Every ordinary container is done for good; sidecars and the sandbox go with them.
+            self.plan.start.retain(|start| start.member.kind == MemberKind::Ephemeral);
+            self.plan.kill_pod = !self.observed.is_quiet();
+            if self.plan.kill_pod {
+                self.plan.start.clear();
+            }
+            return;
+        }
+        if began {
+            for member in initial.iter().filter(|member| member.kind == MemberKind::Sidecar) {
+                self.tend(member);
+            }
+        }
+    }
+
+    /// Goes through init containers and sidecars in order; true once all are done or started.
+    fn initialise(&mut self, initial: &[&Member]) -> bool {
+        for member in initial {
+            let Some(newest) = self.in_this_sandbox(member.name()) else {
+                self.start(member);
+                return false;
+            };
+            let sidecar = member.kind == MemberKind::Sidecar;
+            match newest.state {
+                RunState::Running => {
+                    let verdict = (self.probes)(&newest.id);
+                    if let Some(reason) = verdict.failed {
+                        let newest = newest.clone();
+                        self.kill(member, &newest, reason);
+                        return false;
+                    }
+                    if !(sidecar && verdict.started) {
+                        return false;
+                    }
+                }
+                RunState::Exited if !sidecar && newest.exit_code == 0 => {}
+                RunState::Exited
+                    if sidecar || restart::on_exit(self.pod, &member.container, newest.exit_code) =>
+                {
+                    self.start_after_backoff(member);
+                    return false;
+                }
+                RunState::Exited => {
+                    // The pod has failed; nothing else will start.
+                    self.plan.kill_pod = !self.observed.is_quiet();
+                    return false;
+                }
+                RunState::Created | RunState::Unknown => {
+                    let newest = newest.clone();
+                    self.kill(member, &newest, KillReason::Unknown);
+                    self.start(member);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Keeps an ordinary container or sidecar running; false if it is done for good.
+    fn tend(&mut self, member: &Member) -> bool {
+        let newest = self.in_this_sandbox(member.name()).cloned();
+        let Some(newest) = newest else {
+            let before = self.observed.container(member.name());
+            let lost_while_running = before.is_some_and(|before| before.state == RunState::Running);
+            let due = lost_while_running || restart::is_due(self.pod, &member.container, before);
+            if due {
+                self.start_after_backoff(member);
+            }
+            return due;
+        };
+        match newest.state {
+            RunState::Running => {
+                let verdict = (self.probes)(&newest.id);
+                if !newest.hash.is_empty() && newest.hash != (self.hash)(&member.container) {
+                    self.kill(member, &newest, KillReason::SpecChanged);
+                    self.start(member);
+                } else if let Some(reason) = verdict.failed {
+                    self.kill(member, &newest, reason);
+                    // Started again once it has ended, if its policy says so: an exit is an exit.
+                }
+                true
+            }
+            RunState::Exited => {
+                let due = member.kind == MemberKind::Sidecar
+                    || restart::on_exit(self.pod, &member.container, newest.exit_code);
+                if due {
+                    self.start_after_backoff(member);
+                }
+                due
+            }
+            RunState::Created | RunState::Unknown => {
+                self.kill(member, &newest, KillReason::Unknown);
+                self.start(member);
+                true
+            }
+        }
+    }
+
+    fn in_this_sandbox(&self, name: &str) -> Option<&ObservedContainer> {
+        let sandbox = self.observed.sandbox()?;
+        self.observed.container(name).filter(|container| container.sandbox == sandbox.id)
+    }
+
+    fn start_after_backoff(&mut self, member: &Member) {
+        let ended = self
+            .observed
+            .container(member.name())
+            .filter(|newest| newest.state == RunState::Exited)
+            .map(|newest| newest.finished_at);
+        let until = ended.and_then(|ended| self.backoff.until(member.name(), ended, self.now));
+        match until {
+            None => self.start(member),
+            Some(until) => {
+                let pod = &self.pod.metadata;
+                let message = format!(
+                    "back-off {} restarting failed container={} pod={}_{}({})",
+                    go_duration(self.backoff.wait(member.name()).as_secs()),
+                    member.name(),
+                    pod.name.as_deref().unwrap_or(""),
+                    pod.namespace.as_deref().unwrap_or(""),
+                    pod.uid.as_deref().unwrap_or(""),
+                );
+                self.plan.backing_off.insert(member.name().to_owned(), message);
+                self.plan.wake(until);
+            }
+        }
+    }
+
+    fn start(&mut self, member: &Member) {
+        let before = self.observed.container(member.name());
+        self.plan.start.push(Start {
+            restarts: before.map_or(0, |before| before.restarts.saturating_add(1)),
+            ended_at: before
+                .filter(|before| before.state == RunState::Exited)
+                .map(|before| before.finished_at),
+            member: member.clone(),
+        });
+    }
+
+    fn kill(&mut self, member: &Member, container: &ObservedContainer, reason: KillReason) {
+        let name = member.name();
+        let will = match restart::policy(self.pod, &member.container) {
+            "Never" => "",
+            _ => ", will be restarted",
+        };
+        let message = match reason {
+            KillReason::LivenessFailed => format!("Container {name} failed liveness probe{will}"),
+            KillReason::StartupFailed => format!("Container {name} failed startup probe{will}"),
+            KillReason::SpecChanged => format!("Container {name} definition changed{will}"),
+            KillReason::Unknown => {
+                format!("Container is in {:?} state, try killing it before restart", container.state)
+            }
+            KillReason::PodEnds => format!("Stopping container {name}"),
+        };
+        self.plan.kill.push(Kill { id: container.id.clone(), name: name.to_owned(), reason, message });
+    }
+}
+
+/// Seconds as Kubernetes prints durations: `10s`, `2m40s`, `5m0s`.
+#[must_use]
+pub fn go_duration(seconds: i64) -> String {
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    match (hours, minutes) {
+        (0, 0) => format!("{seconds}s"),
+        (0, _) => format!("{minutes}m{seconds}s"),
+        _ => format!("{hours}h{minutes}m{seconds}s"),
+    }
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

@@ -1,0 +1,89 @@
+//! Whether a container that ended is started again.
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use super::observed::{ObservedContainer, RunState};
+
+/// The policy in force for a container: its own, or its pod's.
+#[must_use]
+pub fn policy<'a>(pod: &'a Pod, container: &'a Container) -> &'a str {
+    let of_pod = pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref());
+    container.restart_policy.as_deref().or(of_pod).unwrap_or("Always")
+}
+
+/// Whether a container that ended with `exit_code` runs again. Its own rules come first, then the policy.
+#[must_use]
+pub fn on_exit(pod: &Pod, container: &Container, exit_code: i32) -> bool {
+    for rule in container.restart_policy_rules.iter().flatten() {
+        let Some(codes) = &rule.exit_codes else { continue };
+        let listed = codes.values.iter().flatten().any(|code| *code == exit_code);
+        let matches = if codes.operator == "NotIn" { !listed } else { listed };
+        if matches && rule.action.starts_with("Restart") {
+            return true;
+        }
+    }
+    match policy(pod, container) {
+        "Never" => false,
+        "OnFailure" => exit_code != 0,
+        _ => true,
+    }
+}
+
+/// Whether the newest container of that name, if any, calls for another one.
+#[must_use]
+pub fn is_due(pod: &Pod, container: &Container, newest: Option<&ObservedContainer>) -> bool {
+    match newest {
+        None => true,
+        Some(newest) => match newest.state {
+            RunState::Running => false,
+            RunState::Created | RunState::Unknown => true,
+            RunState::Exited => on_exit(pod, container, newest.exit_code),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::{ContainerRestartRule, ContainerRestartRuleOnExitCodes, PodSpec};
+
+    fn pod(policy: &str) -> Pod {
+        Pod {
+            spec: Some(PodSpec { restart_policy: Some(policy.to_owned()), ..PodSpec::default() }),
+            ..Pod::default()
+        }
+    }
+
+    #[test]
+    fn policies() {
+        for (policy, code, want) in [
+            ("Always", 0, true),
+            ("Always", 1, true),
+            ("OnFailure", 0, false),
+            ("OnFailure", 1, true),
+            ("Never", 0, false),
+            ("Never", 1, false),
+        ] {
+            assert_eq!(on_exit(&pod(policy), &Container::default(), code), want, "{policy} {code}");
+        }
+    }
+
+    #[test]
+    fn rules_of_the_container_come_first() {
+        let rule = |operator: &str, values: Vec<i32>| ContainerRestartRule {
+            action: "Restart".to_owned(),
+            exit_codes: Some(ContainerRestartRuleOnExitCodes {
+                operator: operator.to_owned(),
+                values: Some(values),
+            }),
+        };
+        let container = |rule| Container {
+            restart_policy: Some("Never".to_owned()),
+            restart_policy_rules: Some(vec![rule]),
+            ..Container::default()
+        };
+        assert!(on_exit(&pod("Never"), &container(rule("In", vec![42])), 42));
+        assert!(!on_exit(&pod("Always"), &container(rule("In", vec![42])), 1));
+        assert!(on_exit(&pod("Never"), &container(rule("NotIn", vec![0])), 7));
+    }
+}

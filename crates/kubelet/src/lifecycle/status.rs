@@ -1,0 +1,321 @@
+//! The status of a pod: what its spec asks for and what is observed, told in the API's words.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{
+    Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
+    ContainerStatus, ContainerUser, HostIP, LinuxContainerUser, Pod, PodIP, PodStatus, VolumeMountStatus,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::conditions::{OWNED, conditions, has_run};
+use super::members::{as_container, is_sidecar};
+use super::observed::{Observed, ObservedContainer, RunState};
+use super::phase::{find, phase};
+use super::plan::{ProbeView, sandbox_needed};
+use super::{qos, restart};
+
+/// Why a container that should run does not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    pub reason: String,
+    pub message: String,
+}
+
+/// What the status depends on besides the pod and its containers.
+pub struct Surroundings<'a> {
+    /// Name of the runtime, the scheme of container ids.
+    pub runtime: &'a str,
+    pub host_ips: &'a [String],
+    pub probes: ProbeView<'a>,
+    /// By container name.
+    pub waiting: &'a BTreeMap<String, Waiting>,
+    /// Nothing of the pod will be started any more.
+    pub terminal: bool,
+    /// The phase, reason and message of a pod that was refused, evicted or ran out of time.
+    pub verdict: Option<&'a (String, String)>,
+    pub now: Timestamp,
+}
+
+/// A time in whole seconds, as the API keeps them.
+#[must_use]
+pub fn seconds(time: Timestamp) -> Time {
+    Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
+}
+
+/// The status of a pod.
+#[must_use]
+pub fn status(pod: &Pod, observed: &Observed, around: &Surroundings<'_>) -> PodStatus {
+    let old = pod.status.clone().unwrap_or_default();
+    let Some(spec) = &pod.spec else { return old };
+    let init = spec.init_containers.as_deref().unwrap_or_default();
+    let ephemeral: Vec<Container> = spec.ephemeral_containers.iter().flatten().map(as_container).collect();
+    let teller = Teller { pod, observed, around, has_init: !init.is_empty() };
+    let init_statuses = teller.statuses(init, old.init_container_statuses.as_deref(), true);
+    let app_statuses = teller.statuses(&spec.containers, old.container_statuses.as_deref(), false);
+    let ephemeral_statuses = teller.statuses(&ephemeral, old.ephemeral_container_statuses.as_deref(), false);
+
+    let all: Vec<ContainerStatus> = init_statuses.iter().chain(&app_statuses).cloned().collect();
+    let initialised = app_statuses.iter().any(has_run);
+    let before = old.phase.as_deref().unwrap_or("Pending");
+    let phase = match (before, around.verdict) {
+        // What has ended stays ended.
+        ("Succeeded" | "Failed", _) => before,
+        (_, Some(_)) => "Failed",
+        _ => phase(pod, &all, around.terminal, initialised),
+    };
+    let now = seconds(around.now);
+    let sandbox_is_up = sandbox_needed(pod, observed).is_none();
+    let mut list = conditions(pod, &all, phase, sandbox_is_up, &now);
+    let foreign =
+        old.conditions.iter().flatten().filter(|condition| !OWNED.contains(&condition.type_.as_str()));
+    list.extend(foreign.cloned());
+
+    let ips = observed.sandbox().map(|sandbox| sandbox.ips.clone()).unwrap_or_default();
+    let host_network = spec.host_network.unwrap_or(false);
+    let ips = if host_network && sandbox_is_up { around.host_ips.to_vec() } else { ips };
+    let pod_ips = if ips.is_empty() {
+        old.pod_ips.clone().filter(|_| observed.sandbox().is_some())
+    } else {
+        Some(ips.iter().map(|ip| PodIP { ip: ip.clone() }).collect::<Vec<_>>())
+    };
+    let some = |list: Vec<ContainerStatus>| (!list.is_empty()).then_some(list);
+    PodStatus {
+        phase: Some(phase.to_owned()),
+        conditions: Some(list),
+        message: around.verdict.map(|verdict| verdict.1.clone()).or(old.message),
+        reason: around.verdict.map(|verdict| verdict.0.clone()).or(old.reason),
+        host_ip: around.host_ips.first().cloned(),
+        host_ips: Some(around.host_ips.iter().map(|ip| HostIP { ip: ip.clone() }).collect()),
+        pod_ip: pod_ips.as_ref().and_then(|ips| ips.first()).map(|ip| ip.ip.clone()),
+        pod_ips,
+        start_time: old.start_time.or(Some(now)),
+        init_container_statuses: some(init_statuses),
+        container_statuses: some(app_statuses),
+        ephemeral_container_statuses: some(ephemeral_statuses),
+        qos_class: Some(qos::class(pod).name().to_owned()),
+        observed_generation: pod.metadata.generation,
+        ..old
+    }
+}
+
+struct Teller<'a> {
+    pod: &'a Pod,
+    observed: &'a Observed,
+    around: &'a Surroundings<'a>,
+    has_init: bool,
+}
+
+impl Teller<'_> {
+    fn statuses(
+        &self,
+        containers: &[Container],
+        old: Option<&[ContainerStatus]>,
+        init: bool,
+    ) -> Vec<ContainerStatus> {
+        let old = old.unwrap_or_default();
+        containers.iter().map(|container| self.one(container, find(old, &container.name), init)).collect()
+    }
+
+    fn one(&self, container: &Container, old: Option<&ContainerStatus>, init: bool) -> ContainerStatus {
+        let name = &container.name;
+        let newest = self.observed.container(name);
+        let mut status = match newest {
+            Some(newest) => self.seen(container, newest, old),
+            None => self.unseen(container, old, init),
+        };
+        if let Some(previous) = self.observed.previous(name) {
+            status.last_state = Some(self.state(previous, None));
+        }
+        let done = init && newest.is_some_and(ObservedContainer::succeeded) && !is_sidecar(container);
+        if !done && restart::is_due(self.pod, container, newest) && !self.around.terminal {
+            if let Some(waiting) = self.around.waiting.get(name) {
+                if status.state.as_ref().is_some_and(|state| state.terminated.is_some()) {
+                    status.last_state = status.state.take();
+                }
+                status.state = Some(wait(&waiting.reason, Some(waiting.message.clone())));
+            }
+        }
+        self.readiness(&mut status, container, newest, init);
+        status
+    }
+
+    /// What probes say, and for init containers whether they are done.
+    fn readiness(
+        &self,
+        status: &mut ContainerStatus,
+        container: &Container,
+        newest: Option<&ObservedContainer>,
+        init: bool,
+    ) {
+        let running = newest.filter(|newest| newest.state == RunState::Running);
+        if init && !is_sidecar(container) {
+            let ended = status.state.as_ref().and_then(|state| state.terminated.as_ref());
+            status.ready = ended.is_some_and(|ended| ended.exit_code == 0);
+            status.started = Some(running.is_some() && container.startup_probe.is_none());
+            return;
+        }
+        let verdict = running.map(|running| (self.around.probes)(&running.id));
+        status.started = Some(verdict.is_some_and(|verdict| verdict.started));
+        status.ready = verdict.is_some_and(|verdict| verdict.started && verdict.ready);
+    }
+
+    fn seen(
+        &self,
+        container: &Container,
+        newest: &ObservedContainer,
+        old: Option<&ContainerStatus>,
+    ) -> ContainerStatus {
+        let resources = container.resources.clone();
+        ContainerStatus {
+            name: newest.name.clone(),
+            image: if newest.image.is_empty() {
+                container.image.clone().unwrap_or_default()
+            } else {
+                newest.image.clone()
+            },
+            image_id: newest.image_id.clone(),
+            container_id: Some(self.id(newest)),
+            restart_count: i32::try_from(newest.restarts).unwrap_or(i32::MAX),
+            state: Some(self.state(newest, old)),
+            last_state: old.and_then(|old| old.last_state.clone()),
+            allocated_resources: resources.as_ref().and_then(|resources| resources.requests.clone()),
+            resources,
+            user: newest.user.clone().map(|(uid, gid, groups)| ContainerUser {
+                linux: Some(LinuxContainerUser { uid, gid, supplemental_groups: Some(groups) }),
+            }),
+            volume_mounts: mounts(container),
+            stop_signal: newest.stop_signal.clone(),
+            ..ContainerStatus::default()
+        }
+    }
+
+    fn unseen(&self, container: &Container, old: Option<&ContainerStatus>, init: bool) -> ContainerStatus {
+        let reason = if self.has_init { "PodInitializing" } else { "ContainerCreating" };
+        let mut status = ContainerStatus {
+            name: container.name.clone(),
+            image: container.image.clone().unwrap_or_default(),
+            state: Some(wait(reason, None)),
+            volume_mounts: mounts(container),
+            ..ContainerStatus::default()
+        };
+        let initialised =
+            self.pod.spec.as_ref().is_some_and(|spec| {
+                spec.containers.iter().any(|c| self.observed.container(&c.name).is_some())
+            });
+        if let Some(old) = old {
+            if old.state.as_ref().is_some_and(|state| state.terminated.is_some()) {
+                return old.clone();
+            }
+            status.restart_count = old.restart_count;
+            status.last_state.clone_from(&old.last_state);
+            let ran = old.state.as_ref().is_some_and(|state| state.running.is_some());
+            let told = status.last_state.as_ref().is_some_and(|state| state.terminated.is_some());
+            if ran && !told {
+                // It used to run and is gone: it has ended, though nobody knows how.
+                status.last_state = Some(ended_unseen());
+                if self.pod.metadata.deletion_timestamp.is_none() {
+                    status.restart_count += 1;
+                }
+            }
+        }
+        if init && initialised && !is_sidecar(container) {
+            status.state = Some(ContainerState {
+                terminated: Some(ContainerStateTerminated {
+                    reason: Some("Completed".to_owned()),
+                    message: Some("Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally".to_owned()),
+                    ..ContainerStateTerminated::default()
+                }),
+                ..ContainerState::default()
+            });
+        }
+        status
+    }
+
+    fn state(&self, container: &ObservedContainer, old: Option<&ContainerStatus>) -> ContainerState {
+        let ran = old.and_then(|old| old.state.as_ref()).is_some_and(|state| state.running.is_some());
+        match container.state {
+            RunState::Running => ContainerState {
+                running: Some(ContainerStateRunning { started_at: Some(seconds(container.started_at)) }),
+                ..ContainerState::default()
+            },
+            RunState::Exited => {
+                let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+                ContainerState {
+                    terminated: Some(ContainerStateTerminated {
+                        exit_code: container.exit_code,
+                        reason: text(&container.reason),
+                        message: text(&container.message),
+                        started_at: Some(seconds(container.started_at)),
+                        finished_at: Some(seconds(container.finished_at)),
+                        container_id: Some(self.id(container)),
+                        signal: None,
+                    }),
+                    ..ContainerState::default()
+                }
+            }
+            RunState::Unknown if ran => ContainerState {
+                terminated: Some(ContainerStateTerminated {
+                    exit_code: 137,
+                    reason: Some("ContainerStatusUnknown".to_owned()),
+                    message: Some(
+                        "The container could not be located when the pod was terminated".to_owned(),
+                    ),
+                    ..ContainerStateTerminated::default()
+                }),
+                ..ContainerState::default()
+            },
+            RunState::Created | RunState::Unknown => ContainerState {
+                waiting: Some(ContainerStateWaiting::default()),
+                ..ContainerState::default()
+            },
+        }
+    }
+
+    fn id(&self, container: &ObservedContainer) -> String {
+        format!("{}://{}", self.around.runtime, container.id)
+    }
+}
+
+fn wait(reason: &str, message: Option<String>) -> ContainerState {
+    ContainerState {
+        waiting: Some(ContainerStateWaiting {
+            reason: Some(reason.to_owned()),
+            message: message.filter(|message| !message.is_empty()),
+        }),
+        ..ContainerState::default()
+    }
+}
+
+fn ended_unseen() -> ContainerState {
+    ContainerState {
+        terminated: Some(ContainerStateTerminated {
+            exit_code: 137,
+            reason: Some("ContainerStatusUnknown".to_owned()),
+            message: Some("The container could not be located when the pod was deleted.  The container used to be Running".to_owned()),
+            ..ContainerStateTerminated::default()
+        }),
+        ..ContainerState::default()
+    }
+}
+
+fn mounts(container: &Container) -> Option<Vec<VolumeMountStatus>> {
+    let mounts = container.volume_mounts.as_ref()?;
+    Some(
+        mounts
+            .iter()
+            .map(|mount| VolumeMountStatus {
+                name: mount.name.clone(),
+                mount_path: mount.mount_path.clone(),
+                read_only: mount.read_only,
+                recursive_read_only: (mount.read_only == Some(true)).then(|| "Disabled".to_owned()),
+                ..VolumeMountStatus::default()
+            })
+            .collect(),
+    )
+}
+
+#[cfg(test)]
+#[path = "status_tests.rs"]
+mod tests;
