@@ -1,3 +1,25 @@
 //! The node agent: pod lifecycle, probes, volumes, resources, node status, its own HTTPS API.
+//!
+//! [`lifecycle`] and [`configure`] are pure: what should be done for a pod, what its status says, what the runtime is
+//! told. [`engine`] is the runtime behind CRI, [`volumes`] the files of pods. [`pods`] has a worker per pod that puts
+//! them together; [`node`] keeps the node object, [`server`] answers on port 10250.
 
+pub mod config;
+pub mod configure;
+pub mod engine;
+pub mod events;
+mod kubelet;
 pub mod lifecycle;
+pub mod logs;
+pub mod node;
+pub mod pods;
+pub mod probes;
+pub mod server;
+mod shared;
+pub mod volumes;
+
+pub use config::{Config, Serving};
+pub use kubelet::{Kubelet, KubeletError};
+
+/// The version of Kubernetes that this kubelet behaves as.
+pub const KUBERNETES_VERSION: &str = "v1.36.0";

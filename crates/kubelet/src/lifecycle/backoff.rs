@@ -45,6 +45,13 @@ impl Backoff {
         (now < until).then_some(until)
     }
 
+    /// When the wait ends that began with the last failure noted, if it has not ended yet.
+    #[must_use]
+    pub fn until_since_update(&self, key: &str, now: Timestamp) -> Option<Timestamp> {
+        let entry = self.entries.get(key)?;
+        self.until(key, entry.updated, now)
+    }
+
     /// The wait in force.
     #[must_use]
     pub fn wait(&self, key: &str) -> SignedDuration {

@@ -1,0 +1,74 @@
+//! What a kubelet is told when it is started.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use base::clock::Clock;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+/// A kubelet's configuration.
+#[derive(Debug)]
+pub struct Config {
+    pub node_name: String,
+    /// Where pods' files are.
+    pub directory: PathBuf,
+    /// Where containers' logs are.
+    pub logs: PathBuf,
+    /// Address of the container runtime, such as `unix:///run/containerd/containerd.sock`.
+    pub runtime: String,
+    /// Its own HTTPS API; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// The node's addresses, the first of each family; found out if empty.
+    pub node_ips: Vec<IpAddr>,
+    pub cluster_dns: Vec<IpAddr>,
+    pub cluster_domain: String,
+    pub resolv_conf: PathBuf,
+    pub max_pods: u32,
+    /// Addresses for pods, if the control plane does not hand them out.
+    pub pod_cidr: Option<String>,
+    /// Directory of static pods.
+    pub static_pods: Option<PathBuf>,
+    pub labels: BTreeMap<String, String>,
+    /// The cgroup under which all pods are.
+    pub cgroup_root: String,
+    /// Certificate of its HTTPS API.
+    pub serving: Option<Serving>,
+    /// Who vouches for the certificates of those who call it.
+    pub client_authorities: Vec<CertificateDer<'static>>,
+    pub clock: Clock,
+}
+
+/// A certificate and its key.
+#[derive(Debug)]
+pub struct Serving {
+    pub chain: Vec<CertificateDer<'static>>,
+    pub key: PrivateKeyDer<'static>,
+}
+
+impl Config {
+    /// Defaults, with everything under `directory`.
+    #[must_use]
+    pub fn new(node_name: &str, directory: impl Into<PathBuf>) -> Self {
+        let directory = directory.into();
+        Self {
+            node_name: node_name.to_owned(),
+            logs: directory.join("logs"),
+            directory,
+            runtime: "unix:///run/containerd/containerd.sock".to_owned(),
+            listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 10250)),
+            node_ips: Vec::new(),
+            cluster_dns: Vec::new(),
+            cluster_domain: "cluster.local".to_owned(),
+            resolv_conf: PathBuf::from("/etc/resolv.conf"),
+            max_pods: 110,
+            pod_cidr: None,
+            static_pods: None,
+            labels: BTreeMap::new(),
+            cgroup_root: "/kubepods".to_owned(),
+            serving: None,
+            client_authorities: Vec::new(),
+            clock: Clock::system(),
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! One container: command, environment, mounts, resources, security.
+
+use cri::v1::{
+    ContainerConfig, ContainerMetadata, ImageSpec, KeyValue, LinuxContainerConfig, Mount, Signal,
+};
+use k8s_openapi::api::core::v1::Pod;
+
+use super::downward::PodFacts;
+use super::environment::{self, EnvironmentError};
+use super::expansion::expand;
+use super::sandbox::NodeSettings;
+use super::security::{self, ImageUser, SecurityError};
+use super::{Sources, labels, resources};
+use crate::lifecycle::Member;
+
+/// Why a container cannot be configured.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
+    #[error(transparent)]
+    Security(#[from] SecurityError),
+}
+
+/// Everything a container's configuration depends on.
+pub struct Request<'a> {
+    pub pod: &'a Pod,
+    pub member: &'a Member,
+    pub restarts: u32,
+    /// The image as the runtime knows it.
+    pub image_ref: &'a str,
+    pub image_user: &'a ImageUser,
+    pub facts: &'a PodFacts<'a>,
+    pub node: &'a NodeSettings,
+    pub mounts: Vec<Mount>,
+    /// Id of the container whose processes an ephemeral one sees.
+    pub target: Option<&'a str>,
+    pub volume_groups: &'a [i64],
+    pub environment: &'a [(String, String)],
+}
+
+/// Where a container's log is, below the pod's directory.
+#[must_use]
+pub fn log_path(name: &str, restarts: u32) -> String {
+    format!("{name}/{restarts}.log")
+}
+
+/// The variables a container sees.
+pub fn environment(
+    pod: &Pod,
+    member: &Member,
+    sources: &Sources,
+    facts: &PodFacts<'_>,
+) -> Result<Vec<(String, String)>, ConfigError> {
+    Ok(environment::variables(pod, &member.container, sources, facts)?)
+}
+
+pub fn config(request: Request<'_>) -> Result<ContainerConfig, ConfigError> {
+    let Request { pod, member, node, .. } = request;
+    let container = &member.container;
+    security::check_non_root(pod, container, request.image_user)?;
+    let lookup = |name: &str| {
+        request.environment.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.clone())
+    };
+    let expanded = |words: &Option<Vec<String>>| -> Vec<String> {
+        words.iter().flatten().map(|word| expand(word, &lookup)).collect()
+    };
+    let signal = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.stop_signal.as_deref());
+    Ok(ContainerConfig {
+        metadata: Some(ContainerMetadata { name: container.name.clone(), attempt: request.restarts }),
+        image: Some(ImageSpec {
+            image: request.image_ref.to_owned(),
+            user_specified_image: container.image.clone().unwrap_or_default(),
+            ..ImageSpec::default()
+        }),
+        command: expanded(&container.command),
+        args: expanded(&container.args),
+        working_dir: container.working_dir.clone().unwrap_or_default(),
+        envs: request
+            .environment
+            .iter()
+            .map(|(key, value)| KeyValue { key: key.clone(), value: value.clone() })
+            .collect(),
+        mounts: request.mounts,
+        labels: labels::of_container(pod, container),
+        annotations: labels::annotations(pod, container, request.restarts),
+        log_path: log_path(&container.name, request.restarts),
+        stdin: container.stdin.unwrap_or(false),
+        stdin_once: container.stdin_once.unwrap_or(false),
+        tty: container.tty.unwrap_or(false),
+        linux: Some(LinuxContainerConfig {
+            resources: Some(resources::of_container(pod, container, node.memory_capacity)),
+            security_context: Some(security::of_container(
+                pod,
+                container,
+                request.image_user,
+                request.target,
+                &node.profiles,
+                request.volume_groups,
+            )),
+        }),
+        stop_signal: signal.map_or(Signal::RuntimeDefault, stop_signal) as i32,
+        ..ContainerConfig::default()
+    })
+}
+
+/// The signals that a pod can name and that containers are in fact stopped with.
+const SIGNALS: [(&str, Signal); 8] = [
+    ("SIGTERM", Signal::Sigterm),
+    ("SIGINT", Signal::Sigint),
+    ("SIGQUIT", Signal::Sigquit),
+    ("SIGHUP", Signal::Sighup),
+    ("SIGKILL", Signal::Sigkill),
+    ("SIGUSR1", Signal::Sigusr1),
+    ("SIGUSR2", Signal::Sigusr2),
+    ("SIGWINCH", Signal::Sigwinch),
+];
+
+fn stop_signal(name: &str) -> Signal {
+    SIGNALS.iter().find(|(known, _)| *known == name).map_or(Signal::RuntimeDefault, |(_, signal)| *signal)
+}
+
+/// The name of a signal, as a status tells it.
+#[must_use]
+pub fn signal_name(value: i32) -> Option<String> {
+    SIGNALS.iter().find(|(_, signal)| *signal as i32 == value).map(|(name, _)| (*name).to_owned())
+}

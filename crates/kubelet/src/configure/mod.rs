@@ -1,0 +1,16 @@
+//! What the runtime is told about a pod and its containers: pure translations from the API's words to CRI's.
+
+pub mod container;
+pub mod dns;
+pub mod downward;
+pub mod environment;
+pub mod expansion;
+pub mod hosts;
+pub mod labels;
+pub mod resources;
+pub mod sandbox;
+pub mod security;
+pub mod services;
+pub mod sources;
+
+pub use sources::Sources;

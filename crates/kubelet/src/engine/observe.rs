@@ -1,0 +1,148 @@
+//! What the runtime says about pods, in the kubelet's terms.
+
+use std::collections::BTreeMap;
+
+use cri::v1;
+use jiff::Timestamp;
+
+use super::{Engine, Outcome, QUICK, within};
+use crate::configure::container::signal_name;
+use crate::configure::labels;
+use crate::lifecycle::{Observed, ObservedContainer, ObservedSandbox, RunState};
+
+/// A pod that the runtime knows, whether or not the API server does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenPod {
+    pub namespace: String,
+    pub name: String,
+}
+
+/// States of everything in the runtime, by pod: enough to notice changes.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    pub pods: BTreeMap<String, SeenPod>,
+    /// By pod: ids and states of sandboxes and containers.
+    pub states: BTreeMap<String, BTreeMap<String, i32>>,
+}
+
+fn time(nanoseconds: i64) -> Timestamp {
+    Timestamp::from_nanosecond(nanoseconds.into()).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+fn sandbox(status: v1::PodSandboxStatus) -> ObservedSandbox {
+    let host_network = status
+        .linux
+        .and_then(|linux| linux.namespaces)
+        .and_then(|namespaces| namespaces.options)
+        .is_some_and(|options| options.network == v1::NamespaceMode::Node as i32);
+    let network = status.network.unwrap_or_default();
+    let ips = std::iter::once(network.ip).chain(network.additional_ips.into_iter().map(|ip| ip.ip));
+    ObservedSandbox {
+        id: status.id,
+        attempt: status.metadata.map_or(0, |metadata| metadata.attempt),
+        ready: status.state == v1::PodSandboxState::SandboxReady as i32,
+        host_network,
+        ips: ips.filter(|ip| !ip.is_empty()).collect(),
+        created_at: time(status.created_at),
+    }
+}
+
+fn container(status: v1::ContainerStatus, sandbox: String) -> ObservedContainer {
+    let annotation = |name: &str| status.annotations.get(name).cloned().unwrap_or_default();
+    let attempt = status.metadata.as_ref().map_or(0, |metadata| metadata.attempt);
+    let state = match v1::ContainerState::try_from(status.state) {
+        Ok(v1::ContainerState::ContainerCreated) => RunState::Created,
+        Ok(v1::ContainerState::ContainerRunning) => RunState::Running,
+        Ok(v1::ContainerState::ContainerExited) => RunState::Exited,
+        _ => RunState::Unknown,
+    };
+    let image = status.image.as_ref().map(|image| {
+        if image.user_specified_image.is_empty() { image.image.clone() } else { image.user_specified_image.clone() }
+    });
+    let user = status.user.and_then(|user| user.linux);
+    ObservedContainer {
+        name: status.labels.get(labels::CONTAINER_NAME).cloned().unwrap_or_default(),
+        sandbox,
+        restarts: annotation(labels::RESTART_COUNT).parse().unwrap_or(attempt),
+        state,
+        created_at: time(status.created_at),
+        started_at: time(status.started_at),
+        finished_at: time(status.finished_at),
+        exit_code: status.exit_code,
+        reason: status.reason,
+        message: status.message,
+        image: image.unwrap_or_default(),
+        image_id: status.image_ref,
+        hash: annotation(labels::CONTAINER_HASH),
+        log_path: status.log_path,
+        user: user.map(|user| (user.uid, user.gid, user.supplemental_groups)),
+        stop_signal: signal_name(status.stop_signal),
+        id: status.id,
+    }
+}
+
+impl Engine {
+    /// Everything about one pod.
+    pub async fn observe(&self, uid: &str) -> Outcome<Observed> {
+        let selector = BTreeMap::from([(labels::POD_UID.to_owned(), uid.to_owned())]);
+        let sandboxes = v1::ListPodSandboxRequest {
+            filter: Some(v1::PodSandboxFilter { label_selector: selector.clone(), ..Default::default() }),
+        };
+        let containers = v1::ListContainersRequest {
+            filter: Some(v1::ContainerFilter { label_selector: selector, ..Default::default() }),
+        };
+        let (mut runtime, mut second) = (self.calls.runtime.clone(), self.calls.runtime.clone());
+        let (sandboxes, containers) = tokio::try_join!(
+            runtime.list_pod_sandbox(within(sandboxes, QUICK)),
+            second.list_containers(within(containers, QUICK)),
+        )?;
+        let mut observed = Observed::default();
+        for found in sandboxes.into_inner().items {
+            let asked = v1::PodSandboxStatusRequest { pod_sandbox_id: found.id, verbose: false };
+            match runtime.pod_sandbox_status(within(asked, QUICK)).await {
+                Ok(answer) => observed.sandboxes.extend(answer.into_inner().status.map(sandbox)),
+                Err(status) if status.code() == tonic::Code::NotFound => {}
+                Err(status) => return Err(status.into()),
+            }
+        }
+        for found in containers.into_inner().containers {
+            let asked = v1::ContainerStatusRequest { container_id: found.id, verbose: false };
+            match runtime.container_status(within(asked, QUICK)).await {
+                Ok(answer) => {
+                    let status = answer.into_inner().status;
+                    observed.containers.extend(status.map(|status| container(status, found.pod_sandbox_id)));
+                }
+                Err(status) if status.code() == tonic::Code::NotFound => {}
+                Err(status) => return Err(status.into()),
+            }
+        }
+        observed.sort();
+        Ok(observed)
+    }
+
+    /// The states of everything that carries a pod's labels.
+    pub async fn survey(&self) -> Outcome<Seen> {
+        let (mut runtime, mut second) = (self.calls.runtime.clone(), self.calls.runtime.clone());
+        let (sandboxes, containers) = tokio::try_join!(
+            runtime.list_pod_sandbox(within(v1::ListPodSandboxRequest::default(), QUICK)),
+            second.list_containers(within(v1::ListContainersRequest::default(), QUICK)),
+        )?;
+        let mut seen = Seen::default();
+        let mut note = |labels: &BTreeMap<String, String>, id: String, state: i32| {
+            let Some(uid) = labels.get(labels::POD_UID) else { return };
+            let text = |name: &str| labels.get(name).cloned().unwrap_or_default();
+            seen.pods
+                .entry(uid.clone())
+                .or_insert_with(|| SeenPod { namespace: text(labels::POD_NAMESPACE), name: text(labels::POD_NAME) });
+            seen.states.entry(uid.clone()).or_default().insert(id, state);
+        };
+        for found in sandboxes.into_inner().items {
+            // Apart from the states of containers.
+            note(&found.labels, found.id, found.state.saturating_add(100));
+        }
+        for found in containers.into_inner().containers {
+            note(&found.labels, found.id, found.state);
+        }
+        Ok(seen)
+    }
+}

@@ -1,0 +1,197 @@
+//! The kubelet: built from its configuration, run until its tasks stop.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::tasks::TaskGroup;
+use client::{Client, ClientError};
+use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use parking_lot::{Mutex, RwLock};
+use runtime::{Change, Informers, Selection};
+use tokio::net::TcpListener;
+
+use crate::config::Config;
+use crate::configure::dns::{self, ClusterDns};
+use crate::configure::sandbox::NodeSettings;
+use crate::engine::{self, Engine, EngineError};
+use crate::events::Recorder;
+use crate::node::{self, NodeLoop, RuntimeHealth};
+use crate::pods::{Pulls, Workers};
+use crate::server;
+use crate::shared::Shared;
+use crate::volumes::Tokens;
+
+/// Why a kubelet cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum KubeletError {
+    #[error("connecting to the container runtime")]
+    Connect(#[source] cri::client::ConnectError),
+    #[error("the container runtime does not answer")]
+    Runtime(#[source] EngineError),
+    #[error("making the directory {0}")]
+    Directory(std::path::PathBuf, #[source] std::io::Error),
+    #[error("listening on {0}")]
+    Listen(SocketAddr, #[source] std::io::Error),
+    #[error("registering the node")]
+    Register(#[source] ClientError),
+    #[error("serving HTTPS")]
+    Serve(#[source] server::ServeError),
+}
+
+/// How long to wait between attempts to reach the runtime or the API server at the start.
+const AGAIN: Duration = Duration::from_millis(250);
+
+/// A kubelet that is built and listens.
+pub struct Kubelet {
+    shared: Arc<Shared>,
+    listener: TcpListener,
+    informers: Informers,
+    health: Arc<RuntimeHealth>,
+    address: SocketAddr,
+}
+
+impl Kubelet {
+    /// Meets the runtime and opens the port.
+    pub async fn build(mut config: Config, client: Client, tasks: TaskGroup) -> Result<Self, KubeletError> {
+        for directory in [&config.directory.join("pods"), &config.logs] {
+            std::fs::create_dir_all(directory)
+                .map_err(|source| KubeletError::Directory(directory.clone(), source))?;
+        }
+        let calls = cri::client::connect_lazily(&config.runtime).map_err(KubeletError::Connect)?;
+        let engine = Engine::meet(calls).await.map_err(KubeletError::Runtime)?;
+        let listener = TcpListener::bind(config.listen)
+            .await
+            .map_err(|source| KubeletError::Listen(config.listen, source))?;
+        let address =
+            listener.local_addr().map_err(|source| KubeletError::Listen(config.listen, source))?;
+        if config.node_ips.is_empty() {
+            config.node_ips = node::node_ips();
+        }
+        let informers = Informers::new(client.clone(), &tasks);
+        let settings = NodeSettings {
+            logs: config.logs.clone(),
+            host_dns: dns::parse(&std::fs::read_to_string(&config.resolv_conf).unwrap_or_default()),
+            cluster_dns: ClusterDns {
+                servers: config.cluster_dns.iter().map(ToString::to_string).collect(),
+                domain: config.cluster_domain.clone(),
+            },
+            cgroup_root: config.cgroup_root.clone(),
+            profiles: config.directory.join("seccomp").display().to_string(),
+            memory_capacity: node::memory_capacity(),
+            host_ips: config.node_ips.iter().map(ToString::to_string).collect(),
+            node_name: config.node_name.clone(),
+        };
+        let recorder = Recorder::new(client.clone(), &config.node_name, config.clock.clone(), &tasks);
+        let shared = Arc::new(Shared {
+            clock: config.clock.clone(),
+            config,
+            client,
+            engine,
+            recorder,
+            tasks,
+            services: informers.of::<Service>(),
+            tokens: Tokens::default(),
+            pulls: Pulls::default(),
+            settings,
+            allocatable: RwLock::default(),
+        });
+        Ok(Self { shared, listener, informers, health: Arc::default(), address })
+    }
+
+    /// Where its HTTPS API is.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Registers the node and runs its pods until the tasks stop. `ready` is called once the node is registered.
+    pub async fn run(self, ready: impl FnOnce()) -> Result<(), KubeletError> {
+        let Self { shared, listener, informers, health, address } = self;
+        let workers = Workers::new(Arc::clone(&shared));
+        let serving = server::Server::new(Arc::clone(&shared), Arc::clone(&workers))
+            .map_err(KubeletError::Serve)?;
+        let stopping = shared.tasks.stopping();
+        let group = shared.tasks.clone();
+        shared.tasks.spawn(async move { serving.run(listener, group).await });
+
+        let pressure = Arc::new(Mutex::default());
+        let mut node = NodeLoop::new(Arc::clone(&shared), address.port(), pressure);
+        let begin = async {
+            loop {
+                match node.begin().await {
+                    Ok(()) => return,
+                    Err(error) => {
+                        tracing::warn!(%error, "the node cannot be registered yet");
+                        tokio::time::sleep(AGAIN).await;
+                    }
+                }
+            }
+        };
+        let mut stopping = std::pin::pin!(stopping);
+        tokio::select! {
+            () = begin => {}
+            () = &mut stopping => return Ok(()),
+        }
+        shared.tasks.spawn({
+            let stopping = shared.tasks.stopping();
+            async move {
+                tokio::select! {
+                    () = node.run() => {}
+                    () = stopping => {}
+                }
+            }
+        });
+        ready();
+
+        let selection = Selection::by_field(format!("spec.nodeName={}", shared.config.node_name));
+        let pods = informers.of_selected::<Pod>(selection);
+        shared.services.synced().await;
+        let told = Arc::clone(&workers);
+        pods.on_event(move |change| match change {
+            Change::Added(pod) | Change::Updated { new: pod, .. } => told.put(Arc::clone(pod)),
+            Change::Deleted(pod) => told.gone(Arc::clone(pod)),
+        });
+        pods.synced().await;
+        clear_orphans(&shared, &workers).await;
+        let told = Arc::clone(&workers);
+        engine::watch(
+            shared.engine.clone(),
+            &shared.tasks,
+            move |uid| told.look(uid),
+            move |error| {
+                if let Some(error) = error {
+                    tracing::warn!(%error, "the runtime's events are lost");
+                }
+                health.set(error.is_none());
+            },
+        );
+        stopping.await;
+        Ok(())
+    }
+}
+
+/// Ends pods that the runtime still has and the API server does not know.
+async fn clear_orphans(shared: &Shared, workers: &Arc<Workers>) {
+    let seen = match shared.engine.survey().await {
+        Ok(seen) => seen,
+        Err(error) => {
+            tracing::warn!(%error, "cannot look for pods that should not be there");
+            return;
+        }
+    };
+    for (uid, found) in seen.pods {
+        if workers.knows(&uid) {
+            continue;
+        }
+        tracing::info!(pod = uid, name = found.name, "a pod that is not known any more");
+        let metadata = ObjectMeta {
+            uid: Some(uid),
+            name: Some(found.name),
+            namespace: Some(found.namespace),
+            ..ObjectMeta::default()
+        };
+        workers.gone(Arc::new(Pod { metadata, ..Pod::default() }));
+    }
+}

@@ -1,0 +1,108 @@
+//! What the machine has, and what of it pods may use.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// Amounts by resource, in whole units (thousandths for processors).
+pub type Amounts = BTreeMap<String, i64>;
+
+/// Bytes of memory.
+#[must_use]
+pub fn memory_capacity() -> i64 {
+    fs::read_to_string("/proc/meminfo").map_or(0, |text| meminfo(&text, "MemTotal"))
+}
+
+fn meminfo(text: &str, name: &str) -> i64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<i64>().ok());
+    kilobytes.map_or(0, |kilobytes| kilobytes.saturating_mul(1024))
+}
+
+/// Memory that is free to be used, in bytes.
+#[must_use]
+pub fn memory_available() -> i64 {
+    fs::read_to_string("/proc/meminfo").map_or(0, |text| meminfo(&text, "MemAvailable"))
+}
+
+/// Total and available bytes of a file system.
+#[must_use]
+pub fn file_system(path: &Path) -> (i64, i64) {
+    rustix::fs::statvfs(path).map_or((0, 0), |stat| {
+        let bytes = |blocks: u64| i64::try_from(blocks.saturating_mul(stat.f_frsize)).unwrap_or(i64::MAX);
+        (bytes(stat.f_blocks), bytes(stat.f_bavail))
+    })
+}
+
+/// What the machine has.
+#[must_use]
+pub fn capacity(directory: &Path, max_pods: u32) -> Amounts {
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let mut amounts = Amounts::from([
+        ("cpu".to_owned(), i64::try_from(processors).unwrap_or(1).saturating_mul(1000)),
+        ("memory".to_owned(), memory_capacity()),
+        ("ephemeral-storage".to_owned(), file_system(directory).0),
+        ("pods".to_owned(), i64::from(max_pods)),
+    ]);
+    amounts.extend(huge_pages());
+    amounts
+}
+
+/// Reserved huge pages, by size.
+fn huge_pages() -> Amounts {
+    let Ok(entries) = fs::read_dir("/sys/kernel/mm/hugepages") else { return Amounts::new() };
+    let sizes = entries.flatten().filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let kilobytes: i64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+        let count = fs::read_to_string(entry.path().join("nr_hugepages")).ok()?.trim().parse::<i64>().ok()?;
+        let shown = if kilobytes % (1024 * 1024) == 0 {
+            format!("{}Gi", kilobytes / 1024 / 1024)
+        } else if kilobytes % 1024 == 0 {
+            format!("{}Mi", kilobytes / 1024)
+        } else {
+            format!("{kilobytes}Ki")
+        };
+        Some((format!("hugepages-{shown}"), count.saturating_mul(kilobytes).saturating_mul(1024)))
+    });
+    sizes.collect()
+}
+
+/// Memory that eviction keeps free, and the share of disk.
+pub const EVICTION_MEMORY: i64 = 100 * 1024 * 1024;
+
+/// What pods may use: what is left when eviction does not yet begin.
+#[must_use]
+pub fn allocatable(capacity: &Amounts) -> Amounts {
+    let huge: i64 =
+        capacity.iter().filter(|(name, _)| name.starts_with("hugepages-")).map(|(_, amount)| *amount).sum();
+    capacity
+        .iter()
+        .map(|(name, amount)| {
+            let left = match name.as_str() {
+                "memory" => amount.saturating_sub(EVICTION_MEMORY).saturating_sub(huge).max(0),
+                "ephemeral-storage" => amount - amount / 10,
+                _ => *amount,
+            };
+            (name.clone(), left)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts() {
+        assert_eq!(meminfo("MemTotal:       2048 kB\nMemFree: 1 kB\n", "MemTotal"), 2 * 1024 * 1024);
+        let all = Amounts::from([
+            ("cpu".to_owned(), 2000),
+            ("memory".to_owned(), 1 << 30),
+            ("ephemeral-storage".to_owned(), 1000),
+        ]);
+        let left = allocatable(&all);
+        assert_eq!(left["cpu"], 2000);
+        assert_eq!(left["memory"], (1 << 30) - EVICTION_MEMORY);
+        assert_eq!(left["ephemeral-storage"], 900);
+    }
+}

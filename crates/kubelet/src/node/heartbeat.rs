@@ -1,0 +1,216 @@
+//! The node's heartbeat: a Lease every ten seconds, its status when it changes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use client::{ClientError, Patch};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::api::core::v1::{Node, NodeStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
+use serde_json::{Value, json};
+
+use super::capacity::{Amounts, allocatable, capacity};
+use super::register::register;
+use super::status::status;
+use crate::events::Kind;
+use crate::shared::Shared;
+
+const BEAT: Duration = Duration::from_secs(10);
+const LEASE_SECONDS: i32 = 40;
+/// The status is written at least this often.
+const STATUS_AT_LEAST: SignedDuration = SignedDuration::from_mins(5);
+const LEASE_NAMESPACE: &str = "kube-node-lease";
+
+/// What the node is short of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pressure {
+    pub memory: bool,
+    pub disk: bool,
+    pub pid: bool,
+}
+
+/// Whether the runtime answers.
+#[derive(Debug, Default)]
+pub struct RuntimeHealth {
+    down: AtomicBool,
+}
+
+impl RuntimeHealth {
+    pub fn set(&self, up: bool) {
+        self.down.store(!up, Ordering::Relaxed);
+    }
+
+    pub fn is_up(&self) -> bool {
+        !self.down.load(Ordering::Relaxed)
+    }
+}
+
+/// Keeps the node object current.
+pub struct NodeLoop {
+    shared: Arc<Shared>,
+    port: u16,
+    capacity: Amounts,
+    uid: String,
+    written: Option<(NodeStatus, Timestamp)>,
+    lease: Option<Lease>,
+    pod_cidr: Option<String>,
+    pressure: Arc<parking_lot::Mutex<Pressure>>,
+}
+
+impl NodeLoop {
+    #[must_use]
+    pub fn new(shared: Arc<Shared>, port: u16, pressure: Arc<parking_lot::Mutex<Pressure>>) -> Self {
+        let capacity = capacity(&shared.config.directory, shared.config.max_pods);
+        Self { shared, port, capacity, uid: String::new(), written: None, lease: None, pod_cidr: None, pressure }
+    }
+
+    /// Registers the node and writes its first status.
+    pub async fn begin(&mut self) -> Result<(), ClientError> {
+        let first = self.status_now(&NodeStatus::default()).await;
+        let node = register(&self.shared, first).await?;
+        self.uid = node.metadata.uid.clone().unwrap_or_default();
+        self.beat_with(node).await?;
+        let name = &self.shared.config.node_name;
+        self.shared.recorder.node(name, name, Kind::Normal, "Starting", "Starting kubelet.");
+        Ok(())
+    }
+
+    /// Beats until the kubelet stops.
+    pub async fn run(mut self) {
+        let mut ticks = tokio::time::interval(BEAT);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        ticks.tick().await;
+        loop {
+            ticks.tick().await;
+            if let Err(error) = self.beat().await {
+                tracing::warn!(%error, "the node's heartbeat failed");
+            }
+        }
+    }
+
+    async fn beat(&mut self) -> Result<(), ClientError> {
+        self.renew_lease().await?;
+        let node = self.shared.find::<Node>("", &self.shared.config.node_name).await?;
+        let node = match node {
+            Some(node) => node,
+            None => {
+                self.written = None;
+                let first = self.status_now(&NodeStatus::default()).await;
+                register(&self.shared, first).await?
+            }
+        };
+        self.write_status(node).await
+    }
+
+    async fn beat_with(&mut self, node: Node) -> Result<(), ClientError> {
+        self.write_status(node).await?;
+        if let Err(error) = self.renew_lease().await {
+            tracing::warn!(%error, "no lease for the node yet");
+        }
+        Ok(())
+    }
+
+    async fn status_now(&mut self, old: &NodeStatus) -> NodeStatus {
+        let allocatable = allocatable(&self.capacity);
+        // In thousandths, as containers' limits are.
+        let milli = |(name, amount): (&String, &i64)| {
+            (name.clone(), if name == "cpu" { *amount } else { amount.saturating_mul(1000) })
+        };
+        *self.shared.allocatable.write() = Arc::new(allocatable.iter().map(milli).collect());
+        let pressure = *self.pressure.lock();
+        status(&self.shared, old, &self.capacity, &allocatable, pressure, self.port).await
+    }
+
+    async fn write_status(&mut self, node: Node) -> Result<(), ClientError> {
+        self.note_pod_cidr(&node).await;
+        let old = node.status.clone().unwrap_or_default();
+        let now = self.shared.clock.now();
+        let status = self.status_now(&old).await;
+        let recent = self.written.as_ref().is_some_and(|(before, at)| {
+            now.duration_since(*at) < STATUS_AT_LEAST && same(before, &status)
+        });
+        if recent && same(&old, &status) {
+            return Ok(());
+        }
+        let mut value = serde_json::to_value(&status).unwrap_or_default();
+        if let Some(Value::Array(addresses)) = value.get_mut("addresses") {
+            addresses.insert(0, json!({"$patch": "replace"}));
+        }
+        let patch = Patch::Strategic(json!({"status": value}));
+        let name = &self.shared.config.node_name;
+        self.shared.client.patch::<Node>("", name, Some("status"), &patch).await?;
+        self.written = Some((status, now));
+        Ok(())
+    }
+
+    async fn note_pod_cidr(&mut self, node: &Node) {
+        let given = node.spec.as_ref().and_then(|spec| spec.pod_cidr.clone());
+        let cidr = given.or_else(|| self.shared.config.pod_cidr.clone());
+        let Some(cidr) = cidr.filter(|cidr| self.pod_cidr.as_ref() != Some(cidr)) else { return };
+        match self.shared.engine.set_pod_cidr(&cidr).await {
+            Ok(()) => self.pod_cidr = Some(cidr),
+            Err(error) => tracing::warn!(%error, cidr, "the runtime did not take the pods' addresses"),
+        }
+    }
+
+    async fn renew_lease(&mut self) -> Result<(), ClientError> {
+        let name = &self.shared.config.node_name;
+        let now = MicroTime(self.shared.clock.now());
+        if let Some(lease) = &mut self.lease {
+            if let Some(spec) = &mut lease.spec {
+                spec.renew_time = Some(now.clone());
+            }
+            match self.shared.client.update(lease).await {
+                Ok(renewed) => {
+                    self.lease = Some(renewed);
+                    return Ok(());
+                }
+                Err(error) if error.is_conflict() || error.is_not_found() => self.lease = None,
+                Err(error) => return Err(error),
+            }
+        }
+        let wanted = Lease {
+            metadata: ObjectMeta {
+                name: Some(name.clone()),
+                namespace: Some(LEASE_NAMESPACE.to_owned()),
+                owner_references: Some(vec![OwnerReference {
+                    api_version: "v1".to_owned(),
+                    kind: "Node".to_owned(),
+                    name: name.clone(),
+                    uid: self.uid.clone(),
+                    ..OwnerReference::default()
+                }]),
+                ..ObjectMeta::default()
+            },
+            spec: Some(LeaseSpec {
+                holder_identity: Some(name.clone()),
+                lease_duration_seconds: Some(LEASE_SECONDS),
+                renew_time: Some(now.clone()),
+                ..LeaseSpec::default()
+            }),
+        };
+        let lease = match self.shared.find::<Lease>(LEASE_NAMESPACE, name).await? {
+            Some(mut found) => {
+                found.spec = wanted.spec;
+                self.shared.client.update(&found).await?
+            }
+            None => self.shared.client.create(LEASE_NAMESPACE, &wanted).await?,
+        };
+        self.lease = Some(lease);
+        Ok(())
+    }
+}
+
+/// Whether two statuses say the same but for the time of the heartbeat.
+fn same(a: &NodeStatus, b: &NodeStatus) -> bool {
+    let still = |status: &NodeStatus| {
+        let mut status = status.clone();
+        for condition in status.conditions.iter_mut().flatten() {
+            condition.last_heartbeat_time = None;
+        }
+        status
+    };
+    still(a) == still(b)
+}

@@ -1,0 +1,188 @@
+//! The status of the node.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{
+    ContainerImage, DaemonEndpoint, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeRuntimeHandler,
+    NodeRuntimeHandlerFeatures, NodeStatus,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use super::capacity::Amounts;
+use super::facts::system_info;
+use super::heartbeat::Pressure;
+use crate::lifecycle::status::seconds;
+use crate::shared::Shared;
+
+/// Most images that are told.
+const MAX_IMAGES: usize = 50;
+
+/// Amounts as the API has them.
+#[must_use]
+pub fn quantities(amounts: &Amounts) -> BTreeMap<String, Quantity> {
+    amounts
+        .iter()
+        .map(|(name, amount)| {
+            let text = match name.as_str() {
+                "cpu" if amount % 1000 == 0 => (amount / 1000).to_string(),
+                "cpu" => format!("{amount}m"),
+                "pods" => amount.to_string(),
+                _ if *amount != 0 && amount % 1024 == 0 => format!("{}Ki", amount / 1024),
+                _ => amount.to_string(),
+            };
+            (name.clone(), Quantity(text))
+        })
+        .collect()
+}
+
+/// A condition: its name, whether it holds, reason, message.
+type Finding = (&'static str, bool, &'static str, String);
+
+fn conditions(findings: Vec<Finding>, old: &NodeStatus, now: Timestamp) -> Vec<NodeCondition> {
+    findings
+        .into_iter()
+        .map(|(name, holds, reason, message)| {
+            let status = if holds { "True" } else { "False" };
+            let before = old.conditions.iter().flatten().find(|condition| condition.type_ == name);
+            let since = before
+                .filter(|before| before.status == status)
+                .and_then(|before| before.last_transition_time.clone());
+            NodeCondition {
+                type_: name.to_owned(),
+                status: status.to_owned(),
+                reason: Some(reason.to_owned()),
+                message: Some(message),
+                last_heartbeat_time: Some(seconds(now)),
+                last_transition_time: Some(since.unwrap_or_else(|| seconds(now))),
+            }
+        })
+        .collect()
+}
+
+/// What the node says now. `not_ready` are the reasons why it cannot run pods.
+pub async fn status(
+    shared: &Shared,
+    old: &NodeStatus,
+    capacity: &Amounts,
+    allocatable: &Amounts,
+    pressure: Pressure,
+    port: u16,
+) -> NodeStatus {
+    let now = shared.clock.now();
+    let mut wrong = Vec::new();
+    let mut handlers = None;
+    match shared.engine.status().await {
+        Ok(answer) => {
+            let conditions = answer.status.map(|status| status.conditions).unwrap_or_default();
+            for needed in ["RuntimeReady", "NetworkReady"] {
+                match conditions.iter().find(|condition| condition.r#type == needed) {
+                    Some(condition) if condition.status => {}
+                    Some(condition) if needed == "NetworkReady" => wrong.push(format!(
+                        "container runtime network not ready: NetworkReady=false reason:{} message:{}",
+                        condition.reason, condition.message
+                    )),
+                    Some(condition) => wrong.push(format!(
+                        "container runtime not ready: {needed}=false reason:{} message:{}",
+                        condition.reason, condition.message
+                    )),
+                    None => wrong.push(format!("container runtime did not say {needed}")),
+                }
+            }
+            if !answer.runtime_handlers.is_empty() {
+                handlers = Some(answer.runtime_handlers.into_iter().map(handler).collect());
+            }
+        }
+        Err(error) => wrong.push(format!("container runtime is down: {error}")),
+    }
+    let fine = |text: &str| format!("kubelet has {text}");
+    let ready = if wrong.is_empty() {
+        ("Ready", true, "KubeletReady", "kubelet is posting ready status".to_owned())
+    } else {
+        ("Ready", false, "KubeletNotReady", format!("[{}]", wrong.join(", ")))
+    };
+    let ready = match wrong.as_slice() {
+        [one] => ("Ready", false, "KubeletNotReady", one.clone()),
+        _ => ready,
+    };
+    let findings = vec![
+        if pressure.memory {
+            ("MemoryPressure", true, "KubeletHasInsufficientMemory", fine("insufficient memory available"))
+        } else {
+            ("MemoryPressure", false, "KubeletHasSufficientMemory", fine("sufficient memory available"))
+        },
+        if pressure.disk {
+            ("DiskPressure", true, "KubeletHasDiskPressure", fine("disk pressure"))
+        } else {
+            ("DiskPressure", false, "KubeletHasNoDiskPressure", fine("no disk pressure"))
+        },
+        if pressure.pid {
+            ("PIDPressure", true, "KubeletHasInsufficientPID", fine("insufficient PID available"))
+        } else {
+            ("PIDPressure", false, "KubeletHasSufficientPID", fine("sufficient PID available"))
+        },
+        ready,
+    ];
+    let own = ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"];
+    let mut list = conditions(findings, old, now);
+    list.extend(old.conditions.iter().flatten().filter(|c| !own.contains(&c.type_.as_str())).cloned());
+    let address = |kind: &str, address: &str| NodeAddress { type_: kind.to_owned(), address: address.to_owned() };
+    let mut addresses: Vec<NodeAddress> =
+        shared.settings.host_ips.iter().map(|ip| address("InternalIP", ip)).collect();
+    addresses.push(address("Hostname", &shared.config.node_name));
+    NodeStatus {
+        addresses: Some(addresses),
+        capacity: Some(quantities(capacity)),
+        allocatable: Some(quantities(allocatable)),
+        conditions: Some(list),
+        daemon_endpoints: Some(NodeDaemonEndpoints {
+            kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(port) }),
+        }),
+        images: Some(images(shared).await),
+        node_info: Some(system_info(shared.engine.name(), shared.engine.version())),
+        runtime_handlers: handlers.or_else(|| old.runtime_handlers.clone()),
+        ..old.clone()
+    }
+}
+
+fn handler(handler: cri::v1::RuntimeHandler) -> NodeRuntimeHandler {
+    NodeRuntimeHandler {
+        name: Some(handler.name),
+        features: handler.features.map(|features| NodeRuntimeHandlerFeatures {
+            recursive_read_only_mounts: Some(features.recursive_read_only_mounts),
+            user_namespaces: Some(features.user_namespaces),
+        }),
+    }
+}
+
+async fn images(shared: &Shared) -> Vec<ContainerImage> {
+    let mut images = shared.engine.images().await.unwrap_or_default();
+    images.sort_by_key(|image| std::cmp::Reverse(image.size));
+    images
+        .into_iter()
+        .filter(|image| !image.repo_tags.is_empty() || !image.repo_digests.is_empty())
+        .take(MAX_IMAGES)
+        .map(|image| ContainerImage {
+            names: Some(image.repo_digests.into_iter().chain(image.repo_tags).take(5).collect()),
+            size_bytes: i64::try_from(image.size).ok(),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_in_the_apis_words() {
+        let amounts = Amounts::from([
+            ("cpu".to_owned(), 2000),
+            ("memory".to_owned(), 2048),
+            ("pods".to_owned(), 110),
+            ("hugepages-2Mi".to_owned(), 0),
+        ]);
+        let got: Vec<_> = quantities(&amounts).into_iter().map(|(name, q)| format!("{name}={}", q.0)).collect();
+        assert_eq!(got, ["cpu=2", "hugepages-2Mi=0", "memory=2Ki", "pods=110"]);
+        assert_eq!(quantities(&Amounts::from([("cpu".to_owned(), 1500)]))["cpu"].0, "1500m");
+    }
+}

@@ -1,0 +1,103 @@
+//! One round for a pod that ends: stop what runs, tell how it ended, remove what is left once it is deleted.
+
+use std::sync::Arc;
+
+use client::{DeleteOptions, Preconditions};
+use k8s_openapi::api::core::v1::Pod;
+
+use super::worker::{Order, Round, Worker};
+use crate::engine::EngineError;
+use crate::lifecycle::Observed;
+use crate::volumes;
+
+impl Worker {
+    pub(super) async fn finish(&mut self, order: &Order, observed: Observed) -> Result<Round, EngineError> {
+        let pod = &order.pod;
+        self.probes.stop_liveness();
+        if let Some((reason, message, _)) = &order.evicted {
+            self.verdict.get_or_insert_with(|| (reason.clone(), message.clone()));
+        }
+        let mut observed = observed;
+        if !observed.is_quiet() {
+            if !order.gone {
+                self.publish(pod, &observed, true).await;
+            }
+            if !self.end_unless_hurried(pod, &observed, order).await {
+                // Less time is left than was thought: begin again with that.
+                return Ok(Round::Wait(Some(self.shared.clock.now())));
+            }
+            observed = self.observe(pod).await?;
+            if !observed.is_quiet() {
+                return Ok(Round::Retry);
+            }
+        }
+        if !order.gone {
+            self.publish(pod, &observed, true).await;
+        }
+        let deleted = pod.metadata.deletion_timestamp.is_some();
+        if !order.gone && !deleted {
+            return Ok(Round::Wait(None));
+        }
+        // Files go before the object: whoever waits for the deletion may rely on it.
+        let directories = self.directories.clone();
+        let removed = tokio::task::spawn_blocking(move || volumes::tear_down(&directories)).await;
+        if let Ok(Err(error)) = removed {
+            tracing::warn!(pod = %self.uid, %error, "cannot remove the pod's files");
+            return Ok(Round::Retry);
+        }
+        if !order.gone && !self.confirm_deletion(pod).await {
+            return Ok(Round::Retry);
+        }
+        for container in &observed.containers {
+            self.shared.engine.remove_container(&container.id).await?;
+        }
+        for sandbox in &observed.sandboxes {
+            self.shared.engine.remove_sandbox(&sandbox.id).await?;
+        }
+        let logs = self.log_directory(pod);
+        if !pod.metadata.name.as_deref().unwrap_or("").is_empty() {
+            let _ = tokio::fs::remove_dir_all(logs).await;
+        }
+        self.shared.tokens.forget(&self.uid);
+        tracing::info!(pod = %self.uid, "removed");
+        Ok(Round::Done)
+    }
+
+    /// Ends everything; false if, meanwhile, the pod was given less time than when this began.
+    async fn end_unless_hurried(&mut self, pod: &Arc<Pod>, observed: &Observed, order: &Order) -> bool {
+        let grace = order.grace();
+        let mut orders = self.orders.clone();
+        let hurried = async move {
+            while orders.wait_for(|order| order.grace() < grace).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            () = self.end_all(pod, observed, Some(grace)) => true,
+            () = hurried => {
+                self.told_to_end.extend(observed.running().map(|container| container.id.clone()));
+                false
+            }
+        }
+    }
+
+    /// Tells the API server that nothing of the pod is left on the node.
+    async fn confirm_deletion(&self, pod: &Pod) -> bool {
+        let meta = &pod.metadata;
+        let options = DeleteOptions {
+            grace_period_seconds: Some(0),
+            preconditions: Some(Preconditions { uid: meta.uid.clone(), resource_version: None }),
+            ..DeleteOptions::default()
+        };
+        let (namespace, name) =
+            (meta.namespace.as_deref().unwrap_or(""), meta.name.as_deref().unwrap_or(""));
+        match self.shared.client.delete::<Pod>(namespace, name, &options).await {
+            Ok(()) => true,
+            Err(error) if error.is_not_found() || error.is_conflict() => true,
+            Err(error) => {
+                tracing::warn!(pod = %self.uid, %error, "cannot confirm the deletion");
+                false
+            }
+        }
+    }
+}

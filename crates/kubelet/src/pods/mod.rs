@@ -1,0 +1,17 @@
+//! Pods at work: one worker per pod, which compares what should be with what is and acts.
+
+mod finish;
+mod hooks;
+mod kill;
+mod last_words;
+mod publish;
+mod pull;
+mod registry_auth;
+mod start;
+mod sync;
+mod worker;
+mod workers;
+
+pub use pull::Pulls;
+pub use worker::Order;
+pub use workers::{Workers, WorkingPod};

@@ -1,0 +1,136 @@
+//! All workers of a kubelet: begun when a pod comes, told when it changes, forgotten when it is gone.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+
+use super::worker::{Order, Worker};
+use crate::shared::Shared;
+
+struct Entry {
+    orders: watch::Sender<Order>,
+    news: Arc<Notify>,
+}
+
+/// A pod that has a worker.
+pub type WorkingPod = Arc<Pod>;
+
+/// The workers, by pod UID.
+pub struct Workers {
+    shared: Arc<Shared>,
+    entries: Mutex<HashMap<String, Entry>>,
+}
+
+impl Workers {
+    #[must_use]
+    pub fn new(shared: Arc<Shared>) -> Arc<Self> {
+        Arc::new(Self { shared, entries: Mutex::new(HashMap::new()) })
+    }
+
+    /// A pod came or changed.
+    pub fn put(self: &Arc<Self>, pod: Arc<Pod>) {
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        let mut entries = self.entries.lock();
+        if let Some(entry) = entries.get(&uid) {
+            entry.orders.send_if_modified(|order| {
+                let matters = !order.gone && matters(&order.pod, &pod);
+                order.pod = pod;
+                matters
+            });
+            return;
+        }
+        let order = Order { pod, gone: false, evicted: None };
+        entries.insert(uid.clone(), self.begin(uid, order));
+    }
+
+    /// The API server does not know the pod any more.
+    pub fn gone(self: &Arc<Self>, pod: Arc<Pod>) {
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        let mut entries = self.entries.lock();
+        if let Some(entry) = entries.get(&uid) {
+            entry.orders.send_modify(|order| order.gone = true);
+            return;
+        }
+        let order = Order { pod, gone: true, evicted: None };
+        entries.insert(uid.clone(), self.begin(uid, order));
+    }
+
+    /// The pod must end for the node's sake.
+    pub fn evict(&self, uid: &str, reason: &str, message: String, grace: Option<i64>) {
+        if let Some(entry) = self.entries.lock().get(uid) {
+            entry.orders.send_modify(|order| order.evicted = Some((reason.to_owned(), message, grace)));
+        }
+    }
+
+    /// The runtime has news of a pod.
+    pub fn look(&self, uid: &str) {
+        if let Some(entry) = self.entries.lock().get(uid) {
+            entry.news.notify_one();
+        }
+    }
+
+    #[must_use]
+    pub fn knows(&self, uid: &str) -> bool {
+        self.entries.lock().contains_key(uid)
+    }
+
+    /// The pods as their workers know them.
+    #[must_use]
+    pub fn pods(&self) -> Vec<WorkingPod> {
+        let entries = self.entries.lock();
+        entries.values().map(|entry| entry.orders.borrow()).filter(|order| !order.gone).map(|order| Arc::clone(&order.pod)).collect()
+    }
+
+    #[must_use]
+    pub fn find(&self, namespace: &str, name: &str) -> Option<WorkingPod> {
+        let wanted = |pod: &WorkingPod| {
+            pod.metadata.namespace.as_deref() == Some(namespace) && pod.metadata.name.as_deref() == Some(name)
+        };
+        let mut found: Vec<_> = self.pods().into_iter().filter(wanted).collect();
+        // Of two with the same name, the newer.
+        found.sort_by_key(|pod| pod.metadata.creation_timestamp.clone().map(|time| time.0));
+        found.pop()
+    }
+
+    fn begin(self: &Arc<Self>, uid: String, order: Order) -> Entry {
+        let (sender, receiver) = watch::channel(order);
+        let news = Arc::new(Notify::new());
+        let worker = Worker::new(Arc::clone(&self.shared), receiver, Arc::clone(&news));
+        let workers = Arc::clone(self);
+        let stopping = self.shared.tasks.stopping();
+        self.shared.tasks.spawn(async move {
+            tokio::select! {
+                gone = worker.run() => if gone {
+                    workers.entries.lock().remove(&uid);
+                },
+                () = stopping => {}
+            }
+        });
+        Entry { orders: sender, news }
+    }
+}
+
+/// Whether the change is more than the kubelet's own writing of the status.
+fn matters(old: &Pod, new: &Pod) -> bool {
+    let (a, b) = (&old.metadata, &new.metadata);
+    let foreign = |pod: &Pod| {
+        pod.status
+            .iter()
+            .flat_map(|status| status.conditions.iter().flatten())
+            .filter(|condition| !crate::lifecycle::conditions::OWNED.contains(&condition.type_.as_str()))
+            .map(|condition| (condition.type_.clone(), condition.status.clone()))
+            .collect::<Vec<_>>()
+    };
+    let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone());
+    a.generation != b.generation
+        || a.deletion_timestamp != b.deletion_timestamp
+        || a.deletion_grace_period_seconds != b.deletion_grace_period_seconds
+        || a.labels != b.labels
+        || a.annotations != b.annotations
+        || old.spec != new.spec
+        || phase(old) != phase(new)
+        || foreign(old) != foreign(new)
+}

@@ -1,0 +1,116 @@
+//! One question to one container.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Container, ContainerPort, Probe};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::{grpc, http};
+use crate::engine::Engine;
+
+/// Longest text of a failure.
+const MAX_TEXT: usize = 10 * 1024;
+
+/// The answer, and what to say about a bad one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Success,
+    Failure(String),
+}
+
+/// Whom to ask.
+#[derive(Clone)]
+pub struct Target {
+    pub engine: Engine,
+    pub container_id: String,
+    pub container: Container,
+    pub pod_ip: String,
+}
+
+/// The number of a port given by number or name.
+#[must_use]
+pub fn port(port: &IntOrString, ports: Option<&Vec<ContainerPort>>) -> Option<u16> {
+    let number = match port {
+        IntOrString::Int(number) => *number,
+        IntOrString::String(name) => match name.parse() {
+            Ok(number) => number,
+            Err(_) => {
+                ports?.iter().find(|port| port.name.as_deref() == Some(name.as_str()))?.container_port
+            }
+        },
+    };
+    u16::try_from(number).ok().filter(|number| *number > 0)
+}
+
+/// Asks once.
+pub async fn check(probe: &Probe, target: &Target) -> Outcome {
+    let limit = Duration::from_secs(u64::try_from(probe.timeout_seconds.unwrap_or(1)).unwrap_or(1).max(1));
+    let ports = target.container.ports.as_ref();
+    if let Some(action) = &probe.exec {
+        let command = action.command.clone().unwrap_or_default();
+        return match target.engine.exec(&target.container_id, command, limit).await {
+            Ok((0, _)) => Outcome::Success,
+            Ok((_, output)) => Outcome::Failure(shortened(&output)),
+            Err(error) if error.0.code() == tonic::Code::DeadlineExceeded => {
+                Outcome::Failure(format!("command timed out: {error}"))
+            }
+            Err(error) => Outcome::Failure(error.to_string()),
+        };
+    }
+    if let Some(action) = &probe.http_get {
+        let Some(number) = port(&action.port, ports) else {
+            return Outcome::Failure(format!("invalid port {:?}", action.port));
+        };
+        let host = action.host.as_deref().filter(|host| !host.is_empty()).unwrap_or(&target.pod_ip);
+        return http::get(action, host, number, limit).await;
+    }
+    if let Some(action) = &probe.tcp_socket {
+        let Some(number) = port(&action.port, ports) else {
+            return Outcome::Failure(format!("invalid port {:?}", action.port));
+        };
+        let host = action.host.as_deref().filter(|host| !host.is_empty()).unwrap_or(&target.pod_ip);
+        let connecting = tokio::net::TcpStream::connect((host, number));
+        return match tokio::time::timeout(limit, connecting).await {
+            Ok(Ok(_)) => Outcome::Success,
+            Ok(Err(error)) => Outcome::Failure(format!("dial tcp {host}:{number}: {error}")),
+            Err(_) => Outcome::Failure(format!("dial tcp {host}:{number}: i/o timeout")),
+        };
+    }
+    if let Some(action) = &probe.grpc {
+        let Ok(number) = u16::try_from(action.port) else {
+            return Outcome::Failure(format!("invalid port {}", action.port));
+        };
+        let service = action.service.clone().unwrap_or_default();
+        return grpc::check(&target.pod_ip, number, service, limit).await;
+    }
+    Outcome::Failure("missing probe handler".to_owned())
+}
+
+fn shortened(output: &[u8]) -> String {
+    let text = String::from_utf8_lossy(output);
+    text.chars().take(MAX_TEXT).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports() {
+        let list = vec![ContainerPort {
+            name: Some("web".to_owned()),
+            container_port: 8080,
+            ..ContainerPort::default()
+        }];
+        for (given, want) in [
+            (IntOrString::Int(80), Some(80)),
+            (IntOrString::String("web".to_owned()), Some(8080)),
+            (IntOrString::String("81".to_owned()), Some(81)),
+            (IntOrString::String("none".to_owned()), None),
+            (IntOrString::Int(0), None),
+            (IntOrString::Int(70_000), None),
+        ] {
+            assert_eq!(port(&given, Some(&list)), want);
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! HTTP questions: probes and lifecycle hooks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::core::v1::HTTPGetAction;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+
+use super::Outcome;
+
+/// How much of an answer is read.
+const MAX_BODY: usize = 10 * 1024;
+const MAX_REDIRECTS: usize = 10;
+
+/// Why there was no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum HttpError {
+    #[error("dial tcp {0}: {1}")]
+    Connect(String, #[source] std::io::Error),
+    #[error("tls: {0}")]
+    Tls(#[source] std::io::Error),
+    #[error("invalid request: {0}")]
+    Request(#[from] http::Error),
+    #[error("{0}")]
+    Exchange(#[from] hyper::Error),
+    #[error("context deadline exceeded (Client.Timeout exceeded while awaiting headers)")]
+    Timeout,
+    #[error("stopped after 10 redirects")]
+    Redirects,
+}
+
+/// Asks; an answer below 400 is good.
+pub async fn get(action: &HTTPGetAction, host: &str, port: u16, limit: Duration) -> Outcome {
+    let scheme = action.scheme.as_deref().unwrap_or("HTTP").to_ascii_lowercase();
+    let joined = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    let path = action.path.as_deref().unwrap_or("/");
+    let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+    let asked = format!("{scheme}://{joined}{path}");
+    match tokio::time::timeout(limit, fetch(action, scheme == "https", host, port, path)).await {
+        Ok(Ok(code)) if (200..400).contains(&code) => Outcome::Success,
+        Ok(Ok(code)) => Outcome::Failure(format!("HTTP probe failed with statuscode: {code}")),
+        Ok(Err(error)) => Outcome::Failure(format!("Get {asked:?}: {error}")),
+        Err(_) => Outcome::Failure(format!("Get {asked:?}: {}", HttpError::Timeout)),
+    }
+}
+
+/// The status code of the answer; redirects within the same host are followed.
+async fn fetch(
+    action: &HTTPGetAction,
+    tls: bool,
+    host: &str,
+    port: u16,
+    mut path: String,
+) -> Result<u16, HttpError> {
+    for _ in 0..MAX_REDIRECTS {
+        let (code, location) = once(action, tls, host, port, &path).await?;
+        if !(300..400).contains(&code) {
+            return Ok(code);
+        }
+        match location {
+            Some(location) if location.starts_with('/') => path = location,
+            // Elsewhere: not this container's business any more.
+            _ => return Ok(code),
+        }
+    }
+    Err(HttpError::Redirects)
+}
+
+async fn once(
+    action: &HTTPGetAction,
+    tls: bool,
+    host: &str,
+    port: u16,
+    path: &str,
+) -> Result<(u16, Option<String>), HttpError> {
+    let address = format!("{host}:{port}");
+    let stream =
+        TcpStream::connect((host, port)).await.map_err(|error| HttpError::Connect(address.clone(), error))?;
+    let mut request = http::Request::builder().uri(path);
+    let mut named_host = false;
+    let mut named_agent = false;
+    for header in action.http_headers.iter().flatten() {
+        named_host |= header.name.eq_ignore_ascii_case("host");
+        named_agent |= header.name.eq_ignore_ascii_case("user-agent");
+        request = request.header(&header.name, &header.value);
+    }
+    if !named_host {
+        request = request.header("Host", address);
+    }
+    if !named_agent {
+        request = request.header("User-Agent", "kube-probe/1.36");
+    }
+    let request = request.header("Accept", "*/*").header("Connection", "close").body(Empty::<Bytes>::new())?;
+    if tls {
+        let connector = tokio_rustls::TlsConnector::from(trusting());
+        let name = ServerName::try_from(host.to_owned())
+            .unwrap_or_else(|_| ServerName::IpAddress(std::net::Ipv4Addr::LOCALHOST.into()));
+        let stream = connector.connect(name, stream).await.map_err(HttpError::Tls)?;
+        exchange(stream, request).await
+    } else {
+        exchange(stream, request).await
+    }
+}
+
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    request: http::Request<Empty<Bytes>>,
+) -> Result<(u16, Option<String>), HttpError> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let answering = async {
+        let response = sender.send_request(request).await?;
+        let code = response.status().as_u16();
+        let location = response.headers().get("location").and_then(|value| value.to_str().ok()).map(str::to_owned);
+        // The head decides; the body is read a little, so that the server can end in peace.
+        let _ = Limited::new(response.into_body(), MAX_BODY).collect().await;
+        Ok::<_, HttpError>((code, location))
+    };
+    let mut connection = std::pin::pin!(connection);
+    let mut answering = std::pin::pin!(answering);
+    let mut open = true;
+    loop {
+        tokio::select! {
+            answer = &mut answering => return answer,
+            _ = &mut connection, if open => open = false,
+        }
+    }
+}
+
+/// Probes ask whether somebody answers, not who: certificates are not verified, as in Kubernetes.
+fn trusting() -> Arc<rustls::ClientConfig> {
+    static CONFIG: std::sync::OnceLock<Arc<rustls::ClientConfig>> = std::sync::OnceLock::new();
+    Arc::clone(CONFIG.get_or_init(|| {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let verifier = Arc::new(Anybody(Arc::clone(&provider)));
+        let builder = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap_or_else(|_| rustls::ClientConfig::builder());
+        Arc::new(
+            builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth(),
+        )
+    }))
+}
+
+#[derive(Debug)]
+struct Anybody(Arc<rustls::crypto::CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &rustls::DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &rustls::DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    async fn answer(text: &'static str) -> u16 {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut buffer = [0; 1024];
+                let _ = stream.read(&mut buffer).await;
+                let _ = stream.write_all(text.as_bytes()).await;
+            }
+        });
+        port
+    }
+
+    #[tokio::test]
+    async fn codes_decide() {
+        let action = HTTPGetAction { port: IntOrString::Int(1), ..HTTPGetAction::default() };
+        for (text, want) in [
+            ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", Outcome::Success),
+            ("HTTP/1.1 302 Found\r\nlocation: http://elsewhere/\r\ncontent-length: 0\r\n\r\n", Outcome::Success),
+            (
+                "HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n",
+                Outcome::Failure("HTTP probe failed with statuscode: 503".to_owned()),
+            ),
+        ] {
+            let port = answer(text).await;
+            assert_eq!(get(&action, "127.0.0.1", port, Duration::from_secs(5)).await, want);
+        }
+    }
+}

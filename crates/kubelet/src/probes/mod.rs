@@ -1,0 +1,9 @@
+//! Probes: asking a container whether it has started, is alive, is ready.
+
+mod check;
+mod grpc;
+mod http;
+mod run;
+
+pub use check::{Outcome, Target, check};
+pub use run::ProbeSet;

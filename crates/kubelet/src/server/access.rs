@@ -1,0 +1,183 @@
+//! Who calls the kubelet, and whether they may: certificates and tokens, judged by the API server.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use client::Client;
+use http::{HeaderMap, Method, StatusCode};
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use parking_lot::Mutex;
+use rustls_pki_types::CertificateDer;
+
+use super::route::Route;
+use super::{Reply, text};
+
+/// How long decisions are kept.
+const ALLOWED: Duration = Duration::from_secs(300);
+const REFUSED: Duration = Duration::from_secs(30);
+const KNOWN: Duration = Duration::from_secs(120);
+/// Decisions that are kept at most.
+const REMEMBERED: usize = 1024;
+
+/// Somebody with a name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct User {
+    name: String,
+    groups: Vec<String>,
+    uid: String,
+    extra: BTreeMap<String, Vec<String>>,
+}
+
+/// Whoever holds a connection.
+#[derive(Debug)]
+pub struct Caller {
+    certified: Option<User>,
+}
+
+impl Caller {
+    /// The user that a verified certificate names.
+    pub fn of_certificate(certificate: Option<&CertificateDer<'_>>) -> Self {
+        let parsed = certificate.and_then(|der| x509_parser::parse_x509_certificate(der).ok());
+        let certified = parsed.and_then(|(_, certificate)| {
+            let subject = certificate.subject();
+            let texts = |values: Vec<&str>| values.into_iter().map(str::to_owned).collect::<Vec<_>>();
+            let name = subject.iter_common_name().find_map(|name| name.as_str().ok())?.to_owned();
+            let mut groups = texts(subject.iter_organization().filter_map(|name| name.as_str().ok()).collect());
+            groups.push("system:authenticated".to_owned());
+            Some(User { name, groups, ..User::default() })
+        });
+        Self { certified }
+    }
+}
+
+type Question = (User, &'static str, &'static str);
+
+/// Asks the API server and remembers its answers for a while.
+pub struct Access {
+    client: Client,
+    node: String,
+    decisions: Mutex<HashMap<Question, (bool, Instant)>>,
+    tokens: Mutex<HashMap<String, (User, Instant)>>,
+}
+
+impl Access {
+    #[must_use]
+    pub fn new(client: Client, node: String) -> Self {
+        Self { client, node, decisions: Mutex::default(), tokens: Mutex::default() }
+    }
+
+    /// Lets the caller pass, or says why not.
+    pub async fn check(
+        &self,
+        caller: &Caller,
+        method: &Method,
+        headers: &HeaderMap,
+        route: &Route,
+    ) -> Result<(), Reply> {
+        let user = match &caller.certified {
+            Some(user) => user.clone(),
+            None => self.user_of_token(headers).await?,
+        };
+        let verb = match *method {
+            Method::POST => "create",
+            Method::PUT => "update",
+            Method::DELETE => "delete",
+            Method::PATCH => "patch",
+            _ => "get",
+        };
+        let subresources = route.subresources();
+        for subresource in subresources {
+            if self.allows(&user, verb, subresource).await? {
+                return Ok(());
+            }
+        }
+        let message = format!(
+            "Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)=[{}])\n",
+            user.name,
+            subresources.join(" ")
+        );
+        Err(text(StatusCode::FORBIDDEN, message))
+    }
+
+    async fn user_of_token(&self, headers: &HeaderMap) -> Result<User, Reply> {
+        let unauthorized = || text(StatusCode::UNAUTHORIZED, "Unauthorized");
+        let header = headers.get(http::header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let token = header.and_then(|value| value.strip_prefix("Bearer ")).ok_or_else(unauthorized)?;
+        if let Some((user, until)) = self.tokens.lock().get(token) {
+            if Instant::now() < *until {
+                return Ok(user.clone());
+            }
+        }
+        let review = TokenReview {
+            spec: TokenReviewSpec { token: Some(token.to_owned()), audiences: None },
+            ..TokenReview::default()
+        };
+        let answer: TokenReview = self
+            .client
+            .post("/apis/authentication.k8s.io/v1/tokenreviews", &review)
+            .await
+            .map_err(|error| unanswered(&error))?;
+        let status = answer.status.unwrap_or_default();
+        if status.authenticated != Some(true) {
+            return Err(unauthorized());
+        }
+        let user = status.user.unwrap_or_default();
+        let user = User {
+            name: user.username.unwrap_or_default(),
+            groups: user.groups.unwrap_or_default(),
+            uid: user.uid.unwrap_or_default(),
+            extra: user.extra.unwrap_or_default(),
+        };
+        let mut tokens = self.tokens.lock();
+        if tokens.len() >= REMEMBERED {
+            tokens.clear();
+        }
+        tokens.insert(token.to_owned(), (user.clone(), Instant::now() + KNOWN));
+        Ok(user)
+    }
+
+    async fn allows(&self, user: &User, verb: &'static str, subresource: &'static str) -> Result<bool, Reply> {
+        let question = (user.clone(), verb, subresource);
+        if let Some((allowed, until)) = self.decisions.lock().get(&question) {
+            if Instant::now() < *until {
+                return Ok(*allowed);
+            }
+        }
+        let review = SubjectAccessReview {
+            spec: SubjectAccessReviewSpec {
+                user: Some(user.name.clone()),
+                groups: Some(user.groups.clone()),
+                uid: Some(user.uid.clone()),
+                extra: Some(user.extra.clone()),
+                resource_attributes: Some(ResourceAttributes {
+                    verb: Some(verb.to_owned()),
+                    resource: Some("nodes".to_owned()),
+                    subresource: Some(subresource.to_owned()),
+                    name: Some(self.node.clone()),
+                    version: Some("v1".to_owned()),
+                    ..ResourceAttributes::default()
+                }),
+                ..SubjectAccessReviewSpec::default()
+            },
+            ..SubjectAccessReview::default()
+        };
+        let answer: SubjectAccessReview = self
+            .client
+            .post("/apis/authorization.k8s.io/v1/subjectaccessreviews", &review)
+            .await
+            .map_err(|error| unanswered(&error))?;
+        let allowed = answer.status.is_some_and(|status| status.allowed);
+        let mut decisions = self.decisions.lock();
+        if decisions.len() >= REMEMBERED {
+            decisions.clear();
+        }
+        decisions.insert(question, (allowed, Instant::now() + if allowed { ALLOWED } else { REFUSED }));
+        Ok(allowed)
+    }
+}
+
+fn unanswered(error: &client::ClientError) -> Reply {
+    tracing::warn!(%error, "the API server did not say whether a caller may pass");
+    text(StatusCode::INTERNAL_SERVER_ERROR, "Authorization error\n")
+}

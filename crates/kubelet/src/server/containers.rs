@@ -1,0 +1,270 @@
+//! Answers about pods and their containers.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Frame, Incoming};
+use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::Pod;
+use percent_encoding::percent_decode_str;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::route::Route;
+use super::{Reply, Server, streams, summary, text, typed};
+use crate::configure::sandbox::log_directory;
+use crate::lifecycle::members::member;
+use crate::lifecycle::{ObservedContainer, RunState};
+use crate::logs::{self, LogOptions, Stream};
+
+/// The parameters of a query, in order.
+pub(super) fn parameters(query: Option<&str>) -> Vec<(String, String)> {
+    let decoded = |text: &str| percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned();
+    query
+        .unwrap_or("")
+        .split('&')
+        .filter(|part| !part.is_empty())
+        .map(|part| {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            (decoded(name), decoded(value))
+        })
+        .collect()
+}
+
+impl Server {
+    pub(super) async fn route(&self, request: Request<Incoming>, route: Route) -> Reply {
+        match route {
+            Route::Health => text(StatusCode::OK, "ok"),
+            Route::Pods | Route::RunningPods => self.pods(),
+            Route::Logs { namespace, pod, container } => {
+                self.container_logs(&request, &namespace, &pod, &container).await
+            }
+            Route::Exec { namespace, pod, container } => {
+                match self.running(&namespace, &pod, &container).await {
+                    Ok(found) => streams::exec(&self.shared, request, &found.id).await,
+                    Err(reply) => reply,
+                }
+            }
+            Route::Run { namespace, pod, container } => {
+                match self.running(&namespace, &pod, &container).await {
+                    Ok(found) => self.run_command(&request, &found.id).await,
+                    Err(reply) => reply,
+                }
+            }
+            Route::Attach { namespace, pod, container } => {
+                match self.running(&namespace, &pod, &container).await {
+                    Ok(found) => {
+                        let tty = self
+                            .workers
+                            .find(&namespace, &pod)
+                            .and_then(|pod| member(&pod, &container))
+                            .is_some_and(|member| member.container.tty == Some(true));
+                        streams::attach(&self.shared, request, &found.id, tty).await
+                    }
+                    Err(reply) => reply,
+                }
+            }
+            Route::PortForward { namespace, pod } => match self.sandbox(&namespace, &pod).await {
+                Ok(id) => streams::port_forward(&self.shared, request, &id).await,
+                Err(reply) => reply,
+            },
+            Route::Summary => summary::summary(&self.shared, &self.workers).await,
+            Route::MetricsOfResources => summary::resource_metrics(&self.shared, &self.workers).await,
+            Route::MetricsOfContainers => summary::container_metrics(&self.shared).await,
+            Route::Metrics | Route::MetricsOfProbes => summary::own_metrics(&self.workers),
+            Route::Config => self.configuration(),
+        }
+    }
+
+    fn pods(&self) -> Reply {
+        let items: Vec<_> = self.workers.pods().iter().map(|pod| Pod::clone(pod)).collect();
+        let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items});
+        typed(StatusCode::OK, "application/json", list.to_string())
+    }
+
+    fn configuration(&self) -> Reply {
+        let config = &self.shared.config;
+        let shown = json!({"kubeletconfig": {
+            "kind": "KubeletConfiguration",
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "port": config.listen.port(),
+            "clusterDomain": config.cluster_domain,
+            "clusterDNS": self.shared.settings.cluster_dns.servers,
+            "maxPods": config.max_pods,
+            "resolvConf": config.resolv_conf,
+            "containerRuntimeEndpoint": config.runtime,
+            "cgroupRoot": config.cgroup_root,
+            "staticPodPath": config.static_pods,
+        }});
+        typed(StatusCode::OK, "application/json", shown.to_string())
+    }
+
+    fn pod(&self, namespace: &str, name: &str) -> Result<Arc<Pod>, Reply> {
+        self.workers
+            .find(namespace, name)
+            .ok_or_else(|| text(StatusCode::NOT_FOUND, format!("pod {name:?} not found in namespace {namespace:?}\n")))
+    }
+
+    async fn observed(&self, pod: &Pod) -> Result<crate::lifecycle::Observed, Reply> {
+        let uid = pod.metadata.uid.as_deref().unwrap_or("");
+        self.shared
+            .engine
+            .observe(uid)
+            .await
+            .map_err(|error| text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")))
+    }
+
+    async fn running(&self, namespace: &str, pod: &str, container: &str) -> Result<ObservedContainer, Reply> {
+        let found = self.pod(namespace, pod)?;
+        let observed = self.observed(&found).await?;
+        observed
+            .container(container)
+            .filter(|container| container.state == RunState::Running)
+            .cloned()
+            .ok_or_else(|| {
+                text(StatusCode::NOT_FOUND, format!("container not found (\"{container}\")\n"))
+            })
+    }
+
+    async fn sandbox(&self, namespace: &str, pod: &str) -> Result<String, Reply> {
+        let found = self.pod(namespace, pod)?;
+        let observed = self.observed(&found).await?;
+        observed
+            .sandboxes
+            .into_iter()
+            .find(|sandbox| sandbox.ready)
+            .map(|sandbox| sandbox.id)
+            .ok_or_else(|| text(StatusCode::NOT_FOUND, format!("pod {pod:?} does not run\n")))
+    }
+
+    async fn run_command(&self, request: &Request<Incoming>, id: &str) -> Reply {
+        let query = parameters(request.uri().query());
+        let command: Vec<String> = query
+            .iter()
+            .filter(|(name, _)| name == "cmd")
+            .flat_map(|(_, value)| value.split(' ').map(str::to_owned).collect::<Vec<_>>())
+            .collect();
+        match self.shared.engine.exec(id, command, std::time::Duration::from_secs(60)).await {
+            Ok((_, output)) => text(StatusCode::OK, output),
+            Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+        }
+    }
+
+    async fn container_logs(
+        &self,
+        request: &Request<Incoming>,
+        namespace: &str,
+        pod_name: &str,
+        container: &str,
+    ) -> Reply {
+        let options = match log_options(&parameters(request.uri().query()), self.shared.clock.now()) {
+            Ok(options) => options,
+            Err(message) => return text(StatusCode::UNPROCESSABLE_ENTITY, message),
+        };
+        let pod = match self.pod(namespace, pod_name) {
+            Ok(pod) => pod,
+            Err(reply) => return reply,
+        };
+        if member(&pod, container).is_none() {
+            let message = format!("container {container:?} not found in pod {pod_name:?}\n");
+            return text(StatusCode::NOT_FOUND, message);
+        }
+        let observed = match self.observed(&pod).await {
+            Ok(observed) => observed,
+            Err(reply) => return reply,
+        };
+        let found = if options.previous { observed.previous(container) } else { observed.container(container) };
+        let Some(found) = found.filter(|found| options.previous || found.state != RunState::Created) else {
+            let message = if options.previous {
+                format!("previous terminated container {container:?} in pod {pod_name:?} not found")
+            } else {
+                format!("container {container:?} in pod {pod_name:?} is waiting to start: ContainerCreating")
+            };
+            return text(StatusCode::BAD_REQUEST, message);
+        };
+        let path = if found.log_path.is_empty() {
+            log_directory(&self.shared.settings.logs, &pod)
+                .join(crate::configure::container::log_path(container, found.restarts))
+        } else {
+            found.log_path.clone().into()
+        };
+        if !path.exists() {
+            // A container that has not written anything yet may have no log.
+            return text(StatusCode::OK, "");
+        }
+        let (sender, receiver) = mpsc::channel::<Bytes>(16);
+        let (engine, uid, id) =
+            (self.shared.engine.clone(), pod.metadata.uid.clone().unwrap_or_default(), found.id.clone());
+        let ended = move || {
+            let (engine, uid, id) = (engine.clone(), uid.clone(), id.clone());
+            async move {
+                engine.observe(&uid).await.is_ok_and(|observed| {
+                    !observed.containers.iter().any(|c| c.id == id && c.state == RunState::Running)
+                })
+            }
+        };
+        self.shared.tasks.spawn(async move {
+            if let Err(error) = logs::read(path, options, sender, ended).await {
+                tracing::debug!(%error, "a log could not be read to its end");
+            }
+        });
+        let pieces = futures_util::stream::unfold(receiver, |mut receiver| async move {
+            receiver.recv().await.map(|piece| (Ok::<_, Infallible>(Frame::data(piece)), receiver))
+        });
+        let mut reply = Response::new(StreamBody::new(pieces.boxed()).boxed_unsync());
+        reply.headers_mut().insert(
+            http::header::CONTENT_TYPE,
+            http::HeaderValue::from_static("text/plain"),
+        );
+        reply
+    }
+}
+
+/// What a query asks of a log.
+fn log_options(query: &[(String, String)], now: jiff::Timestamp) -> Result<LogOptions, String> {
+    let mut options = LogOptions::default();
+    let wrong = |name: &str, value: &str| format!("{name}: Invalid value: {value:?}");
+    for (name, value) in query {
+        let on = || matches!(value.as_str(), "true" | "1" | "t" | "T" | "TRUE" | "True");
+        let number = || value.parse::<u64>().map_err(|_| wrong(name, value));
+        match name.as_str() {
+            "follow" => options.follow = on(),
+            "previous" => options.previous = on(),
+            "timestamps" => options.timestamps = on(),
+            "tailLines" => options.tail = Some(number()?),
+            "limitBytes" => options.limit_bytes = Some(number()?),
+            "sinceSeconds" => {
+                let seconds = i64::try_from(number()?).map_err(|_| wrong(name, value))?;
+                options.since = now.saturating_sub(SignedDuration::from_secs(seconds)).ok();
+            }
+            "sinceTime" => options.since = Some(value.parse().map_err(|_| wrong(name, value))?),
+            "stream" => {
+                options.stream = match value.as_str() {
+                    "Stdout" => Some(Stream::Stdout),
+                    "Stderr" => Some(Stream::Stderr),
+                    _ => None,
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries() {
+        let query = parameters(Some("follow=true&tailLines=5&x=a%20b+c&flag"));
+        assert_eq!(query[2], ("x".to_owned(), "a b c".to_owned()));
+        let options = log_options(&query, jiff::Timestamp::UNIX_EPOCH).expect("options");
+        assert!(options.follow && options.tail == Some(5));
+        assert!(log_options(&parameters(Some("tailLines=x")), jiff::Timestamp::UNIX_EPOCH).is_err());
+    }
+}

@@ -1,0 +1,126 @@
+//! The kubelet's HTTPS API: logs, commands in containers, what the node measures.
+
+mod access;
+mod containers;
+mod route;
+mod streams;
+mod summary;
+mod tls;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::tasks::TaskGroup;
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use crate::pods::Workers;
+use crate::shared::Shared;
+use access::{Access, Caller};
+pub use tls::ServeError;
+
+/// Time a client has for its handshake.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Connections at the same time; more wait.
+const CONNECTIONS: usize = 1024;
+
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+type Reply = Response<Body>;
+
+fn text(code: StatusCode, text: impl Into<Bytes>) -> Reply {
+    typed(code, "text/plain; charset=utf-8", text)
+}
+
+fn typed(code: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Reply {
+    let mut reply = Response::new(Full::new(body.into()).boxed_unsync());
+    *reply.status_mut() = code;
+    reply.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static(kind));
+    reply
+}
+
+/// The server.
+pub struct Server {
+    shared: Arc<Shared>,
+    workers: Arc<Workers>,
+    acceptor: TlsAcceptor,
+    access: Access,
+}
+
+impl Server {
+    pub fn new(shared: Arc<Shared>, workers: Arc<Workers>) -> Result<Self, ServeError> {
+        let acceptor = tls::acceptor(&shared.config)?;
+        let access = Access::new(shared.client.clone(), shared.config.node_name.clone());
+        Ok(Self { shared, workers, acceptor, access })
+    }
+
+    /// Serves until `tasks` stops.
+    pub async fn run(self, listener: TcpListener, tasks: TaskGroup) {
+        let server = Arc::new(self);
+        let slots = Arc::new(tokio::sync::Semaphore::new(CONNECTIONS));
+        let accepting = async {
+            loop {
+                let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+                match listener.accept().await {
+                    Ok((stream, _)) => {
+                        let server = Arc::clone(&server);
+                        let stopping = tasks.stopping();
+                        tasks.spawn(async move {
+                            tokio::select! {
+                                () = server.connection(stream) => {}
+                                () = stopping => {}
+                            }
+                            drop(slot);
+                        });
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection was not accepted");
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            () = accepting => {}
+            () = tasks.stopping() => {}
+        }
+    }
+
+    async fn connection(self: Arc<Self>, stream: TcpStream) {
+        let _ = stream.set_nodelay(true);
+        let stream = match tokio::time::timeout(HANDSHAKE, self.acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return tracing::debug!(%error, "a handshake failed"),
+            Err(_) => return,
+        };
+        let certificate =
+            stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).map(|c| c.clone().into_owned());
+        let caller = Arc::new(Caller::of_certificate(certificate.as_ref()));
+        let handler = service_fn(move |request: Request<Incoming>| {
+            let (server, caller) = (Arc::clone(&self), Arc::clone(&caller));
+            async move { Ok::<_, Infallible>(server.answer(request, &caller).await) }
+        });
+        let serving = http1::Builder::new().serve_connection(TokioIo::new(stream), handler).with_upgrades();
+        if let Err(error) = serving.await {
+            tracing::debug!(%error, "a connection ended");
+        }
+    }
+
+    async fn answer(&self, request: Request<Incoming>, caller: &Caller) -> Reply {
+        let Some(route) = route::find(request.method(), request.uri().path()) else {
+            return text(StatusCode::NOT_FOUND, "404 page not found\n");
+        };
+        if let Err(refusal) = self.access.check(caller, request.method(), request.headers(), &route).await {
+            return refusal;
+        }
+        self.route(request, route).await
+    }
+}

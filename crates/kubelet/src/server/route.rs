@@ -1,0 +1,109 @@
+//! Paths of the kubelet's API, and what must be allowed to use them.
+
+use http::Method;
+
+/// A place in the API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Route {
+    Health,
+    Pods,
+    RunningPods,
+    Logs { namespace: String, pod: String, container: String },
+    Exec { namespace: String, pod: String, container: String },
+    Run { namespace: String, pod: String, container: String },
+    Attach { namespace: String, pod: String, container: String },
+    PortForward { namespace: String, pod: String },
+    Summary,
+    Metrics,
+    MetricsOfContainers,
+    MetricsOfResources,
+    MetricsOfProbes,
+    Config,
+}
+
+/// Finds the place. Paths of pods may have the pod's UID after its name.
+#[must_use]
+pub fn find(method: &Method, path: &str) -> Option<Route> {
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let own = |text: &str| text.to_owned();
+    let container = |rest: &[&str]| -> Option<(String, String, String)> {
+        match rest {
+            [namespace, pod, container] | [namespace, pod, _, container] => {
+                Some((own(namespace), own(pod), own(container)))
+            }
+            _ => None,
+        }
+    };
+    let read = matches!(*method, Method::GET | Method::HEAD);
+    let stream = matches!(*method, Method::GET | Method::POST);
+    Some(match parts.as_slice() {
+        ["healthz"] | ["healthz", "ping" | "log" | "syncloop"] if read => Route::Health,
+        ["pods"] if read => Route::Pods,
+        ["runningpods"] if read => Route::RunningPods,
+        ["stats", "summary"] if read || *method == Method::POST => Route::Summary,
+        ["metrics"] if read => Route::Metrics,
+        ["metrics", "cadvisor"] if read => Route::MetricsOfContainers,
+        ["metrics", "resource"] if read => Route::MetricsOfResources,
+        ["metrics", "probes"] if read => Route::MetricsOfProbes,
+        ["configz"] if read => Route::Config,
+        ["containerLogs", rest @ ..] if read && rest.len() == 3 => {
+            let (namespace, pod, container) = container(rest)?;
+            Route::Logs { namespace, pod, container }
+        }
+        ["exec", rest @ ..] if stream => {
+            let (namespace, pod, container) = container(rest)?;
+            Route::Exec { namespace, pod, container }
+        }
+        ["run", rest @ ..] if *method == Method::POST => {
+            let (namespace, pod, container) = container(rest)?;
+            Route::Run { namespace, pod, container }
+        }
+        ["attach", rest @ ..] if stream => {
+            let (namespace, pod, container) = container(rest)?;
+            Route::Attach { namespace, pod, container }
+        }
+        ["portForward", namespace, pod] | ["portForward", namespace, pod, _] if stream => {
+            Route::PortForward { namespace: own(namespace), pod: own(pod) }
+        }
+        _ => return None,
+    })
+}
+
+impl Route {
+    /// Subresources of the node, any of which lets the caller in; the last is the one that always did.
+    #[must_use]
+    pub fn subresources(&self) -> &'static [&'static str] {
+        match self {
+            Self::Health => &["healthz", "proxy"],
+            Self::Pods | Self::RunningPods => &["pods", "proxy"],
+            Self::Config => &["configz", "proxy"],
+            Self::Summary => &["stats"],
+            Self::Metrics | Self::MetricsOfContainers | Self::MetricsOfResources | Self::MetricsOfProbes => {
+                &["metrics"]
+            }
+            _ => &["proxy"],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes() {
+        let exec = Route::Exec { namespace: "n".into(), pod: "p".into(), container: "c".into() };
+        for (method, path, want) in [
+            (Method::GET, "/healthz", Some(Route::Health)),
+            (Method::POST, "/exec/n/p/c", Some(exec.clone())),
+            (Method::GET, "/exec/n/p/uid/c", Some(exec)),
+            (Method::DELETE, "/exec/n/p/c", None),
+            (Method::GET, "/exec/n/p", None),
+            (Method::POST, "/portForward/n/p", Some(Route::PortForward { namespace: "n".into(), pod: "p".into() })),
+            (Method::GET, "/stats/summary", Some(Route::Summary)),
+            (Method::GET, "/", None),
+        ] {
+            assert_eq!(find(&method, path), want, "{method} {path}");
+        }
+    }
+}

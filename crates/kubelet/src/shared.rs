@@ -1,0 +1,70 @@
+//! What all parts of a kubelet use.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base::clock::Clock;
+use base::tasks::TaskGroup;
+use client::{Client, ClientError, Object};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
+use parking_lot::RwLock;
+use runtime::Cache;
+
+use crate::config::Config;
+use crate::configure::Sources;
+use crate::configure::downward::PodFacts;
+use crate::configure::sandbox::NodeSettings;
+use crate::configure::sources::References;
+use crate::engine::Engine;
+use crate::events::Recorder;
+use crate::pods::Pulls;
+use crate::volumes::Tokens;
+
+/// Everything that is there once per kubelet.
+pub struct Shared {
+    pub config: Config,
+    pub client: Client,
+    pub engine: Engine,
+    pub recorder: Recorder,
+    pub clock: Clock,
+    pub tasks: TaskGroup,
+    pub services: Cache<Service>,
+    pub tokens: Tokens,
+    pub pulls: Pulls,
+    pub settings: NodeSettings,
+    /// What the node has to give, in thousandths.
+    pub allocatable: RwLock<Arc<BTreeMap<String, i64>>>,
+}
+
+impl Shared {
+    /// The objects that were referred to; those that do not exist are left out.
+    pub async fn sources(&self, pod: &Pod, references: &References) -> Result<Sources, ClientError> {
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
+        let mut sources = Sources { services: self.services.all(), ..Sources::default() };
+        for name in &references.config_maps {
+            sources.config_maps.extend(self.find::<ConfigMap>(namespace, name).await?.map(|o| (name.clone(), o)));
+        }
+        for name in &references.secrets {
+            sources.secrets.extend(self.find::<Secret>(namespace, name).await?.map(|o| (name.clone(), o)));
+        }
+        Ok(sources)
+    }
+
+    /// An object, if there is one.
+    pub async fn find<K: Object>(&self, namespace: &str, name: &str) -> Result<Option<K>, ClientError> {
+        match self.client.get(namespace, name).await {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub fn facts<'a>(&'a self, pod_ips: &'a [String], allocatable: &'a BTreeMap<String, i64>) -> PodFacts<'a> {
+        PodFacts {
+            pod_ips,
+            host_ips: &self.settings.host_ips,
+            node_name: &self.config.node_name,
+            allocatable: Some(allocatable),
+        }
+    }
+}

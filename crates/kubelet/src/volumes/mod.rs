@@ -1,0 +1,16 @@
+//! Volumes: directories of the node made ready for a pod, and how its containers mount them.
+
+mod atomic;
+mod directories;
+mod empty_dir;
+mod host_path;
+mod mounts;
+mod ownership;
+mod payload;
+mod prepare;
+mod sub_path;
+
+pub use directories::PodDirectories;
+pub use mounts::mounts;
+pub use payload::{File, Payload, PayloadError};
+pub use prepare::{Context, Prepared, PreparedVolume, Tokens, VolumeError, prepare, tear_down};

@@ -1,0 +1,106 @@
+//! `subPath`: a part of a volume, opened step by step so that no symbolic link in it leads out of the volume.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags, mkdirat, openat2};
+use rustix::mount::{UnmountFlags, mount_bind, unmount};
+
+/// Opens `part` of `volume`, making missing directories, and binds it to `target`, which is then safe to hand to the
+/// runtime: later changes within the volume cannot redirect it.
+pub fn bind(volume: &Path, part: &str, target: &Path) -> io::Result<()> {
+    let opened = open_within(volume, part)?;
+    let through = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
+    let is_directory = fs::metadata(&through)?.is_dir();
+    if let Some(parent) = target.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    if is_directory {
+        fs::create_dir_all(target)?;
+    } else {
+        fs::OpenOptions::new().create(true).append(true).open(target)?;
+    }
+    release_one(target)?;
+    mount_bind(&through, target)?;
+    Ok(())
+}
+
+/// Walks from `volume` down; symbolic links are followed only within the volume.
+fn open_within(volume: &Path, part: &str) -> io::Result<OwnedFd> {
+    for component in Path::new(part).components() {
+        if !matches!(component, Component::Normal(_) | Component::CurDir) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("invalid subPath {part:?}")));
+        }
+    }
+    let root = rustix::fs::open(volume, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let within = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let mut so_far = PathBuf::new();
+    let names: Vec<_> = Path::new(part).components().filter(|c| matches!(c, Component::Normal(_))).collect();
+    let mut current = openat2(&root, ".", flags, Mode::empty(), within)?;
+    for name in names {
+        so_far.push(name.as_os_str());
+        match openat2(&root, &so_far, flags, Mode::empty(), within) {
+            Ok(opened) => current = opened,
+            Err(rustix::io::Errno::NOENT) => {
+                mkdirat(&current, name.as_os_str(), Mode::from_raw_mode(0o750))?;
+                current = openat2(&root, &so_far, flags, Mode::empty(), within)?;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(current)
+}
+
+/// Ends a bind made before, if any.
+fn release_one(target: &Path) -> io::Result<()> {
+    loop {
+        match unmount(target, UnmountFlags::DETACH) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Ends all binds below a pod's directory of sub-paths and removes it.
+pub fn release_all(directory: &Path) -> io::Result<()> {
+    let mut pending = vec![directory.to_owned()];
+    while let Some(path) = pending.pop() {
+        let Ok(entries) = fs::read_dir(&path) else { continue };
+        for entry in entries.flatten() {
+            release_one(&entry.path())?;
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                pending.push(entry.path());
+            }
+        }
+    }
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn links_out_of_the_volume_are_refused() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let volume = directory.path().join("v");
+        fs::create_dir_all(volume.join("inside")).expect("directories");
+        symlink("/etc", volume.join("absolute")).expect("a link");
+        symlink("../..", volume.join("up")).expect("a link");
+        symlink("inside", volume.join("good")).expect("a link");
+        for bad in ["absolute", "absolute/passwd", "up", "up/x", "../x", "inside/../../x"] {
+            assert!(open_within(&volume, bad).is_err(), "{bad}");
+        }
+        assert!(open_within(&volume, "good").is_ok());
+        assert!(open_within(&volume, "inside/new/deep").is_ok());
+        assert!(volume.join("inside/new/deep").is_dir());
+    }
+}
