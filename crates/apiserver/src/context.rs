@@ -7,6 +7,7 @@ use crate::request_info::RequestInfo;
 use crate::user::UserInfo;
 use http::header::{ACCEPT_ENCODING, USER_AGENT};
 use http::{HeaderMap, Method};
+use parking_lot::Mutex;
 use std::sync::Arc;
 
 pub struct Context {
@@ -21,10 +22,13 @@ pub struct Context {
     pub accepts_gzip: bool,
     /// What is recorded about the request, if anything is.
     pub audit: Option<Box<Record>>,
+    /// The connection itself, once it has switched protocols.
+    pub upgrade: Mutex<Option<hyper::upgrade::OnUpgrade>>,
 }
 
 impl Context {
-    pub fn new(parts: http::request::Parts) -> Self {
+    pub fn new(mut parts: http::request::Parts) -> Self {
+        let upgrade = Mutex::new(parts.extensions.remove());
         let path: Arc<str> = parts.uri.path().into();
         let query = Query::parse(parts.uri.query());
         let info = RequestInfo::new(&parts.method, &path, &query);
@@ -44,6 +48,7 @@ impl Context {
             accepts_gzip,
             audit: None,
             uri: parts.uri,
+            upgrade,
         }
     }
 

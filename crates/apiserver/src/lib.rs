@@ -39,4 +39,5 @@ pub use chain::{Chain, ChainConfig};
 pub use configuration::ConfigurationError;
 pub use registry::allocate::ServiceConfig;
 pub use rest::Limits;
+pub use rest::connect::KubeletIdentity;
 pub use server::{ApiServer, BuildError, Config};

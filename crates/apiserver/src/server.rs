@@ -10,6 +10,7 @@ use crate::configuration::ConfigurationError;
 use crate::discovery::{CHECKS, Discovery, built_in};
 use crate::registry::Registry;
 use crate::registry::allocate::{ServiceConfig, Services};
+use crate::rest::connect::{Connections, KubeletIdentity};
 use crate::rest::{Limits, Rest};
 use base::clock::Clock;
 use base::file_changes::FileChanges;
@@ -95,7 +96,8 @@ impl ApiServer {
         ));
         let authentication = Authentication::new(config.authentication, Arc::clone(&registry), clock)?;
         let authentication = Arc::new(authentication);
-        let rest = Rest { registry, authentication, limits: config.limits };
+        let rest =
+            Rest { registry, authentication, limits: config.limits, connections: Connections::default() };
         let discovery = Discovery::new(built_in(api::resources::RESOURCES), config.advertise.clone());
         let audit = Audit::build(&config.audit, &metrics, clock)?;
         let chain = Chain::new(rest, discovery, readiness, metrics, clock.clone(), audit, config.chain)?;
@@ -177,8 +179,14 @@ impl ApiServer {
         });
     }
 
+    /// Gives the certificate by which kubelets know this server.
+    pub fn set_kubelet_identity(&self, identity: KubeletIdentity) -> Result<(), rustls::Error> {
+        self.chain.rest.connections.set_kubelet_identity(identity)
+    }
+
     /// Not ready any more; open watches end.
     pub fn stop(&self) {
+        self.chain.rest.connections.stop();
         self.shutdown.close("process is shutting down");
         for served in self.chain.rest.registry.all() {
             served.storage.cache.end_watches();

@@ -172,7 +172,10 @@ impl Writer {
             involved_object: regarding,
             reason: Some(reason.to_owned()),
             message: Some(message),
-            source: Some(EventSource { component: Some("kubelet".to_owned()), host: Some(self.node.clone()) }),
+            source: Some(EventSource {
+                component: Some("kubelet".to_owned()),
+                host: Some(self.node.clone()),
+            }),
             first_timestamp: Some(seconds(at)),
             last_timestamp: Some(seconds(at)),
             count: Some(1),

@@ -64,8 +64,7 @@ impl Kubelet {
         let listener = TcpListener::bind(config.listen)
             .await
             .map_err(|source| KubeletError::Listen(config.listen, source))?;
-        let address =
-            listener.local_addr().map_err(|source| KubeletError::Listen(config.listen, source))?;
+        let address = listener.local_addr().map_err(|source| KubeletError::Listen(config.listen, source))?;
         if config.node_ips.is_empty() {
             config.node_ips = node::node_ips();
         }
@@ -110,8 +109,8 @@ impl Kubelet {
     pub async fn run(self, ready: impl FnOnce()) -> Result<(), KubeletError> {
         let Self { shared, listener, informers, health, address } = self;
         let workers = Workers::new(Arc::clone(&shared));
-        let serving = server::Server::new(Arc::clone(&shared), Arc::clone(&workers))
-            .map_err(KubeletError::Serve)?;
+        let serving =
+            server::Server::new(Arc::clone(&shared), Arc::clone(&workers)).map_err(KubeletError::Serve)?;
         let stopping = shared.tasks.stopping();
         let group = shared.tasks.clone();
         shared.tasks.spawn(async move { serving.run(listener, group).await });

@@ -42,7 +42,9 @@ impl Shared {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
         let mut sources = Sources { services: self.services.all(), ..Sources::default() };
         for name in &references.config_maps {
-            sources.config_maps.extend(self.find::<ConfigMap>(namespace, name).await?.map(|o| (name.clone(), o)));
+            sources
+                .config_maps
+                .extend(self.find::<ConfigMap>(namespace, name).await?.map(|o| (name.clone(), o)));
         }
         for name in &references.secrets {
             sources.secrets.extend(self.find::<Secret>(namespace, name).await?.map(|o| (name.clone(), o)));
@@ -59,7 +61,11 @@ impl Shared {
         }
     }
 
-    pub fn facts<'a>(&'a self, pod_ips: &'a [String], allocatable: &'a BTreeMap<String, i64>) -> PodFacts<'a> {
+    pub fn facts<'a>(
+        &'a self,
+        pod_ips: &'a [String],
+        allocatable: &'a BTreeMap<String, i64>,
+    ) -> PodFacts<'a> {
         PodFacts {
             pod_ips,
             host_ips: &self.settings.host_ips,

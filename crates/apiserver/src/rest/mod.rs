@@ -2,6 +2,7 @@
 //!
 //! One file per group of verbs; subresources with a life of their own have a file each.
 
+pub mod connect;
 mod delete;
 mod pod_binding;
 mod pod_eviction;
@@ -40,6 +41,7 @@ pub struct Rest {
     pub registry: Arc<Registry>,
     pub authentication: Arc<Authentication>,
     pub limits: Limits,
+    pub connections: connect::Connections,
 }
 
 /// Core resources that every request is warned of.
@@ -75,7 +77,13 @@ impl Rest {
             forms: true,
             streams: matches!(context.info.verb, "list" | "watch") && route.subresource.is_none(),
         };
-        let accepted = match accept(&context.headers, context.query.get("pretty"), offers) {
+        // What is on the other side of a connection negotiates for itself.
+        let none = http::HeaderMap::new();
+        let connects = route.subresource.is_some_and(|row| {
+            matches!(row.name, "log" | "exec" | "attach" | "portforward" | "proxy")
+        });
+        let headers = if connects { &none } else { &context.headers };
+        let accepted = match accept(headers, context.query.get("pretty"), offers) {
             Ok(accepted) => accepted,
             Err(status) => return (Err(status), None),
         };

@@ -31,6 +31,10 @@ impl Rest {
         match (kind.group, kind.resource, subresource.name) {
             ("", "pods", "binding") => return self.bind(route, route.served, accepted, body).await,
             ("", "pods", "eviction") => return self.evict(route, accepted, body).await,
+            ("", "pods", "log" | "exec" | "attach" | "portforward" | "proxy")
+            | ("", "services" | "nodes", "proxy") => {
+                return self.connect(route, subresource.name, body).await;
+            }
             ("", "serviceaccounts", "token") => return self.token_request(route, accepted, body).await,
             _ => {}
         }

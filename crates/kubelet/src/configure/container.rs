@@ -1,8 +1,6 @@
 //! One container: command, environment, mounts, resources, security.
 
-use cri::v1::{
-    ContainerConfig, ContainerMetadata, ImageSpec, KeyValue, LinuxContainerConfig, Mount, Signal,
-};
+use cri::v1::{ContainerConfig, ContainerMetadata, ImageSpec, KeyValue, LinuxContainerConfig, Mount, Signal};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::downward::PodFacts;
@@ -79,7 +77,7 @@ pub fn config(request: Request<'_>) -> Result<ContainerConfig, ConfigError> {
         envs: request
             .environment
             .iter()
-            .map(|(key, value)| KeyValue { key: key.clone(), value: value.clone() })
+            .map(|(key, value)| KeyValue { key: key.clone(), value: value.clone().into_bytes() })
             .collect(),
         mounts: request.mounts,
         labels: labels::of_container(pod, container),

@@ -122,7 +122,8 @@ mod tests {
     #[test]
     fn policies() {
         let host = parse("# x\nnameserver 192.0.2.53\nsearch corp.example. b\noptions timeout:1\n");
-        let cluster = ClusterDns { servers: vec!["10.0.0.10".to_owned()], domain: "cluster.local".to_owned() };
+        let cluster =
+            ClusterDns { servers: vec!["10.0.0.10".to_owned()], domain: "cluster.local".to_owned() };
         let dns = config(&pod("ClusterFirst", false, None), &host, &cluster);
         assert_eq!(dns.servers, ["10.0.0.10"]);
         assert_eq!(
@@ -145,7 +146,10 @@ mod tests {
             }]),
         };
         let dns = config(&pod("None", false, Some(extra.clone())), &host, &cluster);
-        assert_eq!((dns.servers, dns.searches, dns.options), (vec!["1.2.3.4".to_owned()], vec!["s".to_owned()], vec!["ndots:2".to_owned()]));
+        assert_eq!(
+            (dns.servers, dns.searches, dns.options),
+            (vec!["1.2.3.4".to_owned()], vec!["s".to_owned()], vec!["ndots:2".to_owned()])
+        );
         let dns = config(&pod("ClusterFirst", false, Some(extra)), &host, &cluster);
         assert_eq!(dns.options, ["ndots:2"]);
         assert_eq!(dns.servers, ["10.0.0.10", "1.2.3.4"]);

@@ -130,9 +130,7 @@ pub fn resource(
         .filter(|value| *value > 0 || kind == "requests");
     let milli = match (milli, kind) {
         (Some(milli), _) => milli,
-        (None, "limits") => {
-            facts.allocatable.and_then(|all| all.get(name)).copied().map_or(0, i128::from)
-        }
+        (None, "limits") => facts.allocatable.and_then(|all| all.get(name)).copied().map_or(0, i128::from),
         (None, _) => 0,
     };
     let divisor = selector

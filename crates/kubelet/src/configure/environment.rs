@@ -167,11 +167,8 @@ mod tests {
     }
 
     fn from_map(name: &str, map: &str, key: &str, optional: bool) -> EnvVar {
-        let selector = ConfigMapKeySelector {
-            name: map.to_owned(),
-            key: key.to_owned(),
-            optional: Some(optional),
-        };
+        let selector =
+            ConfigMapKeySelector { name: map.to_owned(), key: key.to_owned(), optional: Some(optional) };
         EnvVar {
             name: name.to_owned(),
             value: None,

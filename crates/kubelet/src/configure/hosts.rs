@@ -14,8 +14,7 @@ pub fn hostname_and_domain(pod: &Pod, cluster_domain: &str) -> (String, String) 
         return (name.to_owned(), String::new());
     }
     let set = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-    let name = set(&spec.hostname)
-        .unwrap_or_else(|| truncated(pod.metadata.name.as_deref().unwrap_or("")));
+    let name = set(&spec.hostname).unwrap_or_else(|| truncated(pod.metadata.name.as_deref().unwrap_or("")));
     let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
     let domain = set(&spec.subdomain)
         .map(|subdomain| format!("{subdomain}.{namespace}.svc.{cluster_domain}"))
@@ -103,12 +102,13 @@ mod tests {
 
     #[test]
     fn files() {
-        let alias = HostAlias {
-            ip: "1.2.3.4".to_owned(),
-            hostnames: Some(vec!["foo".to_owned(), "bar".to_owned()]),
-        };
+        let alias =
+            HostAlias { ip: "1.2.3.4".to_owned(), hostnames: Some(vec!["foo".to_owned(), "bar".to_owned()]) };
         let text = own_network(&["10.0.0.1".to_owned()], "h", "d", std::slice::from_ref(&alias));
-        assert!(text.ends_with("10.0.0.1\th.d\th\n\n# Entries added by HostAliases.\n1.2.3.4\tfoo\tbar\n"), "{text}");
+        assert!(
+            text.ends_with("10.0.0.1\th.d\th\n\n# Entries added by HostAliases.\n1.2.3.4\tfoo\tbar\n"),
+            "{text}"
+        );
         assert!(host_network("x\n", &[]).ends_with("(host network).\nx\n"));
     }
 }

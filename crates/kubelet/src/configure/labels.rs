@@ -40,10 +40,7 @@ pub fn annotations(pod: &Pod, container: &Container, restarts: u32) -> BTreeMap<
     let mut out = BTreeMap::from([
         (CONTAINER_HASH.to_owned(), fingerprint(container)),
         (RESTART_COUNT.to_owned(), restarts.to_string()),
-        (
-            TERMINATION_PATH.to_owned(),
-            container.termination_message_path.clone().unwrap_or_default(),
-        ),
+        (TERMINATION_PATH.to_owned(), container.termination_message_path.clone().unwrap_or_default()),
         (
             TERMINATION_POLICY.to_owned(),
             container.termination_message_policy.clone().unwrap_or_else(|| "File".to_owned()),

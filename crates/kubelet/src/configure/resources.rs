@@ -39,7 +39,10 @@ pub fn of_container(pod: &Pod, container: &Container, memory_capacity: i64) -> L
     let pages = limits.into_iter().flatten().filter_map(|(name, _)| {
         let size = name.strip_prefix("hugepages-")?;
         let limit = u64::try_from(qos::whole(limits, name)?).ok()?;
-        Some(HugepageLimit { page_size: size.replace("Mi", "MB").replace("Gi", "GB").replace("Ki", "KB"), limit })
+        Some(HugepageLimit {
+            page_size: size.replace("Mi", "MB").replace("Gi", "GB").replace("Ki", "KB"),
+            limit,
+        })
     });
     LinuxContainerResources {
         cpu_period: PERIOD_MICROSECONDS,

@@ -32,7 +32,9 @@ pub enum SecurityError {
     RootAsked { pod: String, container: String },
     #[error("container has runAsNonRoot and image will run as root (pod: {pod:?}, container: {container})")]
     RootImage { pod: String, container: String },
-    #[error("container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root (pod: {pod:?}, container: {container})")]
+    #[error(
+        "container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root (pod: {pod:?}, container: {container})"
+    )]
     NamedUser { user: String, pod: String, container: String },
 }
 
@@ -107,7 +109,11 @@ fn supplemental(pod: &PodSecurityContext, volume_groups: &[i64]) -> Vec<i64> {
 }
 
 /// Seccomp of a container: its own, the pod's, or the runtime's default unless it is privileged.
-fn seccomp(own: Option<&SeccompProfile>, of_pod: Option<&SeccompProfile>, directory: &str) -> SecurityProfile {
+fn seccomp(
+    own: Option<&SeccompProfile>,
+    of_pod: Option<&SeccompProfile>,
+    directory: &str,
+) -> SecurityProfile {
     let profile = own.or(of_pod);
     let kind = match profile.map(|profile| profile.type_.as_str()) {
         Some("Localhost") => SecurityProfileProfileType::Localhost,
@@ -159,12 +165,10 @@ pub fn of_sandbox(pod: &Pod, profiles: &str) -> LinuxSandboxSecurityContext {
     let empty = PodSpec::default();
     let spec = pod.spec.as_ref().unwrap_or(&empty);
     let context = spec.security_context.clone().unwrap_or_default();
-    let privileged = spec
-        .init_containers
-        .iter()
-        .flatten()
-        .chain(&spec.containers)
-        .any(|container| container.security_context.as_ref().and_then(|own| own.privileged) == Some(true));
+    let privileged =
+        spec.init_containers.iter().flatten().chain(&spec.containers).any(|container| {
+            container.security_context.as_ref().and_then(|own| own.privileged) == Some(true)
+        });
     LinuxSandboxSecurityContext {
         namespace_options: Some(namespaces(spec)),
         selinux_options: se_linux(None, context.se_linux_options.as_ref()),
@@ -211,7 +215,11 @@ pub fn of_container(
         namespace_options: Some(options),
         selinux_options: se_linux(own.se_linux_options.as_ref(), of_pod.se_linux_options.as_ref()),
         run_as_user: int(user.or(image.uid)),
-        run_as_username: if user.is_none() && image.uid.is_none() { image.name.clone() } else { String::new() },
+        run_as_username: if user.is_none() && image.uid.is_none() {
+            image.name.clone()
+        } else {
+            String::new()
+        },
         run_as_group: int(own.run_as_group.or(of_pod.run_as_group)),
         readonly_rootfs: own.read_only_root_filesystem == Some(true),
         supplemental_groups: supplemental(&of_pod, volume_groups),
@@ -219,7 +227,10 @@ pub fn of_container(
         masked_paths: paths(&MASKED),
         readonly_paths: paths(&READ_ONLY),
         seccomp: Some(if privileged {
-            SecurityProfile { profile_type: SecurityProfileProfileType::Unconfined as i32, ..Default::default() }
+            SecurityProfile {
+                profile_type: SecurityProfileProfileType::Unconfined as i32,
+                ..Default::default()
+            }
         } else {
             seccomp(own.seccomp_profile.as_ref(), of_pod.seccomp_profile.as_ref(), profiles)
         }),

@@ -29,7 +29,9 @@ pub fn watch(
             let mut last = Seen::default();
             loop {
                 match stream(&engine, &mut last, &changed, &health).await {
-                    Err(error) if error.is_unimplemented() => poll(&engine, &mut last, &changed, &health).await,
+                    Err(error) if error.is_unimplemented() => {
+                        poll(&engine, &mut last, &changed, &health).await
+                    }
                     Err(error) => health(Some(&error)),
                     Ok(()) => {}
                 }

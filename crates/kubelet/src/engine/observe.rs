@@ -57,7 +57,11 @@ fn container(status: v1::ContainerStatus, sandbox: String) -> ObservedContainer 
         _ => RunState::Unknown,
     };
     let image = status.image.as_ref().map(|image| {
-        if image.user_specified_image.is_empty() { image.image.clone() } else { image.user_specified_image.clone() }
+        if image.user_specified_image.is_empty() {
+            image.image.clone()
+        } else {
+            image.user_specified_image.clone()
+        }
     });
     let user = status.user.and_then(|user| user.linux);
     ObservedContainer {
@@ -131,9 +135,10 @@ impl Engine {
         let mut note = |labels: &BTreeMap<String, String>, id: String, state: i32| {
             let Some(uid) = labels.get(labels::POD_UID) else { return };
             let text = |name: &str| labels.get(name).cloned().unwrap_or_default();
-            seen.pods
-                .entry(uid.clone())
-                .or_insert_with(|| SeenPod { namespace: text(labels::POD_NAMESPACE), name: text(labels::POD_NAME) });
+            seen.pods.entry(uid.clone()).or_insert_with(|| SeenPod {
+                namespace: text(labels::POD_NAMESPACE),
+                name: text(labels::POD_NAME),
+            });
             seen.states.entry(uid.clone()).or_default().insert(id, state);
         };
         for found in sandboxes.into_inner().items {

@@ -129,13 +129,15 @@ impl Teller<'_> {
             status.last_state = Some(self.state(previous, None));
         }
         let done = init && newest.is_some_and(ObservedContainer::succeeded) && !is_sidecar(container);
-        if !done && restart::is_due(self.pod, container, newest) && !self.around.terminal {
-            if let Some(waiting) = self.around.waiting.get(name) {
-                if status.state.as_ref().is_some_and(|state| state.terminated.is_some()) {
-                    status.last_state = status.state.take();
-                }
-                status.state = Some(wait(&waiting.reason, Some(waiting.message.clone())));
+        if !done
+            && restart::is_due(self.pod, container, newest)
+            && !self.around.terminal
+            && let Some(waiting) = self.around.waiting.get(name)
+        {
+            if status.state.as_ref().is_some_and(|state| state.terminated.is_some()) {
+                status.last_state = status.state.take();
             }
+            status.state = Some(wait(&waiting.reason, Some(waiting.message.clone())));
         }
         self.readiness(&mut status, container, newest, init);
         status

@@ -17,13 +17,16 @@ pub struct Changes {
 }
 
 impl Changes {
+    #[expect(unsafe_code, reason = "registering a descriptor with the event loop is unsafe in general")]
     pub fn of(path: &Path) -> io::Result<Self> {
         let fd = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
         inotify::add_watch(&fd, path, inotify::WatchFlags::MODIFY)?;
         if let Some(directory) = path.parent() {
             inotify::add_watch(&fd, directory, inotify::WatchFlags::CREATE | inotify::WatchFlags::MODIFY)?;
         }
-        Ok(Self { watch: AsyncFd::new(fd)? })
+        // SAFETY: the descriptor is owned by what is registered, and stays the same file until it is dropped.
+        let watch = unsafe { AsyncFd::register(fd)? };
+        Ok(Self { watch })
     }
 
     /// The next change, or a while without one.

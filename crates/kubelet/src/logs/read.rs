@@ -107,10 +107,10 @@ fn append(out: &mut BytesMut, raw: &[u8], options: &LogOptions, at_line_start: &
     if options.stream.is_some_and(|wanted| wanted != line.stream) {
         return;
     }
-    if let Some(since) = options.since {
-        if line.timestamp().is_some_and(|time| time < since) {
-            return;
-        }
+    if let Some(since) = options.since
+        && line.timestamp().is_some_and(|time| time < since)
+    {
+        return;
     }
     if options.timestamps && *at_line_start {
         out.extend_from_slice(line.time.as_bytes());

@@ -63,7 +63,16 @@ impl NodeLoop {
     #[must_use]
     pub fn new(shared: Arc<Shared>, port: u16, pressure: Arc<parking_lot::Mutex<Pressure>>) -> Self {
         let capacity = capacity(&shared.config.directory, shared.config.max_pods);
-        Self { shared, port, capacity, uid: String::new(), written: None, lease: None, pod_cidr: None, pressure }
+        Self {
+            shared,
+            port,
+            capacity,
+            uid: String::new(),
+            written: None,
+            lease: None,
+            pod_cidr: None,
+            pressure,
+        }
     }
 
     /// Registers the node and writes its first status.
@@ -128,9 +137,10 @@ impl NodeLoop {
         let old = node.status.clone().unwrap_or_default();
         let now = self.shared.clock.now();
         let status = self.status_now(&old).await;
-        let recent = self.written.as_ref().is_some_and(|(before, at)| {
-            now.duration_since(*at) < STATUS_AT_LEAST && same(before, &status)
-        });
+        let recent = self
+            .written
+            .as_ref()
+            .is_some_and(|(before, at)| now.duration_since(*at) < STATUS_AT_LEAST && same(before, &status));
         if recent && same(&old, &status) {
             return Ok(());
         }

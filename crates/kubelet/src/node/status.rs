@@ -126,7 +126,8 @@ pub async fn status(
     let own = ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"];
     let mut list = conditions(findings, old, now);
     list.extend(old.conditions.iter().flatten().filter(|c| !own.contains(&c.type_.as_str())).cloned());
-    let address = |kind: &str, address: &str| NodeAddress { type_: kind.to_owned(), address: address.to_owned() };
+    let address =
+        |kind: &str, address: &str| NodeAddress { type_: kind.to_owned(), address: address.to_owned() };
     let mut addresses: Vec<NodeAddress> =
         shared.settings.host_ips.iter().map(|ip| address("InternalIP", ip)).collect();
     addresses.push(address("Hostname", &shared.config.node_name));
@@ -181,7 +182,8 @@ mod tests {
             ("pods".to_owned(), 110),
             ("hugepages-2Mi".to_owned(), 0),
         ]);
-        let got: Vec<_> = quantities(&amounts).into_iter().map(|(name, q)| format!("{name}={}", q.0)).collect();
+        let got: Vec<_> =
+            quantities(&amounts).into_iter().map(|(name, q)| format!("{name}={}", q.0)).collect();
         assert_eq!(got, ["cpu=2", "hugepages-2Mi=0", "memory=2Ki", "pods=110"]);
         assert_eq!(quantities(&Amounts::from([("cpu".to_owned(), 1500)]))["cpu"].0, "1500m");
     }

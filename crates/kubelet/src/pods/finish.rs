@@ -89,8 +89,7 @@ impl Worker {
             preconditions: Some(Preconditions { uid: meta.uid.clone(), resource_version: None }),
             ..DeleteOptions::default()
         };
-        let (namespace, name) =
-            (meta.namespace.as_deref().unwrap_or(""), meta.name.as_deref().unwrap_or(""));
+        let (namespace, name) = (meta.namespace.as_deref().unwrap_or(""), meta.name.as_deref().unwrap_or(""));
         match self.shared.client.delete::<Pod>(namespace, name, &options).await {
             Ok(()) => true,
             Err(error) if error.is_not_found() || error.is_conflict() => true,

@@ -45,7 +45,13 @@ impl Worker {
             .collect();
         let ip = self.pod_ip(pod);
         let mut waves: Vec<Vec<(String, String)>> = vec![Vec::new()];
-        let running = |name: &str| observed.running().filter(|c| c.name == name).map(|c| (c.id.clone(), c.name.clone())).collect::<Vec<_>>();
+        let running = |name: &str| {
+            observed
+                .running()
+                .filter(|c| c.name == name)
+                .map(|c| (c.id.clone(), c.name.clone()))
+                .collect::<Vec<_>>()
+        };
         for container in observed.running().filter(|container| !sidecars.contains(&container.name.as_str())) {
             waves[0].push((container.id.clone(), container.name.clone()));
         }
@@ -106,7 +112,13 @@ async fn end(
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 tracing::debug!(container = name, error, "the hook before the stop failed");
-                shared.recorder.container(pod, name, Kind::Warning, "FailedPreStopHook", "PreStopHook failed");
+                shared.recorder.container(
+                    pod,
+                    name,
+                    Kind::Warning,
+                    "FailedPreStopHook",
+                    "PreStopHook failed",
+                );
             }
             Err(_) => tracing::debug!(container = name, "the hook before the stop took too long"),
         }

@@ -56,18 +56,21 @@ pub async fn ensure(
     sandbox: &PodSandboxConfig,
 ) -> Result<PresentImage, NoImage> {
     let tagged = with_default_tag(image);
-    let tell = |kind, reason, message: String| shared.recorder.container(pod, container, kind, reason, message);
+    let tell =
+        |kind, reason, message: String| shared.recorder.container(pod, container, kind, reason, message);
     if tagged.chars().any(|c| c.is_ascii_uppercase() || c.is_whitespace()) && is_malformed(&tagged) {
-        let message =
-            format!("Failed to apply default image tag {image:?}: couldn't parse image name {image:?}: invalid reference format");
+        let message = format!(
+            "Failed to apply default image tag {image:?}: couldn't parse image name {image:?}: invalid reference format"
+        );
         tell(Kind::Warning, "InspectFailed", message.clone());
         return Err(no("InvalidImageName", message));
     }
     if policy != "Always" {
         match shared.engine.image(&tagged).await {
             Ok(Some(found)) => {
-                let message =
-                    format!("Container image {image:?} already present on machine and can be accessed by the pod");
+                let message = format!(
+                    "Container image {image:?} already present on machine and can be accessed by the pod"
+                );
                 tell(Kind::Normal, "Pulled", message);
                 return Ok(found);
             }
@@ -108,7 +111,8 @@ async fn pull(
     tagged: &str,
     sandbox: &PodSandboxConfig,
 ) -> Result<PresentImage, NoImage> {
-    let tell = |kind, reason, message: String| shared.recorder.container(pod, container, kind, reason, message);
+    let tell =
+        |kind, reason, message: String| shared.recorder.container(pod, container, kind, reason, message);
     let key = format!("{}_{tagged}", pod.metadata.uid.as_deref().unwrap_or(""));
     let now = shared.clock.now();
     if let Some(until) = shared.pulls.waits_until(&key, now) {
@@ -170,7 +174,8 @@ async fn pull(
 
 async fn pull_secrets(shared: &Shared, pod: &Pod) -> Vec<Secret> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
-    let references = pod.spec.as_ref().and_then(|spec| spec.image_pull_secrets.as_deref()).unwrap_or_default();
+    let references =
+        pod.spec.as_ref().and_then(|spec| spec.image_pull_secrets.as_deref()).unwrap_or_default();
     let mut secrets = Vec::new();
     for reference in references {
         match shared.find::<Secret>(namespace, &reference.name).await {

@@ -49,7 +49,8 @@ pub fn for_image(image: &str, secrets: &[Secret]) -> Vec<AuthConfig> {
     let location = location(image);
     let mut found: Vec<(usize, AuthConfig)> = Vec::new();
     for secret in secrets {
-        let data = |key: &str| secret.data.as_ref().and_then(|data| data.get(key)).map(|bytes| bytes.0.as_slice());
+        let data =
+            |key: &str| secret.data.as_ref().and_then(|data| data.get(key)).map(|bytes| bytes.0.as_slice());
         let entries = if let Some(text) = data(".dockerconfigjson") {
             serde_json::from_slice::<DockerConfig>(text).map(|config| config.auths).unwrap_or_default()
         } else if let Some(text) = data(".dockercfg") {

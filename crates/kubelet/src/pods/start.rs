@@ -73,19 +73,14 @@ impl Worker {
         let host_network = pod.spec.as_ref().and_then(|spec| spec.host_network) == Some(true);
         let ips = if host_network { &shared.settings.host_ips } else { &on.ips };
         let facts = shared.facts(ips, &allocatable);
-        let environment =
-            container::environment(pod, member, &sources, &facts).map_err(|error| wrong(error.to_string()))?;
+        let environment = container::environment(pod, member, &sources, &facts)
+            .map_err(|error| wrong(error.to_string()))?;
         let restarts = self.restarts(pod, start);
-        let mounts = volumes::mounts(
-            member,
-            restarts,
-            &prepared,
-            &self.directories,
-            &environment,
-            true,
-            &|volume| volume_images.get(volume).cloned().unwrap_or_default(),
-        )
-        .map_err(|error| wrong(error.to_string()))?;
+        let mounts =
+            volumes::mounts(member, restarts, &prepared, &self.directories, &environment, true, &|volume| {
+                volume_images.get(volume).cloned().unwrap_or_default()
+            })
+            .map_err(|error| wrong(error.to_string()))?;
         let target = member
             .target
             .as_deref()
@@ -145,9 +140,9 @@ impl Worker {
         }
         let logs = self.log_directory(pod).join(start.member.name());
         let Ok(entries) = std::fs::read_dir(logs) else { return 0 };
-        let numbers = entries.flatten().filter_map(|entry| {
-            entry.file_name().to_str()?.strip_suffix(".log")?.parse::<u32>().ok()
-        });
+        let numbers = entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.strip_suffix(".log")?.parse::<u32>().ok());
         numbers.max().map_or(0, |last| last.saturating_add(1))
     }
 }

@@ -91,10 +91,10 @@ impl Worker {
             self.end_one(pod, kill).await;
         }
         let mut sandbox = observed.sandbox().cloned();
-        if next.create_sandbox.is_some() || !next.start.is_empty() {
-            if let Err(retry) = self.prepare_volumes(pod, observed).await {
-                return Ok(retry);
-            }
+        if (next.create_sandbox.is_some() || !next.start.is_empty())
+            && let Err(retry) = self.prepare_volumes(pod, observed).await
+        {
+            return Ok(retry);
         }
         if let Some(attempt) = next.create_sandbox {
             let config = sandbox::config(pod, attempt, &self.shared.settings);
@@ -105,7 +105,10 @@ impl Worker {
             let id = match self.shared.engine.run_sandbox(config, &handler).await {
                 Ok(id) => id,
                 Err(error) => {
-                    let text = format!("Failed to create pod sandbox: rpc error: code = {:?} desc = {error}", error.0.code());
+                    let text = format!(
+                        "Failed to create pod sandbox: rpc error: code = {:?} desc = {error}",
+                        error.0.code()
+                    );
                     self.shared.recorder.pod(pod, Kind::Warning, "FailedCreatePodSandBox", text);
                     return Ok(Acted::Some { retry_at: None });
                 }
@@ -200,16 +203,19 @@ impl Worker {
         match volumes::prepare(&context).await {
             Ok(prepared) => {
                 self.prepared = Some(prepared);
-                let has_files = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()).any(|volume| {
-                    volume.config_map.is_some()
-                        || volume.secret.is_some()
-                        || volume.downward_api.is_some()
-                        || volume.projected.is_some()
-                });
+                let has_files =
+                    pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()).any(|volume| {
+                        volume.config_map.is_some()
+                            || volume.secret.is_some()
+                            || volume.downward_api.is_some()
+                            || volume.projected.is_some()
+                    });
                 self.refresh_at = has_files.then(|| self.next_refresh());
                 Ok(())
             }
-            Err((name, error)) => Err(failed(format!("MountVolume.SetUp failed for volume {name:?} : {error}"))),
+            Err((name, error)) => {
+                Err(failed(format!("MountVolume.SetUp failed for volume {name:?} : {error}")))
+            }
         }
     }
 
@@ -249,7 +255,11 @@ impl Worker {
             }
             let id = format!("{}://{}", self.shared.engine.name(), container.id);
             let statuses = pod.status.iter().flat_map(|status| {
-                status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten())
+                status
+                    .container_statuses
+                    .iter()
+                    .flatten()
+                    .chain(status.init_container_statuses.iter().flatten())
             });
             let was_started = self.seen_before
                 && statuses.into_iter().any(|status| {
@@ -275,7 +285,9 @@ pub(super) enum Acted {
     Nothing,
     All,
     /// Something failed; with a time, it waits for that.
-    Some { retry_at: Option<jiff::Timestamp> },
+    Some {
+        retry_at: Option<jiff::Timestamp>,
+    },
 }
 
 impl Acted {

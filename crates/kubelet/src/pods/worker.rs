@@ -43,7 +43,8 @@ impl Order {
     #[must_use]
     pub fn grace(&self) -> i64 {
         let meta = &self.pod.metadata;
-        let of_spec = self.pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds).unwrap_or(30);
+        let of_spec =
+            self.pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds).unwrap_or(30);
         let of_eviction = self.evicted.as_ref().and_then(|evicted| evicted.2);
         if self.gone {
             return 1;
@@ -127,7 +128,8 @@ impl Worker {
                 Round::Wait(until) => {
                     self.retry = RETRY;
                     until.map(|until| {
-                        Duration::try_from(until.duration_since(self.shared.clock.now())).unwrap_or(Duration::ZERO)
+                        Duration::try_from(until.duration_since(self.shared.clock.now()))
+                            .unwrap_or(Duration::ZERO)
                     })
                 }
                 Round::Retry => {
@@ -172,9 +174,17 @@ impl Worker {
     }
 
     /// Runs a round of bringing the pod up, given up as soon as the pod is told to end.
-    async fn sync_until_told_to_end(&mut self, order: &Order, observed: Observed) -> Result<Round, EngineError> {
+    async fn sync_until_told_to_end(
+        &mut self,
+        order: &Order,
+        observed: Observed,
+    ) -> Result<Round, EngineError> {
         let mut orders = self.orders.clone();
-        let told = async move { while orders.wait_for(Order::ends).await.is_err() { std::future::pending().await } };
+        let told = async move {
+            while orders.wait_for(Order::ends).await.is_err() {
+                std::future::pending().await
+            }
+        };
         tokio::select! {
             round = self.sync(order, observed) => round,
             () = told => Ok(Round::Wait(Some(Timestamp::UNIX_EPOCH))),

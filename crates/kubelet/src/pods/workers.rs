@@ -81,7 +81,12 @@ impl Workers {
     #[must_use]
     pub fn pods(&self) -> Vec<WorkingPod> {
         let entries = self.entries.lock();
-        entries.values().map(|entry| entry.orders.borrow()).filter(|order| !order.gone).map(|order| Arc::clone(&order.pod)).collect()
+        entries
+            .values()
+            .map(|entry| entry.orders.borrow())
+            .filter(|order| !order.gone)
+            .map(|order| Arc::clone(&order.pod))
+            .collect()
     }
 
     #[must_use]

@@ -34,9 +34,7 @@ pub fn port(port: &IntOrString, ports: Option<&Vec<ContainerPort>>) -> Option<u1
         IntOrString::Int(number) => *number,
         IntOrString::String(name) => match name.parse() {
             Ok(number) => number,
-            Err(_) => {
-                ports?.iter().find(|port| port.name.as_deref() == Some(name.as_str()))?.container_port
-            }
+            Err(_) => ports?.iter().find(|port| port.name.as_deref() == Some(name.as_str()))?.container_port,
         },
     };
     u16::try_from(number).ok().filter(|number| *number > 0)

@@ -26,7 +26,8 @@ const SERVING: i32 = 1;
 pub async fn check(host: &str, port: u16, service: String, limit: Duration) -> Outcome {
     let joined = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     let asking = async {
-        let endpoint = Endpoint::from_shared(format!("http://{joined}")).map_err(|error| error.to_string())?;
+        let endpoint =
+            Endpoint::from_shared(format!("http://{joined}")).map_err(|error| error.to_string())?;
         let channel = endpoint.connect().await.map_err(|error| {
             format!("timeout: failed to connect service {joined:?} within {}s: {error}", limit.as_secs())
         })?;
@@ -51,6 +52,8 @@ pub async fn check(host: &str, port: u16, service: String, limit: Duration) -> O
     match tokio::time::timeout(limit, asking).await {
         Ok(Ok(())) => Outcome::Success,
         Ok(Err(text)) => Outcome::Failure(text),
-        Err(_) => Outcome::Failure(format!("timeout: health rpc did not complete within {}s", limit.as_secs())),
+        Err(_) => {
+            Outcome::Failure(format!("timeout: health rpc did not complete within {}s", limit.as_secs()))
+        }
     }
 }

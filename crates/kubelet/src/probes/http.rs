@@ -117,7 +117,8 @@ async fn exchange(
     let answering = async {
         let response = sender.send_request(request).await?;
         let code = response.status().as_u16();
-        let location = response.headers().get("location").and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let location =
+            response.headers().get("location").and_then(|value| value.to_str().ok()).map(str::to_owned);
         // The head decides; the body is read a little, so that the server can end in peace.
         let _ = Limited::new(response.into_body(), MAX_BODY).collect().await;
         Ok::<_, HttpError>((code, location))
@@ -142,9 +143,7 @@ fn trusting() -> Arc<rustls::ClientConfig> {
         let builder = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap_or_else(|_| rustls::ClientConfig::builder());
-        Arc::new(
-            builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth(),
-        )
+        Arc::new(builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
     }))
 }
 
@@ -210,7 +209,10 @@ mod tests {
         let action = HTTPGetAction { port: IntOrString::Int(1), ..HTTPGetAction::default() };
         for (text, want) in [
             ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", Outcome::Success),
-            ("HTTP/1.1 302 Found\r\nlocation: http://elsewhere/\r\ncontent-length: 0\r\n\r\n", Outcome::Success),
+            (
+                "HTTP/1.1 302 Found\r\nlocation: http://elsewhere/\r\ncontent-length: 0\r\n\r\n",
+                Outcome::Success,
+            ),
             (
                 "HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n",
                 Outcome::Failure("HTTP probe failed with statuscode: 503".to_owned()),

@@ -73,9 +73,9 @@ impl ProbeSet {
     /// What is known of a running container; without probes it has started and is ready.
     #[must_use]
     pub fn verdict(&self, container_id: &str) -> Verdict {
-        self.asked
-            .get(container_id)
-            .map_or(Verdict { failed: None, started: true, ready: true }, |asked| *asked.findings.verdict.lock())
+        self.asked.get(container_id).map_or(Verdict { failed: None, started: true, ready: true }, |asked| {
+            *asked.findings.verdict.lock()
+        })
     }
 
     #[must_use]

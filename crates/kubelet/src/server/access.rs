@@ -43,7 +43,8 @@ impl Caller {
             let subject = certificate.subject();
             let texts = |values: Vec<&str>| values.into_iter().map(str::to_owned).collect::<Vec<_>>();
             let name = subject.iter_common_name().find_map(|name| name.as_str().ok())?.to_owned();
-            let mut groups = texts(subject.iter_organization().filter_map(|name| name.as_str().ok()).collect());
+            let mut groups =
+                texts(subject.iter_organization().filter_map(|name| name.as_str().ok()).collect());
             groups.push("system:authenticated".to_owned());
             Some(User { name, groups, ..User::default() })
         });
@@ -104,13 +105,13 @@ impl Access {
         let unauthorized = || text(StatusCode::UNAUTHORIZED, "Unauthorized");
         let header = headers.get(http::header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let token = header.and_then(|value| value.strip_prefix("Bearer ")).ok_or_else(unauthorized)?;
-        if let Some((user, until)) = self.tokens.lock().get(token) {
-            if Instant::now() < *until {
-                return Ok(user.clone());
-            }
+        if let Some((user, until)) = self.tokens.lock().get(token)
+            && Instant::now() < *until
+        {
+            return Ok(user.clone());
         }
         let review = TokenReview {
-            spec: TokenReviewSpec { token: Some(token.to_owned()), audiences: None },
+            spec: TokenReviewSpec { token: token.to_owned(), audiences: None },
             ..TokenReview::default()
         };
         let answer: TokenReview = self
@@ -137,12 +138,17 @@ impl Access {
         Ok(user)
     }
 
-    async fn allows(&self, user: &User, verb: &'static str, subresource: &'static str) -> Result<bool, Reply> {
+    async fn allows(
+        &self,
+        user: &User,
+        verb: &'static str,
+        subresource: &'static str,
+    ) -> Result<bool, Reply> {
         let question = (user.clone(), verb, subresource);
-        if let Some((allowed, until)) = self.decisions.lock().get(&question) {
-            if Instant::now() < *until {
-                return Ok(*allowed);
-            }
+        if let Some((allowed, until)) = self.decisions.lock().get(&question)
+            && Instant::now() < *until
+        {
+            return Ok(*allowed);
         }
         let review = SubjectAccessReview {
             spec: SubjectAccessReviewSpec {

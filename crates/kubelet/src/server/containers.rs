@@ -103,10 +103,11 @@ impl Server {
         typed(StatusCode::OK, "application/json", shown.to_string())
     }
 
+    #[expect(clippy::result_large_err, reason = "a refusal is a whole reply")]
     fn pod(&self, namespace: &str, name: &str) -> Result<Arc<Pod>, Reply> {
-        self.workers
-            .find(namespace, name)
-            .ok_or_else(|| text(StatusCode::NOT_FOUND, format!("pod {name:?} not found in namespace {namespace:?}\n")))
+        self.workers.find(namespace, name).ok_or_else(|| {
+            text(StatusCode::NOT_FOUND, format!("pod {name:?} not found in namespace {namespace:?}\n"))
+        })
     }
 
     async fn observed(&self, pod: &Pod) -> Result<crate::lifecycle::Observed, Reply> {
@@ -125,9 +126,7 @@ impl Server {
             .container(container)
             .filter(|container| container.state == RunState::Running)
             .cloned()
-            .ok_or_else(|| {
-                text(StatusCode::NOT_FOUND, format!("container not found (\"{container}\")\n"))
-            })
+            .ok_or_else(|| text(StatusCode::NOT_FOUND, format!("container not found (\"{container}\")\n")))
     }
 
     async fn sandbox(&self, namespace: &str, pod: &str) -> Result<String, Reply> {
@@ -177,7 +176,8 @@ impl Server {
             Ok(observed) => observed,
             Err(reply) => return reply,
         };
-        let found = if options.previous { observed.previous(container) } else { observed.container(container) };
+        let found =
+            if options.previous { observed.previous(container) } else { observed.container(container) };
         let Some(found) = found.filter(|found| options.previous || found.state != RunState::Created) else {
             let message = if options.previous {
                 format!("previous terminated container {container:?} in pod {pod_name:?} not found")
@@ -216,10 +216,7 @@ impl Server {
             receiver.recv().await.map(|piece| (Ok::<_, Infallible>(Frame::data(piece)), receiver))
         });
         let mut reply = Response::new(StreamBody::new(pieces.boxed()).boxed_unsync());
-        reply.headers_mut().insert(
-            http::header::CONTENT_TYPE,
-            http::HeaderValue::from_static("text/plain"),
-        );
+        reply.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain"));
         reply
     }
 }

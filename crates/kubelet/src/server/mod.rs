@@ -101,8 +101,12 @@ impl Server {
             Ok(Err(error)) => return tracing::debug!(%error, "a handshake failed"),
             Err(_) => return,
         };
-        let certificate =
-            stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).map(|c| c.clone().into_owned());
+        let certificate = stream
+            .get_ref()
+            .1
+            .peer_certificates()
+            .and_then(|chain| chain.first())
+            .map(|c| c.clone().into_owned());
         let caller = Arc::new(Caller::of_certificate(certificate.as_ref()));
         let handler = service_fn(move |request: Request<Incoming>| {
             let (server, caller) = (Arc::clone(&self), Arc::clone(&caller));

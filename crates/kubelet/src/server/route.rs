@@ -99,7 +99,11 @@ mod tests {
             (Method::GET, "/exec/n/p/uid/c", Some(exec)),
             (Method::DELETE, "/exec/n/p/c", None),
             (Method::GET, "/exec/n/p", None),
-            (Method::POST, "/portForward/n/p", Some(Route::PortForward { namespace: "n".into(), pod: "p".into() })),
+            (
+                Method::POST,
+                "/portForward/n/p",
+                Some(Route::PortForward { namespace: "n".into(), pod: "p".into() }),
+            ),
             (Method::GET, "/stats/summary", Some(Route::Summary)),
             (Method::GET, "/", None),
         ] {

@@ -28,7 +28,8 @@ fn machine() -> Machine {
     let first = stat.lines().next().unwrap_or("");
     let ticks: Vec<u64> = first.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
     // user, nice, system, irq, softirq, steal; idle and waiting do not count.
-    let busy: u64 = ticks.iter().enumerate().filter(|(at, _)| !matches!(at, 3 | 4)).take(6).map(|(_, t)| *t).sum();
+    let busy: u64 =
+        ticks.iter().enumerate().filter(|(at, _)| !matches!(at, 3 | 4)).take(6).map(|(_, t)| *t).sum();
     let per_second = rustix::param::clock_ticks_per_second().max(1);
     Machine {
         cpu_nanoseconds: busy.saturating_mul(1_000_000_000 / per_second),
@@ -143,7 +144,13 @@ fn working_set(stats: &ContainerStats) -> u64 {
 }
 
 /// A metric of every container, under the names cAdvisor made known or under those of `/metrics/resource`.
-fn per_container(out: &mut String, stats: &[ContainerStats], name: &str, kind: &str, value: &dyn Fn(&ContainerStats) -> String) {
+fn per_container(
+    out: &mut String,
+    stats: &[ContainerStats],
+    name: &str,
+    kind: &str,
+    value: &dyn Fn(&ContainerStats) -> String,
+) {
     let _ = writeln!(out, "# TYPE {name} {kind}");
     for one in stats {
         let Some(attributes) = &one.attributes else { continue };
@@ -169,14 +176,20 @@ pub async fn resource_metrics(shared: &Shared, workers: &Arc<Workers>) -> Reply 
         Err(error) => return text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
     };
     let mut out = String::new();
-    per_container(&mut out, &stats, "container_cpu_usage_seconds_total", "counter", &|one| in_seconds(core_nano_seconds(one)));
-    per_container(&mut out, &stats, "container_memory_working_set_bytes", "gauge", &|one| working_set(one).to_string());
+    per_container(&mut out, &stats, "container_cpu_usage_seconds_total", "counter", &|one| {
+        in_seconds(core_nano_seconds(one))
+    });
+    per_container(&mut out, &stats, "container_memory_working_set_bytes", "gauge", &|one| {
+        working_set(one).to_string()
+    });
     let machine = machine();
     let _ = writeln!(out, "# TYPE node_cpu_usage_seconds_total counter");
     let _ = writeln!(out, "node_cpu_usage_seconds_total {}", in_seconds(machine.cpu_nanoseconds));
     let _ = writeln!(out, "# TYPE node_memory_working_set_bytes gauge");
     let _ = writeln!(out, "node_memory_working_set_bytes {}", machine.memory_working_set);
-    for (kind, name) in [("counter", "pod_cpu_usage_seconds_total"), ("gauge", "pod_memory_working_set_bytes")] {
+    for (kind, name) in
+        [("counter", "pod_cpu_usage_seconds_total"), ("gauge", "pod_memory_working_set_bytes")]
+    {
         let _ = writeln!(out, "# TYPE {name} {kind}");
         let grouped = by_pod(stats.clone());
         for pod in workers.pods() {
@@ -201,8 +214,12 @@ pub async fn container_metrics(shared: &Shared) -> Reply {
         Err(error) => return text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
     };
     let mut out = String::new();
-    per_container(&mut out, &stats, "container_cpu_usage_seconds_total", "counter", &|one| in_seconds(core_nano_seconds(one)));
-    per_container(&mut out, &stats, "container_memory_working_set_bytes", "gauge", &|one| working_set(one).to_string());
+    per_container(&mut out, &stats, "container_cpu_usage_seconds_total", "counter", &|one| {
+        in_seconds(core_nano_seconds(one))
+    });
+    per_container(&mut out, &stats, "container_memory_working_set_bytes", "gauge", &|one| {
+        working_set(one).to_string()
+    });
     per_container(&mut out, &stats, "container_memory_usage_bytes", "gauge", &|one| {
         one.memory.as_ref().and_then(|m| m.usage_bytes.as_ref()).map_or(0, |v| v.value).to_string()
     });

@@ -27,10 +27,10 @@ pub fn write(
     }
     let data = target.join(DATA);
     let old = fs::read_link(&data).ok().map(|link| target.join(link));
-    if let Some(old) = &old {
-        if is_current(old, payload)? {
-            return Ok(false);
-        }
+    if let Some(old) = &old
+        && is_current(old, payload)?
+    {
+        return Ok(false);
     }
     let stamp = now.strftime("..%Y_%m_%d_%H_%M_%S").to_string();
     let fresh = target.join(format!("{stamp}.{:010}", now.subsec_nanosecond()));
@@ -71,7 +71,11 @@ fn check(path: &str) -> io::Result<()> {
     let sound = !path.is_empty()
         && !path.starts_with("..")
         && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)));
-    if sound { Ok(()) } else { Err(io::Error::new(io::ErrorKind::InvalidInput, format!("invalid path {path:?}"))) }
+    if sound {
+        Ok(())
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidInput, format!("invalid path {path:?}")))
+    }
 }
 
 fn is_current(directory: &Path, payload: &Payload) -> io::Result<bool> {

@@ -13,12 +13,13 @@ pub fn prepare(path: &Path, kind: &str) -> Result<(), String> {
     let make = |outcome: io::Result<()>| outcome.map_err(|error| format!("cannot create {shown}: {error}"));
     match (kind, &found) {
         ("", _) => Ok(()),
-        ("DirectoryOrCreate", Err(_)) => make(fs::create_dir_all(path).and_then(|()| {
-            fs::set_permissions(path, fs::Permissions::from_mode(0o755))
-        })),
-        ("FileOrCreate", Err(_)) => make(fs::File::create(path).and_then(|file| {
-            file.set_permissions(fs::Permissions::from_mode(0o644))
-        })),
+        ("DirectoryOrCreate", Err(_)) => make(
+            fs::create_dir_all(path)
+                .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(0o755))),
+        ),
+        ("FileOrCreate", Err(_)) => make(
+            fs::File::create(path).and_then(|file| file.set_permissions(fs::Permissions::from_mode(0o644))),
+        ),
         ("DirectoryOrCreate" | "Directory", Ok(meta)) if meta.is_dir() => Ok(()),
         ("FileOrCreate" | "File", Ok(meta)) if meta.is_file() => Ok(()),
         ("Socket", Ok(meta)) if meta.file_type().is_socket() => Ok(()),

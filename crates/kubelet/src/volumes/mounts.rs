@@ -61,7 +61,8 @@ pub fn mounts(
         } else if part.is_empty() {
             made.host_path = volume.path.display().to_string();
         } else {
-            let target = directories.sub_paths().join(&mount.name).join(&container.name).join(index.to_string());
+            let target =
+                directories.sub_paths().join(&mount.name).join(&container.name).join(index.to_string());
             sub_path::bind(&volume.path, &part, &target)?;
             made.host_path = target.display().to_string();
         }

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::{
-    ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, Secret,
-};
+use k8s_openapi::api::core::v1::{ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, Secret};
 
 use crate::configure::Sources;
 use crate::configure::downward::{self, DownwardError, PodFacts};
@@ -72,7 +70,11 @@ fn keyed<K: Keyed>(
     default: u32,
 ) -> Result<(), PayloadError> {
     let Some(object) = object else {
-        return if optional { Ok(()) } else { Err(PayloadError::NoObject { kind: K::KIND, name: name.to_owned() }) };
+        return if optional {
+            Ok(())
+        } else {
+            Err(PayloadError::NoObject { kind: K::KIND, name: name.to_owned() })
+        };
     };
     let mut content = object.content();
     let Some(items) = items.filter(|items| !items.is_empty()) else {
@@ -134,11 +136,8 @@ pub fn downward_api(
         } else {
             continue;
         };
-        let file = File {
-            content: text.into_bytes(),
-            mode: mode(item.mode, mode(default, 0o644)),
-            owner: None,
-        };
+        let file =
+            File { content: text.into_bytes(), mode: mode(item.mode, mode(default, 0o644)), owner: None };
         out.insert(item.path.clone(), file);
     }
     Ok(())
@@ -158,15 +157,17 @@ mod tests {
         let item = |key: &str| KeyToPath { key: key.to_owned(), path: format!("x/{key}"), mode: Some(0o400) };
         let run = |name: &str, items: Option<&[KeyToPath]>, optional| {
             let mut out = Payload::new();
-            config_map(&mut out, &sources, name, items, optional, None).map(|()| {
-                out.into_iter().map(|(path, file)| (path, file.mode)).collect::<Vec<_>>()
-            })
+            config_map(&mut out, &sources, name, items, optional, None)
+                .map(|()| out.into_iter().map(|(path, file)| (path, file.mode)).collect::<Vec<_>>())
         };
         assert_eq!(run("m", None, false), Ok(vec![("a".to_owned(), 0o644), ("b".to_owned(), 0o644)]));
         assert_eq!(run("m", Some(&[item("a")]), false), Ok(vec![("x/a".to_owned(), 0o400)]));
         assert_eq!(run("none", None, true), Ok(vec![]));
         let error = run("m", Some(&[item("z")]), false).expect_err("no key").to_string();
         assert_eq!(error, "configmap references non-existent config key: z");
-        assert_eq!(run("none", None, false).expect_err("no map").to_string(), r#"configmap "none" not found"#);
+        assert_eq!(
+            run("none", None, false).expect_err("no map").to_string(),
+            r#"configmap "none" not found"#
+        );
     }
 }

@@ -9,7 +9,8 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
 use k8s_openapi::api::core::v1::{
-    PersistentVolume, PersistentVolumeClaim, Pod, ProjectedVolumeSource, ServiceAccountTokenProjection, Volume,
+    PersistentVolume, PersistentVolumeClaim, Pod, ProjectedVolumeSource, ServiceAccountTokenProjection,
+    Volume,
 };
 use parking_lot::Mutex;
 
@@ -102,9 +103,10 @@ impl Context<'_> {
     fn single_user(&self) -> Option<u32> {
         let spec = self.pod.spec.as_ref()?;
         let of_pod = spec.security_context.as_ref().and_then(|context| context.run_as_user);
-        let mut users = spec.init_containers.iter().flatten().chain(&spec.containers).map(|container| {
-            container.security_context.as_ref().and_then(|own| own.run_as_user).or(of_pod)
-        });
+        let mut users =
+            spec.init_containers.iter().flatten().chain(&spec.containers).map(|container| {
+                container.security_context.as_ref().and_then(|own| own.run_as_user).or(of_pod)
+            });
         let first = users.next()??;
         users.all(|user| user == Some(first)).then(|| u32::try_from(first).ok())?
     }
@@ -112,7 +114,8 @@ impl Context<'_> {
     async fn one(&self, volume: &Volume) -> Result<PreparedVolume, VolumeError> {
         if let Some(source) = &volume.host_path {
             let path = PathBuf::from(&source.path);
-            host_path::prepare(&path, source.type_.as_deref().unwrap_or("")).map_err(VolumeError::HostPath)?;
+            host_path::prepare(&path, source.type_.as_deref().unwrap_or(""))
+                .map_err(VolumeError::HostPath)?;
             return Ok(PreparedVolume { path, ..PreparedVolume::default() });
         }
         if let Some(source) = &volume.image {
@@ -149,9 +152,8 @@ impl Context<'_> {
         use std::os::unix::fs::PermissionsExt;
         std::fs::create_dir_all(path).map_err(at(path))?;
         let group = self.fs_group();
-        let finish = |fresh: &Path| {
-            group.map_or(Ok(()), |group| ownership::give_to_group(fresh, group, true))
-        };
+        let finish =
+            |fresh: &Path| group.map_or(Ok(()), |group| ownership::give_to_group(fresh, group, true));
         let changed = atomic::write(path, &files, self.now, finish).map_err(at(path))?;
         if changed {
             let mode = std::fs::Permissions::from_mode(0o777);
@@ -186,7 +188,11 @@ impl Context<'_> {
         Ok(files)
     }
 
-    async fn projected(&self, files: &mut Payload, source: &ProjectedVolumeSource) -> Result<(), VolumeError> {
+    async fn projected(
+        &self,
+        files: &mut Payload,
+        source: &ProjectedVolumeSource,
+    ) -> Result<(), VolumeError> {
         let default = source.default_mode;
         for part in source.sources.iter().flatten() {
             if let Some(map) = &part.config_map {
@@ -195,7 +201,14 @@ impl Context<'_> {
             }
             if let Some(secret) = &part.secret {
                 let optional = secret.optional == Some(true);
-                payload::secret(files, self.sources, &secret.name, secret.items.as_deref(), optional, default)?;
+                payload::secret(
+                    files,
+                    self.sources,
+                    &secret.name,
+                    secret.items.as_deref(),
+                    optional,
+                    default,
+                )?;
             }
             if let Some(downward) = &part.downward_api {
                 let items = downward.items.as_deref().unwrap_or_default();
@@ -244,7 +257,7 @@ impl Context<'_> {
             .filter(|name| !name.is_empty())
             .unwrap_or_else(|| "default".to_owned());
         let request = TokenRequest {
-            spec: TokenRequestSpec {
+            spec: Some(TokenRequestSpec {
                 audiences: (!audience.is_empty()).then(|| vec![audience]),
                 expiration_seconds: Some(seconds),
                 bound_object_ref: Some(BoundObjectReference {
@@ -253,7 +266,7 @@ impl Context<'_> {
                     name: meta.name.clone(),
                     uid: meta.uid.clone(),
                 }),
-            },
+            }),
             ..TokenRequest::default()
         };
         let path = format!("/api/v1/namespaces/{}/serviceaccounts/{account}/token", text(&meta.namespace));
@@ -273,11 +286,8 @@ impl Context<'_> {
     async fn claim(&self, name: &str, read_only: bool) -> Result<PreparedVolume, VolumeError> {
         let namespace = self.pod.metadata.namespace.as_deref().unwrap_or("");
         let read = |what: String| move |source| VolumeError::Read { what, source };
-        let claim: PersistentVolumeClaim = self
-            .client
-            .get(namespace, name)
-            .await
-            .map_err(read(format!("persistentvolumeclaim {name}")))?;
+        let claim: PersistentVolumeClaim =
+            self.client.get(namespace, name).await.map_err(read(format!("persistentvolumeclaim {name}")))?;
         let bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
         let volume = claim.spec.and_then(|spec| spec.volume_name).filter(|_| bound);
         let Some(volume) = volume else { return Err(VolumeError::Unbound(name.to_owned())) };
@@ -286,7 +296,8 @@ impl Context<'_> {
         let spec = found.spec.unwrap_or_default();
         let (path, own) = if let Some(source) = &spec.host_path {
             let path = PathBuf::from(&source.path);
-            host_path::prepare(&path, source.type_.as_deref().unwrap_or("")).map_err(VolumeError::HostPath)?;
+            host_path::prepare(&path, source.type_.as_deref().unwrap_or(""))
+                .map_err(VolumeError::HostPath)?;
             (path, false)
         } else if let Some(source) = &spec.local {
             let path = PathBuf::from(&source.path);
@@ -304,7 +315,9 @@ impl Context<'_> {
             .and_then(|spec| spec.security_context.as_ref())
             .and_then(|context| context.fs_group_change_policy.as_deref())
             == Some("OnRootMismatch");
-        if let Some(group) = self.fs_group().filter(|group| own && !(once && ownership::is_given(&path, *group))) {
+        if let Some(group) =
+            self.fs_group().filter(|group| own && !(once && ownership::is_given(&path, *group)))
+        {
             ownership::give_to_group(&path, group, false).map_err(at(&path))?;
         }
         Ok(PreparedVolume { path, read_only, image: None })

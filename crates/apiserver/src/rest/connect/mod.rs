@@ -1,0 +1,133 @@
+//! Subresources that connect the caller with something else: a container's log, a command in it, a port of a pod, a
+//! service or a node.
+//!
+//! The API server decides who may and where to; the bytes of an upgraded connection pass through it untouched.
+
+mod node;
+mod pod;
+mod proxy;
+mod service;
+mod upstream;
+
+use super::{Rest, Route};
+use crate::context::Context;
+use crate::reply::Reply;
+use crate::serve::RequestBody;
+use base::tasks::TaskGroup;
+use machinery::status::{Result, Status};
+use machinery::{Value, meta};
+pub use upstream::KubeletIdentity;
+use upstream::{Upstream, Upstreams};
+
+/// Connections to nodes, pods and services.
+#[derive(Default)]
+pub struct Connections {
+    upstreams: Upstreams,
+    streams: TaskGroup,
+}
+
+impl Connections {
+    /// The certificate that kubelets know the API server by.
+    pub fn set_kubelet_identity(&self, identity: KubeletIdentity) -> std::result::Result<(), rustls::Error> {
+        self.upstreams.set_identity(identity)
+    }
+
+    /// Ends what is connected.
+    pub fn stop(&self) {
+        self.streams.abort();
+    }
+}
+
+impl Rest {
+    /// Connects; `None` if the subresource is not one of these.
+    pub(super) async fn connect(
+        &self,
+        route: &Route<'_>,
+        subresource: &str,
+        body: RequestBody,
+    ) -> Result<Reply> {
+        let context = route.context;
+        match (route.served.kind.resource, subresource) {
+            ("pods", "log") => self.pod_log(context).await,
+            ("pods", "exec") => self.pod_stream(context, "exec", body).await,
+            ("pods", "attach") => self.pod_stream(context, "attach", body).await,
+            ("pods", "portforward") => self.pod_stream(context, "portForward", body).await,
+            ("pods", "proxy") => {
+                let upstream = self.pod_address(context).await?;
+                self.proxy(context, upstream, body).await
+            }
+            ("services", "proxy") => {
+                let upstream = self.service_address(context).await?;
+                self.proxy(context, upstream, body).await
+            }
+            ("nodes", "proxy") => {
+                let upstream = self.node_address(context).await?;
+                self.proxy(context, upstream, body).await
+            }
+            _ => Err(Status::no_such_path()),
+        }
+    }
+
+    async fn object(&self, resource: &str, namespace: &str, name: &str) -> Result<Value> {
+        let served = self.registry.builtin("", "v1", resource)?;
+        Ok(self.registry.get(served, namespace, name, "").await?.value())
+    }
+
+    /// Sends a request without a body and passes on what comes back.
+    async fn pass(
+        &self,
+        context: &Context,
+        upstream: &Upstream,
+        target: &str,
+        body: RequestBody,
+    ) -> Result<Reply> {
+        self.connections.upstreams.send(context, upstream, target, body, &self.connections.streams).await
+    }
+}
+
+/// The text at a path of an object, or nothing.
+fn text<'a>(object: &'a Value, path: &[&str]) -> &'a str {
+    path.iter().try_fold(object, |value, name| value.get(name)).and_then(Value::as_str).unwrap_or("")
+}
+
+fn items<'a>(object: &'a Value, path: &[&str]) -> &'a [Value] {
+    path.iter()
+        .try_fold(object, |value, name| value.get(name))
+        .and_then(Value::as_array)
+        .map_or(&[], Vec::as_slice)
+}
+
+fn name_of(object: &Value) -> &str {
+    meta::name(object)
+}
+
+/// `name`, `name:port` or `scheme:name:port`.
+fn split_name(id: &str) -> Option<(&str, &str, &str)> {
+    let parts: Vec<&str> = id.split(':').collect();
+    let (scheme, name, port) = match parts.as_slice() {
+        [name] => ("", *name, ""),
+        [name, port] => ("", *name, *port),
+        [scheme, name, port] => (*scheme, *name, *port),
+        _ => return None,
+    };
+    (matches!(scheme, "" | "http" | "https") && !name.is_empty()).then_some((scheme, name, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_ports() {
+        for (id, want) in [
+            ("a", Some(("", "a", ""))),
+            ("a:80", Some(("", "a", "80"))),
+            ("https:a:web", Some(("https", "a", "web"))),
+            ("ftp:a:1", None),
+            (":80", None),
+            ("a:b:c:d", None),
+        ] {
+            assert_eq!(split_name(id), want, "{id}");
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Where kubelets are.
+
+use super::upstream::{Trust, Upstream};
+use super::{items, split_name, text};
+use crate::context::Context;
+use crate::rest::Rest;
+use machinery::Value;
+use machinery::status::{Result, Status};
+
+/// Kinds of addresses, the one that works most often first.
+const PREFERRED: [&str; 5] = ["InternalIP", "Hostname", "InternalDNS", "ExternalDNS", "ExternalIP"];
+const KUBELET_PORT: u16 = 10250;
+
+fn address(node: &Value) -> Option<&str> {
+    let addresses = items(node, &["status", "addresses"]);
+    PREFERRED.iter().find_map(|kind| {
+        addresses.iter().find(|one| text(one, &["type"]) == *kind).map(|one| text(one, &["address"]))
+    })
+}
+
+fn kubelet_port(node: &Value) -> u16 {
+    node.get("status")
+        .and_then(|status| status.get("daemonEndpoints")?.get("kubeletEndpoint")?.get("Port")?.as_u64())
+        .and_then(|port| u16::try_from(port).ok())
+        .filter(|port| *port > 0)
+        .unwrap_or(KUBELET_PORT)
+}
+
+impl Rest {
+    /// The kubelet of a node.
+    pub(super) async fn kubelet(&self, node: &str) -> Result<Upstream> {
+        let object = self.object("nodes", "", node).await?;
+        let host = address(&object).ok_or_else(|| {
+            Status::internal(format!("no preferred addresses found; known addresses: [] of node {node}"))
+        })?;
+        Ok(Upstream { host: host.to_owned(), port: kubelet_port(&object), tls: true, trust: Trust::Kubelet })
+    }
+
+    /// The kubelet, or another port of the node.
+    pub(super) async fn node_address(&self, context: &Context) -> Result<Upstream> {
+        let id = &context.info.name;
+        let Some((scheme, name, port)) = split_name(id) else {
+            return Err(Status::bad_request(format!("invalid node request {id:?}")));
+        };
+        let kubelet = self.kubelet(name).await?;
+        match port.parse::<u16>() {
+            _ if port.is_empty() => Ok(kubelet),
+            Ok(port) if port == kubelet.port => Ok(kubelet),
+            Ok(port) => Ok(Upstream { port, tls: scheme == "https", trust: Trust::Anybody, ..kubelet }),
+            Err(_) => Err(Status::bad_request(format!("invalid node request {id:?}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_ports() {
+        let node = serde_json::json!({"status": {
+            "addresses": [{"type": "Hostname", "address": "n"}, {"type": "InternalIP", "address": "192.0.2.1"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": 12345}}}});
+        let node: Value = serde_json::from_value(node).expect("a value");
+        assert_eq!(address(&node), Some("192.0.2.1"));
+        assert_eq!(kubelet_port(&node), 12345);
+        assert_eq!(kubelet_port(&Value::Null), KUBELET_PORT);
+    }
+}

@@ -1,0 +1,261 @@
+//! Connections from the API server to kubelets, pods and services.
+
+use crate::context::Context;
+use crate::reply::Reply;
+use crate::serve::{RequestBody, ResponseBody};
+use arc_swap::ArcSwapOption;
+use base::tasks::TaskGroup;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode, header};
+use http_body_util::BodyStream;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use machinery::status::{Result, Status};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+
+/// Time to reach the other side.
+const DIAL: Duration = Duration::from_secs(30);
+
+/// Headers that belong to one connection, or to the caller's own identity.
+const NOT_PASSED_ON: [HeaderName; 8] = [
+    header::HOST,
+    header::AUTHORIZATION,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::CONTENT_LENGTH,
+    HeaderName::from_static("keep-alive"),
+];
+
+/// Whom to show a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// A kubelet: it wants to know the API server.
+    Kubelet,
+    /// Anybody else: no certificate is shown.
+    Anybody,
+}
+
+/// The other side.
+#[derive(Clone, Debug)]
+pub struct Upstream {
+    pub host: String,
+    pub port: u16,
+    pub tls: bool,
+    pub trust: Trust,
+}
+
+/// The certificate that kubelets know the API server by.
+pub struct KubeletIdentity {
+    pub chain: Vec<CertificateDer<'static>>,
+    pub key: PrivateKeyDer<'static>,
+}
+
+/// How connections are secured.
+#[derive(Default)]
+pub struct Upstreams {
+    kubelet: ArcSwapOption<rustls::ClientConfig>,
+    anybody: std::sync::OnceLock<Arc<rustls::ClientConfig>>,
+}
+
+fn builder() -> rustls::ConfigBuilder<rustls::ClientConfig, rustls::client::WantsClientCert> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let verifier = Arc::new(Unverified(Arc::clone(&provider)));
+    rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap_or_else(|_| rustls::ClientConfig::builder())
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+}
+
+impl Upstreams {
+    pub fn set_identity(&self, identity: KubeletIdentity) -> std::result::Result<(), rustls::Error> {
+        let config = builder().with_client_auth_cert(identity.chain, identity.key)?;
+        self.kubelet.store(Some(Arc::new(config)));
+        Ok(())
+    }
+
+    fn config(&self, trust: Trust) -> Arc<rustls::ClientConfig> {
+        let known = self.kubelet.load_full().filter(|_| trust == Trust::Kubelet);
+        known.unwrap_or_else(|| {
+            Arc::clone(self.anybody.get_or_init(|| Arc::new(builder().with_no_client_auth())))
+        })
+    }
+
+    /// Sends the caller's request to `target` at the other side and passes on what comes back. If both switch protocols,
+    /// their connections are joined in `streams`.
+    pub async fn send(
+        &self,
+        context: &Context,
+        upstream: &Upstream,
+        target: &str,
+        body: RequestBody,
+        streams: &TaskGroup,
+    ) -> Result<Reply> {
+        let address = if upstream.host.contains(':') {
+            format!("[{}]:{}", upstream.host, upstream.port)
+        } else {
+            format!("{}:{}", upstream.host, upstream.port)
+        };
+        let failed = |error: &dyn std::fmt::Display| {
+            Status::service_unavailable(format!("error trying to reach service: {error}"))
+        };
+        let request = self.request(context, upstream, &address, target, body)?;
+        let dialing = TcpStream::connect((upstream.host.as_str(), upstream.port));
+        let stream = match tokio::time::timeout(DIAL, dialing).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return Err(failed(&format!("dial tcp {address}: {error}"))),
+            Err(_) => return Err(failed(&format!("dial tcp {address}: i/o timeout"))),
+        };
+        let _ = stream.set_nodelay(true);
+        let answer = if upstream.tls {
+            let connector = tokio_rustls::TlsConnector::from(self.config(upstream.trust));
+            let name = ServerName::try_from(upstream.host.clone())
+                .map_err(|error| failed(&format!("{}: {error}", upstream.host)))?;
+            let stream = tokio::time::timeout(DIAL, connector.connect(name, stream)).await;
+            let stream = stream.map_err(|_| failed(&"tls: i/o timeout"))?.map_err(|error| failed(&error))?;
+            exchange(stream, request, streams).await
+        } else {
+            exchange(stream, request, streams).await
+        };
+        let answer = answer.map_err(|error| failed(&error))?;
+        Ok(if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+            join(context, answer, streams)?
+        } else {
+            pass_back(answer)
+        })
+    }
+
+    fn request(
+        &self,
+        context: &Context,
+        upstream: &Upstream,
+        address: &str,
+        target: &str,
+        body: RequestBody,
+    ) -> Result<Request<RequestBody>> {
+        let upgrade = context.headers.contains_key(header::UPGRADE);
+        // The kubelet is asked with the caller's own method when protocols are switched, and to be told otherwise.
+        let method = if upgrade || upstream.trust == Trust::Anybody || !target.starts_with("/containerLogs/")
+        {
+            context.method.clone()
+        } else {
+            Method::GET
+        };
+        let mut request = Request::builder().method(method).uri(target).header(header::HOST, address);
+        for (name, value) in &context.headers {
+            let own = NOT_PASSED_ON.contains(name)
+                || name.as_str().starts_with("impersonate-")
+                || (!upgrade && matches!(*name, header::CONNECTION | header::UPGRADE))
+                || (upstream.trust == Trust::Kubelet && *name == header::ACCEPT_ENCODING);
+            if !own {
+                request = request.header(name, value);
+            }
+        }
+        let body = if upgrade { RequestBody::default() } else { body };
+        request.body(body).map_err(|error| Status::bad_request(format!("cannot be passed on: {error}")))
+    }
+}
+
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    request: Request<RequestBody>,
+    streams: &TaskGroup,
+) -> std::result::Result<Response<hyper::body::Incoming>, hyper::Error> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    streams.spawn(async move {
+        let _ = connection.with_upgrades().await;
+    });
+    sender.send_request(request).await
+}
+
+/// An answer, its body passed on as it comes.
+fn pass_back(answer: Response<hyper::body::Incoming>) -> Reply {
+    let (parts, body) = answer.into_parts();
+    let pieces = BodyStream::new(body).filter_map(|frame| async {
+        // A body that breaks off ends: there is nobody to tell any more.
+        frame.ok().and_then(|frame| frame.into_data().ok())
+    });
+    let mut reply = Response::new(ResponseBody::stream(pieces));
+    *reply.status_mut() = parts.status;
+    copy_headers(&parts.headers, reply.headers_mut(), false);
+    reply
+}
+
+fn copy_headers(from: &HeaderMap, to: &mut HeaderMap, upgraded: bool) {
+    for (name, value) in from {
+        let own = matches!(*name, header::TRANSFER_ENCODING | header::TRAILER)
+            || (!upgraded && matches!(*name, header::CONNECTION | header::UPGRADE));
+        if !own {
+            to.append(name, value.clone());
+        }
+    }
+}
+
+/// Joins the caller's connection with the other side's once both have switched protocols.
+fn join(
+    context: &Context,
+    mut answer: Response<hyper::body::Incoming>,
+    streams: &TaskGroup,
+) -> Result<Reply> {
+    let Some(ours) = context.upgrade.lock().take() else {
+        return Err(Status::bad_request("Upgrade request required"));
+    };
+    let theirs = hyper::upgrade::on(&mut answer);
+    streams.spawn(async move {
+        let (Ok(ours), Ok(theirs)) = tokio::join!(ours, theirs) else { return };
+        let (mut ours, mut theirs) = (TokioIo::new(ours), TokioIo::new(theirs));
+        let _ = tokio::io::copy_bidirectional(&mut ours, &mut theirs).await;
+    });
+    let mut reply = Response::new(ResponseBody::Full(Bytes::new()));
+    *reply.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    copy_headers(answer.headers(), reply.headers_mut(), true);
+    Ok(reply)
+}
+
+/// Kubelets make their own certificates unless told otherwise, and pods have whatever they like: as Kubernetes does by
+/// default, the other side's certificate is not checked. The key it is offered by must still be its own.
+#[derive(Debug)]
+struct Unverified(Arc<rustls::crypto::CryptoProvider>);
+
+impl ServerCertVerifier for Unverified {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> std::result::Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &rustls::DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &rustls::DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
