@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use apiserver::serve::{ClientTrust, Tls};
-use apiserver::{ApiServer, AuthenticationTrust};
+use apiserver::{ApiServer, AuthenticationTrust, KubeletIdentity};
 use base::addresses;
 use base::kubeconfig;
 use base::pki::{Identity, Pki, ServingNames, certificates_from_pem};
@@ -51,6 +51,17 @@ impl Certificates {
     pub(crate) fn issue_client(&self, user: &str, groups: &[&str]) -> Result<Identity, ClusterError> {
         let now = self.config.clock.now();
         self.pki.client_authority.issue_client_in(user, groups, now).map_err(ClusterError::Pki)
+    }
+
+    /// What the API server shows to kubelets; issued at every start.
+    pub(crate) fn kubelet_client(&self) -> Result<KubeletIdentity, ClusterError> {
+        let issued = self.pki.client_authority.issue_client(
+            "kube-apiserver-kubelet-client",
+            Some("system:masters"),
+            self.config.clock.now(),
+        );
+        let identity = issued.map_err(ClusterError::Pki)?;
+        Ok(KubeletIdentity { key: identity.key(), chain: identity.chain })
     }
 
     /// Has the key of service account tokens made in the background: it takes longer than the rest of the start.

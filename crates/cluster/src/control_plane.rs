@@ -77,6 +77,7 @@ impl ControlPlane {
         let server =
             ApiServer::build(api, Arc::clone(&store), &config.clock).map_err(ClusterError::ApiServer)?;
         certificates.write_kubeconfig()?;
+        server.set_kubelet_identity(certificates.kubelet_client()?).map_err(ClusterError::KubeletIdentity)?;
         Ok(Self { config, server: Arc::new(server), store, certificates, listener, address, tasks })
     }
 

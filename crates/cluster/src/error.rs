@@ -36,6 +36,10 @@ pub enum ClusterError {
     Client(#[source] client::ClientError),
     #[error("registering metrics")]
     Metrics(#[source] base::metrics::MetricsError),
+    #[error("running the kubelet")]
+    Kubelet(#[source] kubelet::KubeletError),
+    #[error("using the certificate that kubelets know the API server by")]
+    KubeletIdentity(#[source] rustls::Error),
     #[error("{} exists and is not empty", .path.display())]
     Occupied { path: PathBuf },
     #[error("{} is not a backup: it has no {missing}", .path.display())]

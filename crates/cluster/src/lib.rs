@@ -10,6 +10,7 @@ mod error;
 mod in_process;
 mod live_backup;
 mod reencrypt;
+mod node;
 mod storage;
 
 pub use apiserver::admission::names as admission_plugins;
@@ -27,3 +28,4 @@ pub use control_plane::ControlPlane;
 pub use error::{ClusterError, chain};
 pub use in_process::InProcessClients;
 pub use reencrypt::{ReencryptError, Rewritten, reencrypt};
+pub use node::{NodeConfig, run_kubelet, run_node};

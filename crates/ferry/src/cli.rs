@@ -54,6 +54,8 @@ pub enum Command {
     Apiserver(ServeArgs),
     /// Run the controllers alone, against any API server.
     ControllerManager(ControllerManagerArgs),
+    /// Run a node alone: the kubelet, with a container runtime such as containerd, against any API server.
+    Kubelet(crate::node::KubeletArgs),
     /// Add the cluster to your kubeconfig, or print it.
     Kubeconfig(KubeconfigArgs),
     /// Write a backup of a cluster, running or stopped: its objects and its certificates.

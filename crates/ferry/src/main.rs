@@ -12,6 +12,7 @@ mod kubernetes_flags;
 mod oidc_flags;
 mod secrets;
 mod runtime;
+mod node;
 mod serve;
 
 use std::process::ExitCode;
@@ -75,6 +76,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Server(arguments) => on_runtime(serve::run(arguments, serve::Role::Server)),
         Command::Apiserver(arguments) => on_runtime(serve::run(arguments, serve::Role::ApiServer)),
         Command::ControllerManager(arguments) => on_runtime(components::controller_manager(arguments)),
+        Command::Kubelet(arguments) => on_runtime(node::kubelet(arguments)),
         Command::Backup(arguments) => on_runtime(async {
             let revision = cluster::backup(&arguments.data_dir.data_dir, &arguments.target).await?;
             println!("backup of revision {revision} in {}", arguments.target.display());

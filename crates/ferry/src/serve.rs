@@ -57,7 +57,7 @@ pub async fn run(arguments: ServeArgs, role: Role) -> Result<ExitCode> {
 }
 
 /// Prints a line. Nobody may be reading any more, which is no reason to stop.
-fn say(line: std::fmt::Arguments<'_>) {
+pub fn say(line: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 

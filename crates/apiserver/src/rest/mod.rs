@@ -79,9 +79,9 @@ impl Rest {
         };
         // What is on the other side of a connection negotiates for itself.
         let none = http::HeaderMap::new();
-        let connects = route.subresource.is_some_and(|row| {
-            matches!(row.name, "log" | "exec" | "attach" | "portforward" | "proxy")
-        });
+        let connects = route
+            .subresource
+            .is_some_and(|row| matches!(row.name, "log" | "exec" | "attach" | "portforward" | "proxy"));
         let headers = if connects { &none } else { &context.headers };
         let accepted = match accept(headers, context.query.get("pretty"), offers) {
             Ok(accepted) => accepted,

@@ -13,6 +13,7 @@
 
 mod authority;
 mod identity;
+mod kubelet;
 mod service_account;
 #[cfg(test)]
 mod tests;
@@ -30,6 +31,7 @@ use parking_lot::Mutex;
 
 pub use authority::Authority;
 pub use identity::{Identity, certificates_from_pem};
+pub use kubelet::KubeletPki;
 pub use service_account::ServiceAccountKey;
 
 use crate::file;

@@ -1,0 +1,169 @@
+//! A node: the kubelet with its container runtime, beside the control plane or alone.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use base::clock::Clock;
+use base::pki::{Identity, KubeletPki, ServingNames, certificates_from_pem};
+use base::tasks::TaskGroup;
+use client::Client;
+use kubelet::Kubelet;
+
+use crate::{ClusterError, chain};
+
+/// How long to wait for a runtime that is not there yet.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// What a node is made of.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    pub name: String,
+    pub data_dir: PathBuf,
+    /// Address of the container runtime.
+    pub runtime: String,
+    /// The kubelet's HTTPS API; port 0 takes a free one.
+    pub listen: SocketAddr,
+    pub ips: Vec<IpAddr>,
+    pub cluster_dns: Vec<IpAddr>,
+    pub cluster_domain: String,
+    pub max_pods: u32,
+    pub pod_cidr: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    pub cgroup_root: String,
+    pub static_pods: Option<PathBuf>,
+    /// Certificate and key of the kubelet's API; made if absent.
+    pub serving: Option<(PathBuf, PathBuf)>,
+    /// Who vouches for callers of the kubelet's API.
+    pub client_ca: Option<PathBuf>,
+    pub clock: Clock,
+}
+
+impl NodeConfig {
+    /// Defaults, with everything under `data_dir`.
+    #[must_use]
+    pub fn new(data_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            name: kubelet::node::hostname(),
+            data_dir: data_dir.into(),
+            runtime: "unix:///run/containerd/containerd.sock".to_owned(),
+            listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 10250)),
+            ips: Vec::new(),
+            cluster_dns: Vec::new(),
+            cluster_domain: "cluster.local".to_owned(),
+            max_pods: 110,
+            pod_cidr: None,
+            labels: BTreeMap::new(),
+            cgroup_root: "/kubepods".to_owned(),
+            static_pods: None,
+            serving: None,
+            client_ca: None,
+            clock: Clock::system(),
+        }
+    }
+
+    /// The user that a node's kubelet is.
+    #[must_use]
+    pub fn user(&self) -> String {
+        format!("system:node:{}", self.name)
+    }
+
+    fn names(&self) -> ServingNames {
+        let mut names = ServingNames::default();
+        names.dns.insert(self.name.clone());
+        names.ips.extend(if self.ips.is_empty() { kubelet::node::node_ips() } else { self.ips.clone() });
+        names.ips.insert(Ipv4Addr::LOCALHOST.into());
+        names
+    }
+
+    fn kubelet(&self, serving: &Identity, authorities: &[&str]) -> Result<kubelet::Config, ClusterError> {
+        let directory = self.data_dir.join("kubelet");
+        let mut config = kubelet::Config::new(&self.name, &directory);
+        config.logs = self.data_dir.join("logs/pods");
+        config.runtime.clone_from(&self.runtime);
+        config.listen = self.listen;
+        config.node_ips.clone_from(&self.ips);
+        config.cluster_dns.clone_from(&self.cluster_dns);
+        config.cluster_domain.clone_from(&self.cluster_domain);
+        config.max_pods = self.max_pods;
+        config.pod_cidr.clone_from(&self.pod_cidr);
+        config.labels.clone_from(&self.labels);
+        config.cgroup_root.clone_from(&self.cgroup_root);
+        config.static_pods.clone_from(&self.static_pods);
+        config.serving = Some(kubelet::Serving { chain: serving.chain.clone(), key: serving.key() });
+        for text in authorities {
+            let more = certificates_from_pem(text)
+                .map_err(|reason| ClusterError::BadFile { path: "client authority".into(), reason })?;
+            config.client_authorities.extend(more);
+        }
+        config.clock = self.clock.clone();
+        Ok(config)
+    }
+}
+
+/// Runs a node until `tasks` stops. `authorities` vouch for those who may call the kubelet, as PEM; `serving` is its
+/// certificate. `ready` is told the kubelet's address once the node is registered.
+pub async fn run_node(
+    node: &NodeConfig,
+    client: Client,
+    serving: &Identity,
+    authorities: &[&str],
+    tasks: &TaskGroup,
+    ready: impl FnOnce(SocketAddr),
+) -> Result<(), ClusterError> {
+    loop {
+        let config = node.kubelet(serving, authorities)?;
+        match Kubelet::build(config, client.clone(), tasks.clone()).await {
+            Ok(kubelet) => {
+                let address = kubelet.address();
+                return kubelet.run(|| ready(address)).await.map_err(ClusterError::Kubelet);
+            }
+            Err(error @ (kubelet::KubeletError::Connect(_) | kubelet::KubeletError::Runtime(_))) => {
+                tracing::warn!(
+                    error = chain(&error),
+                    runtime = node.runtime,
+                    "waiting for the container runtime"
+                );
+                tokio::select! {
+                    () = tokio::time::sleep(AGAIN) => {}
+                    () = tasks.stopping() => return Ok(()),
+                }
+            }
+            Err(error) => return Err(ClusterError::Kubelet(error)),
+        }
+    }
+}
+
+/// Runs a kubelet alone, against any API server, until `tasks` stops.
+pub async fn run_kubelet(
+    node: &NodeConfig,
+    kubeconfig: &Path,
+    tasks: &TaskGroup,
+    ready: impl FnOnce(SocketAddr),
+) -> Result<(), ClusterError> {
+    let client = Client::connect(kubeconfig, "ferry-kubelet").map_err(ClusterError::Client)?;
+    let read = |path: &Path| {
+        std::fs::read_to_string(path)
+            .map_err(|source| ClusterError::ReadFile { path: path.to_owned(), source })
+    };
+    let serving = match &node.serving {
+        Some((certificate, key)) => {
+            let text = format!("{}\n{}", read(certificate)?, read(key)?);
+            Identity::from_pem(&text)
+                .map_err(|reason| ClusterError::BadFile { path: certificate.clone(), reason })?
+        }
+        None => {
+            KubeletPki::open(&node.data_dir.join("kubelet/pki"), &node.names(), node.clock.now())
+                .map_err(ClusterError::Pki)?
+                .serving
+        }
+    };
+    let authority = node.client_ca.as_deref().map(read).transpose()?;
+    let authorities: Vec<&str> = authority.as_deref().into_iter().collect();
+    let outcome = run_node(node, client, &serving, &authorities, tasks, ready).await;
+    if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
+        tracing::warn!(error = chain(&error), "tasks were cancelled");
+    }
+    outcome
+}
