@@ -23,10 +23,11 @@ impl KubeletPki {
             .create(directory)
             .map_err(write_error(directory))?;
         let path = directory.join("kubelet.pem");
-        if let Some(serving) = Identity::load(&path)? {
-            if !serving.is_due(now) && serving.covers(names) {
-                return Ok(Self { serving });
-            }
+        if let Some(serving) = Identity::load(&path)?
+            && !serving.is_due(now)
+            && serving.covers(names)
+        {
+            return Ok(Self { serving });
         }
         let authority = Authority::create(directory, "kubelet-ca", "ferry-kubelet-ca", now)?;
         let serving = authority.issue_serving("kubelet", names, now)?;
