@@ -21,6 +21,7 @@ use crate::node::{self, NodeLoop, RuntimeHealth};
 use crate::pods::{Pulls, Workers};
 use crate::server;
 use crate::shared::Shared;
+use crate::static_pods;
 use crate::volumes::Tokens;
 
 /// Why a kubelet cannot run.
@@ -149,10 +150,22 @@ impl Kubelet {
         shared.services.synced().await;
         let told = Arc::clone(&workers);
         pods.on_event(move |change| match change {
+            // Files decide about these, not the API server.
+            change if static_pods::is_mirror(change.object()) => {}
             Change::Added(pod) | Change::Updated { new: pod, .. } => told.put(Arc::clone(pod)),
             Change::Deleted(pod) => told.gone(Arc::clone(pod)),
         });
         pods.synced().await;
+        if let Some(directory) = shared.config.static_pods.clone() {
+            let (all, stopping) = (Arc::clone(&shared), shared.tasks.stopping());
+            let workers = Arc::clone(&workers);
+            shared.tasks.spawn(async move {
+                tokio::select! {
+                    () = static_pods::follow(all, workers, directory) => {}
+                    () = stopping => {}
+                }
+            });
+        }
         clear_orphans(&shared, &workers).await;
         let told = Arc::clone(&workers);
         engine::watch(

@@ -16,6 +16,7 @@ pub mod pods;
 pub mod probes;
 pub mod server;
 mod shared;
+pub mod static_pods;
 pub mod volumes;
 
 pub use config::{Config, Serving};

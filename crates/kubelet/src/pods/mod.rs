@@ -1,12 +1,15 @@
 //! Pods at work: one worker per pod, which compares what should be with what is and acts.
 
+mod admit;
 mod finish;
+mod garbage;
 mod hooks;
 mod kill;
 mod last_words;
 mod publish;
 mod pull;
 mod registry_auth;
+mod resize;
 mod start;
 mod sync;
 mod worker;

@@ -78,5 +78,9 @@ fn patch(pod: &Pod, told: &PodStatus) -> Value {
             }
         }
     }
+    // What mirrors a static pod has a UID of its own.
+    if crate::static_pods::is_static(pod) {
+        return json!({"status": status});
+    }
     json!({"metadata": {"uid": pod.metadata.uid}, "status": status})
 }

@@ -21,6 +21,7 @@ impl Worker {
     pub(super) async fn sync(&mut self, order: &Order, observed: Observed) -> Result<Round, EngineError> {
         let pod = &order.pod;
         self.watch_probes(pod, &observed);
+        self.resize(pod, &observed).await;
         let next = self.plan(pod, &observed);
         self.note_waiting(pod, &next);
         self.publish(pod, &observed, false).await;
@@ -42,6 +43,7 @@ impl Worker {
                 return Ok(Round::Wait(Some(self.shared.clock.now())));
             }
             wake = [wake, again.wake_at].into_iter().flatten().min();
+            self.remove_garbage(&observed).await;
         }
         if failed {
             return Ok(Round::Retry);

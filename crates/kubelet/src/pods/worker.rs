@@ -1,9 +1,10 @@
 //! The worker of one pod: observe, plan, act, tell; then wait for something to happen.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use cri::v1::LinuxContainerResources;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use tokio::sync::{Notify, watch};
@@ -75,6 +76,8 @@ pub struct Worker {
     pub(super) verdict: Option<(String, String)>,
     /// What the pod's conditions said before this kubelet began.
     pub(super) seen_before: bool,
+    /// Limits of running containers, by id.
+    pub(super) applied: HashMap<String, LinuxContainerResources>,
 }
 
 /// What a round came to.
@@ -115,6 +118,7 @@ impl Worker {
             retry: RETRY,
             verdict: None,
             seen_before,
+            applied: HashMap::new(),
         }
     }
 

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
+use super::admit;
 use super::worker::{Order, Worker};
 use crate::shared::Shared;
 
@@ -42,7 +43,21 @@ impl Workers {
             });
             return;
         }
-        let order = Order { pod, gone: false, evicted: None };
+        // A pod that ran before this kubelet began was let in then.
+        let new = pod.status.as_ref().is_none_or(|status| status.container_statuses.is_none());
+        let refused = if new && pod.metadata.deletion_timestamp.is_none() {
+            let others: Vec<Arc<Pod>> =
+                entries.values().map(|entry| Arc::clone(&entry.orders.borrow().pod)).collect();
+            let allocatable = Arc::clone(&self.shared.allocatable.read());
+            admit::refusal(&pod, others.iter().map(AsRef::as_ref), &allocatable)
+        } else {
+            None
+        };
+        if let Some((reason, message)) = &refused {
+            tracing::info!(pod = uid, reason, message, "refused");
+        }
+        let evicted = refused.map(|(reason, message)| (reason, message, None));
+        let order = Order { pod, gone: false, evicted };
         entries.insert(uid.clone(), self.begin(uid, order));
     }
 

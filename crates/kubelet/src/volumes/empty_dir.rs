@@ -11,6 +11,7 @@ use rustix::mount::{MountFlags, mount};
 
 /// Makes the directory; one in memory is a file system of its own, limited if a limit is given.
 pub fn prepare(path: &Path, source: &EmptyDirVolumeSource, memory_limit: Option<i64>) -> io::Result<()> {
+    let fresh = !path.exists();
     fs::create_dir_all(path)?;
     let medium = source.medium.as_deref().unwrap_or("");
     if medium == "Memory" && !is_mount_point(path)? {
@@ -28,7 +29,11 @@ pub fn prepare(path: &Path, source: &EmptyDirVolumeSource, memory_limit: Option<
         let options = std::ffi::CString::new(options)?;
         mount(c"tmpfs", path, c"tmpfs", MountFlags::empty(), Some(options.as_c_str()))?;
     }
-    fs::set_permissions(path, fs::Permissions::from_mode(0o777))
+    // Later the pod's group may have been given more.
+    if fresh {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777))?;
+    }
+    Ok(())
 }
 
 /// Whether something is mounted on `path`.

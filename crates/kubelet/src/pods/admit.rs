@@ -1,0 +1,88 @@
+//! Whether a pod fits on the node: the last word, after the scheduler's.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::lifecycle::qos::pod_requests;
+use super::worker::has_ended;
+
+/// Resources that are counted.
+const COUNTED: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
+
+/// Reason and message if `pod` does not fit beside `others` within `allocatable`, in thousandths.
+#[must_use]
+pub fn refusal<'a>(
+    pod: &Pod,
+    others: impl Iterator<Item = &'a Pod> + Clone,
+    allocatable: &BTreeMap<String, i64>,
+) -> Option<(String, String)> {
+    let spec = pod.spec.as_ref()?;
+    let active = others.filter(|other| !has_ended(other) && other.metadata.uid != pod.metadata.uid);
+    let refused = |name: &str, requested: i64, used: i64, capacity: i64| {
+        let reason = format!("OutOf{name}");
+        let message = format!(
+            "Pod was rejected: Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}"
+        );
+        (reason, message)
+    };
+    let pods = allocatable.get("pods").map_or(i64::MAX, |milli| milli / 1000);
+    let count = i64::try_from(active.clone().count()).unwrap_or(i64::MAX);
+    if count >= pods {
+        return Some(refused("pods", 1, count, pods));
+    }
+    for name in COUNTED {
+        let Some(capacity) = allocatable.get(name) else { continue };
+        let requested = pod_requests(spec, name);
+        if requested == 0 {
+            continue;
+        }
+        let used = active
+            .clone()
+            .filter_map(|other| other.spec.as_ref())
+            .map(|spec| pod_requests(spec, name))
+            .fold(0, i64::saturating_add);
+        if used.saturating_add(requested) > *capacity {
+            // Processors are told in thousandths, the rest in whole units.
+            let unit = if name == "cpu" { 1 } else { 1000 };
+            return Some(refused(name, requested / unit, used / unit, capacity / unit));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
+    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+    fn pod(uid: &str, cpu: &str) -> Pod {
+        let requests = BTreeMap::from([("cpu".to_owned(), Quantity(cpu.to_owned()))]);
+        let container = Container {
+            resources: Some(ResourceRequirements { requests: Some(requests), ..Default::default() }),
+            ..Container::default()
+        };
+        let mut pod = Pod {
+            spec: Some(PodSpec { containers: vec![container], ..PodSpec::default() }),
+            ..Pod::default()
+        };
+        pod.metadata.uid = Some(uid.to_owned());
+        pod
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let allocatable = BTreeMap::from([("cpu".to_owned(), 2000), ("pods".to_owned(), 3000)]);
+        let others = [pod("a", "1"), pod("b", "500m")];
+        assert_eq!(refusal(&pod("c", "500m"), others.iter(), &allocatable), None);
+        let (reason, message) = refusal(&pod("c", "1"), others.iter(), &allocatable).expect("too much");
+        assert_eq!(reason, "OutOfcpu");
+        assert_eq!(
+            message,
+            "Pod was rejected: Node didn't have enough resource: cpu, requested: 1000, used: 1500, capacity: 2000"
+        );
+        let many = [pod("a", "0"), pod("b", "0"), pod("d", "0")];
+        assert_eq!(refusal(&pod("c", "0"), many.iter(), &allocatable).map(|r| r.0), Some("OutOfpods".to_owned()));
+    }
+}
