@@ -1,0 +1,230 @@
+//! What a node must do, told with kubectl.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::machine::{Machine, until};
+
+const PODS: &str = r#"
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings}
+data: {a: "1", b: "2"}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: secret}
+stringData: {k: hidden}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: full, labels: {x: "y"}}
+spec:
+  nodeName: n1
+  automountServiceAccountToken: false
+  terminationGracePeriodSeconds: 1
+  securityContext: {fsGroup: 2000}
+  hostAliases: [{ip: 1.2.3.4, hostnames: [elsewhere]}]
+  initContainers:
+  - name: init
+    image: docker.io/test/busybox:1
+    command: [/bin/sh, -c, "echo first > /shared/file"]
+    volumeMounts: [{name: shared, mountPath: /shared}]
+  - name: sidecar
+    image: docker.io/test/busybox:1
+    restartPolicy: Always
+    command: [/bin/sleep, "1000"]
+  containers:
+  - name: main
+    image: docker.io/test/busybox:1
+    command: [/bin/sh, -c, "echo hello $(NAME); echo to stderr >&2; echo page > /tmp/index.html; httpd -p 8080 -h /tmp; while true; do sleep 1; done"]
+    ports: [{containerPort: 8080, name: web}]
+    envFrom: [{prefix: FROM_, configMapRef: {name: settings}}]
+    env:
+    - {name: NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+    - {name: HIDDEN, valueFrom: {secretKeyRef: {name: secret, key: k}}}
+    - {name: JOINED, value: "$(NAME)-$(FROM_a)"}
+    readinessProbe: {httpGet: {port: web, path: /index.html}, periodSeconds: 1}
+    livenessProbe: {tcpSocket: {port: 8080}, initialDelaySeconds: 5, periodSeconds: 1}
+    lifecycle: {postStart: {exec: {command: [/bin/touch, /tmp/started]}}}
+    volumeMounts:
+    - {name: shared, mountPath: /shared}
+    - {name: shared, mountPath: /part, subPath: deep/part}
+    - {name: settings, mountPath: /settings}
+    - {name: secret, mountPath: /secret}
+    - {name: about, mountPath: /about}
+    - {name: memory, mountPath: /memory}
+  volumes:
+  - {name: shared, emptyDir: {}}
+  - {name: memory, emptyDir: {medium: Memory, sizeLimit: 1Mi}}
+  - {name: settings, configMap: {name: settings}}
+  - {name: secret, secret: {secretName: secret, defaultMode: 0400}}
+  - {name: about, downwardAPI: {items: [{path: labels, fieldRef: {fieldPath: metadata.labels}}]}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: crash}
+spec:
+  nodeName: n1
+  automountServiceAccountToken: false
+  containers:
+  - {name: c, image: "docker.io/test/busybox:1", command: [/bin/sh, -c, "echo dying > /dev/termination-log; exit 3"]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: once}
+spec:
+  nodeName: n1
+  automountServiceAccountToken: false
+  restartPolicy: Never
+  containers:
+  - {name: c, image: "docker.io/test/busybox:1", command: [/bin/echo, "all done"]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: stuck}
+spec:
+  nodeName: n1
+  automountServiceAccountToken: false
+  containers:
+  - {name: c, image: "docker.io/test/none:1", imagePullPolicy: Never}
+  - {name: d, image: "docker.io/test/busybox:1", env: [{name: X, valueFrom: {configMapKeyRef: {name: none, key: k}}}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: sick}
+spec:
+  nodeName: n1
+  automountServiceAccountToken: false
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: c
+    image: docker.io/test/busybox:1
+    command: [/bin/sleep, "1000"]
+    livenessProbe: {exec: {command: [/bin/false]}, periodSeconds: 1, failureThreshold: 1}
+"#;
+
+const READY: &str = "{.status.conditions[?(@.type==\"Ready\")].status}";
+
+pub fn run(machine: &mut Machine) {
+    until("the default service account", || {
+        machine
+            .try_kubectl(&["get", "serviceaccount", "default"])
+            .or_else(|_| machine.try_kubectl(&["create", "serviceaccount", "default"]))
+            .map(|_| ())
+    });
+    machine.apply(PODS);
+    machine.wait_for("full", READY, "True");
+    pods_are_told_what_they_asked_for(machine);
+    commands_run_in_containers(machine);
+    ports_are_reached(machine);
+    failures_are_told(machine);
+    measurements(machine);
+    a_new_kubelet_finds_its_pods_again(machine);
+    machine.kubectl(&["delete", "pods", "--all", "--timeout=60s"]);
+    let left: Vec<_> = std::fs::read_dir(machine.node_directory())
+        .map(|entries| entries.flatten().map(|entry| entry.path()).collect())
+        .unwrap_or_default();
+    assert!(left.is_empty(), "left behind: {left:?}");
+}
+
+fn pods_are_told_what_they_asked_for(machine: &Machine) {
+    let inside = |script: &str| machine.kubectl(&["exec", "full", "-c", "main", "--", "sh", "-c", script]);
+    let environment = inside("echo $NAME $HIDDEN $JOINED $FROM_b $KUBERNETES_SERVICE_PORT");
+    assert_eq!(environment.trim(), "full hidden full-1 2 443");
+    assert_eq!(inside("cat /shared/file /settings/a /secret/k").trim(), "first\n1hidden");
+    assert_eq!(inside("cat /about/labels"), "x=\"y\"");
+    assert!(inside("cat /etc/hosts").contains("1.2.3.4\telsewhere"));
+    assert!(inside("id").contains("2000"), "{}", inside("id"));
+    assert_eq!(inside("hostname").trim(), "full");
+    assert_eq!(inside("echo x > /part/f; cat /shared/deep/part/f").trim(), "x");
+    assert_eq!(inside("ls /tmp/started").trim(), "/tmp/started");
+    let logs = machine.kubectl(&["logs", "full", "-c", "main"]);
+    assert_eq!(logs, "hello full\nto stderr\n");
+    assert_eq!(machine.kubectl(&["logs", "full", "-c", "main", "--tail=1"]), "to stderr\n");
+    assert_eq!(machine.kubectl(&["logs", "once"]), "all done\n");
+    let phase = "{.status.phase} {.status.containerStatuses[0].state.terminated.reason}";
+    machine.wait_for("once", phase, "Succeeded Completed");
+}
+
+fn commands_run_in_containers(machine: &Machine) {
+    let output = machine.output(&["exec", "full", "-c", "main", "--", "sh", "-c", "exit 7"]);
+    assert_eq!(output.status.code(), Some(7), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut cat = Command::new("kubectl")
+        .env("KUBECONFIG", machine.kubeconfig())
+        .args(["exec", "-i", "full", "-c", "main", "--", "cat"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("kubectl runs");
+    cat.stdin.take().expect("its input").write_all(b"through and back").expect("written");
+    let output = cat.wait_with_output().expect("it ends");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "through and back");
+}
+
+fn ports_are_reached(machine: &Machine) {
+    let page = machine.kubectl(&["get", "--raw", "/api/v1/namespaces/default/pods/full:8080/proxy/index.html"]);
+    assert_eq!(page, "page\n");
+    let mut forward = Command::new("kubectl")
+        .env("KUBECONFIG", machine.kubeconfig())
+        .args(["port-forward", "full", "18080:8080"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("kubectl runs");
+    let mut answer = String::new();
+    until("the forwarded port answers", || {
+        let fail = |error: std::io::Error| error.to_string();
+        let mut stream = TcpStream::connect(("127.0.0.1", 18080)).map_err(fail)?;
+        stream.set_read_timeout(Some(Duration::from_secs(5))).map_err(fail)?;
+        stream.write_all(b"GET /index.html HTTP/1.0\r\n\r\n").map_err(fail)?;
+        answer.clear();
+        stream.read_to_string(&mut answer).map_err(fail)?;
+        if answer.contains("page") { Ok(()) } else { Err(answer.clone()) }
+    });
+    let _ = forward.kill();
+    let _ = forward.wait();
+}
+
+fn failures_are_told(machine: &Machine) {
+    let waiting = |index: usize| format!("{{.status.containerStatuses[{index}].state.waiting.reason}}");
+    machine.wait_for("crash", &waiting(0), "CrashLoopBackOff");
+    let last = "{.status.containerStatuses[0].lastState.terminated.exitCode} {.status.containerStatuses[0].lastState.terminated.message}";
+    machine.wait_for("crash", last, "3 dying\n");
+    machine.wait_for("stuck", &waiting(0), "ErrImageNeverPull");
+    machine.wait_for("stuck", &waiting(1), "CreateContainerConfigError");
+    until("the sick container is restarted", || {
+        let count = machine.kubectl(&["get", "pod", "sick", "-o", "jsonpath={.status.containerStatuses[0].restartCount}"]);
+        if count.parse::<u32>().is_ok_and(|count| count > 0) { Ok(()) } else { Err(count) }
+    });
+    let events = machine.kubectl(&["get", "events"]);
+    for text in [
+        "Container started",
+        "failed liveness probe, will be restarted",
+        "Back-off restarting failed container c in pod crash_default",
+        "is not present with pull policy of Never",
+        "Error: configmap \"none\" not found",
+    ] {
+        assert!(events.contains(text), "no event says {text:?}:\n{events}");
+    }
+}
+
+fn a_new_kubelet_finds_its_pods_again(machine: &mut Machine) {
+    let id = "{.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}";
+    let before = machine.kubectl(&["get", "pod", "full", "-o", &format!("jsonpath={id}")]);
+    machine.replace_kubelet();
+    until("the new kubelet answers", || {
+        machine.try_kubectl(&["exec", "full", "-c", "main", "--", "true"]).map(|_| ())
+    });
+    machine.wait_for("full", READY, "True");
+    assert_eq!(machine.kubectl(&["get", "pod", "full", "-o", &format!("jsonpath={id}")]), before);
+}
+
+fn measurements(machine: &Machine) {
+    let summary = machine.kubectl(&["get", "--raw", "/api/v1/nodes/n1/proxy/stats/summary"]);
+    assert!(summary.contains("\"nodeName\":\"n1\"") && summary.contains("\"name\":\"full\""), "{summary}");
+    let metrics = machine.kubectl(&["get", "--raw", "/api/v1/nodes/n1/proxy/metrics/resource"]);
+    assert!(metrics.contains("container_memory_working_set_bytes{container=\"main\""), "{metrics}");
+}

@@ -1,0 +1,51 @@
+//! Images made on the spot: a static busybox and its names.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use sha2::{Digest, Sha256};
+
+const APPLETS: [&str; 22] = [
+    "sh", "sleep", "echo", "cat", "ls", "env", "id", "nc", "httpd", "wget", "hostname", "true", "false", "tar", "ps",
+    "touch", "kill", "head", "grep", "mkdir", "rm", "date",
+];
+
+/// Writes an image as docker would save it, and returns the file.
+pub fn make(directory: &Path, name: &str, command: &[&str]) -> PathBuf {
+    let stem = name.replace(['/', ':'], "_");
+    let (root, archive) = (directory.join(format!("{stem}.root")), directory.join(format!("{stem}.image")));
+    for part in ["bin", "tmp", "etc"] {
+        fs::create_dir_all(root.join(part)).expect("a directory");
+    }
+    fs::create_dir_all(archive.join("layer")).expect("a directory");
+    fs::copy("/usr/bin/busybox", root.join("bin/busybox")).expect("busybox");
+    for applet in APPLETS {
+        symlink("busybox", root.join("bin").join(applet)).expect("a link");
+    }
+    fs::write(root.join("etc/passwd"), "root:x:0:0:root:/:/bin/sh\n").expect("a file");
+    let layer = archive.join("layer/layer.tar");
+    pack(&root, &layer);
+    let digest = hex::encode(Sha256::digest(fs::read(&layer).expect("the layer")));
+    let config = serde_json::json!({
+        "architecture": if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" },
+        "os": "linux",
+        "config": {"Cmd": command, "Env": ["PATH=/bin"]},
+        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{digest}")]},
+    })
+    .to_string();
+    let config_name = format!("{}.json", hex::encode(Sha256::digest(config.as_bytes())));
+    fs::write(archive.join(&config_name), &config).expect("a file");
+    let manifest = serde_json::json!([{"Config": config_name, "RepoTags": [name], "Layers": ["layer/layer.tar"]}]);
+    fs::write(archive.join("manifest.json"), manifest.to_string()).expect("a file");
+    let file = directory.join(format!("{stem}.tar"));
+    pack(&archive, &file);
+    file
+}
+
+fn pack(directory: &Path, file: &Path) {
+    let outcome = Command::new("tar").arg("-C").arg(directory).arg("-cf").arg(file).arg(".").output();
+    let outcome = outcome.expect("tar runs");
+    assert!(outcome.status.success(), "{}", String::from_utf8_lossy(&outcome.stderr));
+}

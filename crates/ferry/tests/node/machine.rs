@@ -1,0 +1,230 @@
+//! A control plane, a container runtime and a kubelet, each a process, all gone when the test is over.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use super::images;
+
+pub const NODE: &str = "n1";
+pub const IMAGE: &str = "docker.io/test/busybox:1";
+const PAUSE: &str = "docker.io/test/pause:1";
+const PATIENCE: Duration = Duration::from_secs(90);
+
+pub struct Machine {
+    pub directory: tempfile::TempDir,
+    processes: Vec<Child>,
+}
+
+/// Waits until `look` has nothing to complain about.
+pub fn until(what: &str, mut look: impl FnMut() -> Result<(), String>) {
+    let begun = Instant::now();
+    loop {
+        match look() {
+            Ok(()) => return,
+            Err(last) if begun.elapsed() > PATIENCE => panic!("{what}: last seen: {last}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+        }
+    }
+}
+
+impl Machine {
+    pub fn start() -> Self {
+        run(Command::new("ip").args(["link", "set", "lo", "up"]));
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut machine = Self { directory, processes: Vec::new() };
+        machine.start_containerd();
+        machine.start_server();
+        machine.start_kubelet();
+        until("the node is ready", || {
+            let ready = "{.status.conditions[?(@.type==\"Ready\")].status}";
+            match machine.try_kubectl(&["get", "node", NODE, "-o", &format!("jsonpath={ready}")]) {
+                Ok(text) if text == "True" => Ok(()),
+                other => Err(format!("{other:?}\n{}", machine.log("kubelet"))),
+            }
+        });
+        machine
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub fn log(&self, name: &str) -> String {
+        let text = fs::read_to_string(self.path(&format!("{name}.log"))).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().rev().take(30).collect();
+        lines.into_iter().rev().collect::<Vec<_>>().join("\n")
+    }
+
+    fn spawn(&mut self, name: &str, command: &mut Command) {
+        let log = fs::File::create(self.path(&format!("{name}.log"))).expect("a log");
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a log"))
+            .stderr(log)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        self.processes.push(child);
+    }
+
+    fn start_containerd(&mut self) {
+        let root = self.directory.path().display().to_string();
+        fs::create_dir_all(self.path("cni")).expect("a directory");
+        let network = serde_json::json!({
+            "cniVersion": "0.4.0",
+            "name": "test",
+            "plugins": [
+                {"type": "bridge", "bridge": "test0", "isGateway": true, "ipam": {
+                    "type": "host-local",
+                    "ranges": [[{"subnet": "10.99.0.0/24"}]],
+                    "routes": [{"dst": "0.0.0.0/0"}],
+                    "dataDir": format!("{root}/ipam")}},
+                {"type": "loopback"}]});
+        fs::write(self.path("cni/10.conflist"), network.to_string()).expect("a file");
+        let config = format!(
+            r#"version = 2
+root = "{root}/containerd"
+state = "{root}/containerd-state"
+[grpc]
+  address = "{root}/containerd.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{PAUSE}"
+  disable_apparmor = true
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "{root}/cni"
+"#
+        );
+        fs::write(self.path("containerd.toml"), config).expect("a file");
+        let config = self.path("containerd.toml");
+        self.spawn("containerd", Command::new("containerd").arg("-c").arg(config));
+        let socket = self.path("containerd.sock");
+        until("containerd answers", || {
+            let mut version = Command::new("ctr");
+            match version.arg("-a").arg(&socket).arg("version").output() {
+                Ok(output) if output.status.success() => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        });
+        for (name, command) in [(PAUSE, &["/bin/sleep", "1000000"][..]), (IMAGE, &["/bin/sh"])] {
+            let file = images::make(self.directory.path(), name, command);
+            run(Command::new("ctr").arg("-a").arg(&socket).args(["-n", "k8s.io", "images", "import"]).arg(file));
+        }
+    }
+
+    fn start_server(&mut self) {
+        let data = self.path("control-plane");
+        let mut server = Command::new(env!("CARGO_BIN_EXE_ferry"));
+        self.spawn("server", server.args(["server", "--listen", "127.0.0.1:0", "--data-dir"]).arg(data));
+        until("the control plane is ready", || match self.try_kubectl(&["get", "--raw", "/readyz"]) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(format!("{error}\n{}", self.log("server"))),
+        });
+    }
+
+    fn start_kubelet(&mut self) {
+        let (data, kubeconfig) = (self.path("node"), self.kubeconfig());
+        let authority = self.path("control-plane/pki/client-ca.crt");
+        let runtime = format!("unix://{}", self.path("containerd.sock").display());
+        let mut kubelet = Command::new(env!("CARGO_BIN_EXE_ferry"));
+        kubelet.args(["kubelet", "--hostname-override", NODE, "--kubelet-listen", "0.0.0.0:0", "--data-dir"]);
+        kubelet.arg(data).arg("--kubeconfig").arg(kubeconfig).arg("--client-ca-file").arg(authority);
+        self.spawn("kubelet", kubelet.arg("--container-runtime-endpoint").arg(runtime));
+    }
+
+    /// Ends the kubelet as a crash would, and starts another.
+    pub fn replace_kubelet(&mut self) {
+        if let Some(mut kubelet) = self.processes.pop() {
+            kubelet.kill().expect("it ran");
+            kubelet.wait().expect("it ended");
+        }
+        self.start_kubelet();
+    }
+
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.path("control-plane/kubeconfig")
+    }
+
+    pub fn node_directory(&self) -> PathBuf {
+        self.path("node/kubelet/pods")
+    }
+
+    pub fn output(&self, arguments: &[&str]) -> Output {
+        Command::new("kubectl")
+            .env("KUBECONFIG", self.kubeconfig())
+            .env("HOME", self.directory.path())
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .expect("kubectl runs")
+    }
+
+    pub fn try_kubectl(&self, arguments: &[&str]) -> Result<String, String> {
+        let output = self.output(arguments);
+        if output.status.success() {
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        }
+    }
+
+    pub fn kubectl(&self, arguments: &[&str]) -> String {
+        self.try_kubectl(arguments)
+            .unwrap_or_else(|error| panic!("kubectl {arguments:?}: {error}\n{}", self.log("kubelet")))
+    }
+
+    pub fn apply(&self, manifest: &str) {
+        let file = self.path("manifest.yaml");
+        fs::write(&file, manifest).expect("a file");
+        self.kubectl(&["apply", "-f", &file.display().to_string()]);
+    }
+
+    /// Waits until a pod's field is as wanted.
+    pub fn wait_for(&self, pod: &str, field: &str, wanted: &str) {
+        until(&format!("{pod}: {field} becomes {wanted:?}"), || {
+            match self.try_kubectl(&["get", "pod", pod, "-o", &format!("jsonpath={field}")]) {
+                Ok(text) if text == wanted => Ok(()),
+                other => Err(format!("{other:?}\n{}\n{}", self.output_text(&["describe", "pod", pod]), self.log("kubelet"))),
+            }
+        });
+    }
+
+    fn output_text(&self, arguments: &[&str]) -> String {
+        String::from_utf8_lossy(&self.output(arguments).stdout).into_owned()
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // Pods first, while there is somebody to end them.
+        let _ = self.output(&["delete", "pods", "--all", "-A", "--grace-period=1", "--timeout=30s"]);
+        for process in self.processes.iter_mut().rev() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+        end_shims(self.directory.path());
+    }
+}
+
+/// Shims outlive containerd; these are the ones whose command line names the test's own directory.
+fn end_shims(directory: &Path) {
+    let Ok(entries) = fs::read_dir("/proc") else { return };
+    let mark = directory.display().to_string();
+    for entry in entries.flatten() {
+        let Some(id) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line);
+        if line.contains("containerd-shim") && line.contains(&mark) {
+            if let Some(process) = rustix::process::Pid::from_raw(id) {
+                let _ = rustix::process::kill_process(process, rustix::process::Signal::KILL);
+            }
+        }
+    }
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
