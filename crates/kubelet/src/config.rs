@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use base::clock::Clock;
+
+use crate::housekeeping::Thresholds;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 /// A kubelet's configuration.
@@ -36,6 +38,8 @@ pub struct Config {
     pub serving: Option<Serving>,
     /// Who vouches for the certificates of those who call it.
     pub client_authorities: Vec<CertificateDer<'static>>,
+    /// When pods are evicted.
+    pub eviction: Thresholds,
     pub clock: Clock,
 }
 
@@ -68,6 +72,7 @@ impl Config {
             cgroup_root: "/kubepods".to_owned(),
             serving: None,
             client_authorities: Vec::new(),
+            eviction: Thresholds::default(),
             clock: Clock::system(),
         }
     }

@@ -17,6 +17,7 @@ use crate::configure::dns::{self, ClusterDns};
 use crate::configure::sandbox::NodeSettings;
 use crate::engine::{self, Engine, EngineError};
 use crate::events::Recorder;
+use crate::housekeeping;
 use crate::node::{self, NodeLoop, RuntimeHealth};
 use crate::pods::{Pulls, Workers};
 use crate::server;
@@ -117,7 +118,7 @@ impl Kubelet {
         shared.tasks.spawn(async move { serving.run(listener, group).await });
 
         let pressure = Arc::new(Mutex::default());
-        let mut node = NodeLoop::new(Arc::clone(&shared), address.port(), pressure);
+        let mut node = NodeLoop::new(Arc::clone(&shared), address.port(), Arc::clone(&pressure));
         let begin = async {
             loop {
                 match node.begin().await {
@@ -167,6 +168,16 @@ impl Kubelet {
             });
         }
         clear_orphans(&shared, &workers).await;
+        shared.tasks.spawn({
+            let keeping = housekeeping::run(Arc::clone(&shared), Arc::clone(&workers), pressure);
+            let stopping = shared.tasks.stopping();
+            async move {
+                tokio::select! {
+                    () = keeping => {}
+                    () = stopping => {}
+                }
+            }
+        });
         let told = Arc::clone(&workers);
         engine::watch(
             shared.engine.clone(),

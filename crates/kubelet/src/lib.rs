@@ -8,6 +8,7 @@ pub mod config;
 pub mod configure;
 pub mod engine;
 pub mod events;
+pub mod housekeeping;
 mod kubelet;
 pub mod lifecycle;
 pub mod logs;

@@ -195,6 +195,21 @@ impl Engine {
         Ok(answer.into_inner().stats)
     }
 
+    async fn containers(&self, state: Option<v1::ContainerState>) -> Outcome<Vec<v1::Container>> {
+        let state = state.map(|state| v1::ContainerStateValue { state: state as i32 });
+        let filter = v1::ContainerFilter { state, ..Default::default() };
+        let asked = v1::ListContainersRequest { filter: Some(filter) };
+        Ok(self.calls.runtime.clone().list_containers(within(asked, QUICK)).await?.into_inner().containers)
+    }
+
+    pub async fn running_containers(&self) -> Outcome<Vec<v1::Container>> {
+        self.containers(Some(v1::ContainerState::ContainerRunning)).await
+    }
+
+    pub async fn all_containers(&self) -> Outcome<Vec<v1::Container>> {
+        self.containers(None).await
+    }
+
     pub async fn sandbox_stats(&self) -> Outcome<Vec<v1::PodSandboxStats>> {
         let asked = v1::ListPodSandboxStatsRequest::default();
         let answer = self.calls.runtime.clone().list_pod_sandbox_stats(within(asked, QUICK)).await?;

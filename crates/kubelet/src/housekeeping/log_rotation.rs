@@ -1,0 +1,86 @@
+//! Logs that grow too large are put aside, and the oldest of those removed.
+
+use std::path::{Path, PathBuf};
+
+use crate::configure::labels;
+use crate::shared::Shared;
+
+const MAX_SIZE: u64 = 10 * 1024 * 1024;
+/// Files of one container, the current one included.
+const MAX_FILES: usize = 5;
+
+/// Rotates the logs of all running containers that are due.
+pub async fn rotate(shared: &Shared) {
+    let containers = match shared.engine.running_containers().await {
+        Ok(containers) => containers,
+        Err(error) => return tracing::debug!(%error, "logs are not rotated now"),
+    };
+    for container in containers {
+        let label = |name: &str| container.labels.get(name).cloned().unwrap_or_default();
+        let restarts = container.annotations.get(labels::RESTART_COUNT).map_or("0", String::as_str);
+        let directory = format!(
+            "{}_{}_{}/{}",
+            label(labels::POD_NAMESPACE),
+            label(labels::POD_NAME),
+            label(labels::POD_UID),
+            label(labels::CONTAINER_NAME)
+        );
+        let path = shared.settings.logs.join(directory).join(format!("{restarts}.log"));
+        let large = std::fs::metadata(&path).is_ok_and(|meta| meta.len() > MAX_SIZE);
+        if !large {
+            continue;
+        }
+        let stamp = shared.clock.now().strftime("%Y%m%d-%H%M%S").to_string();
+        let aside = PathBuf::from(format!("{}.{stamp}", path.display()));
+        if let Err(error) = std::fs::rename(&path, &aside) {
+            tracing::warn!(%error, path = %path.display(), "a log cannot be put aside");
+            continue;
+        }
+        if let Err(error) = shared.engine.reopen_log(&container.id).await {
+            tracing::warn!(%error, path = %path.display(), "a log is not opened anew");
+            let _ = std::fs::rename(&aside, &path);
+            continue;
+        }
+        for old in surplus(&path) {
+            let _ = std::fs::remove_file(old);
+        }
+    }
+}
+
+/// Files put aside earlier that are too many now.
+fn surplus(path: &Path) -> Vec<PathBuf> {
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+        return Vec::new();
+    };
+    let prefix = format!("{name}.");
+    let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
+    let mut aside: Vec<PathBuf> = entries
+        .flatten()
+        .filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(&prefix)))
+        .map(|entry| entry.path())
+        .collect();
+    // Their names end in the time, so that the oldest come first.
+    aside.sort();
+    let keep = MAX_FILES - 1;
+    aside.truncate(aside.len().saturating_sub(keep));
+    aside
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_are_surplus() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("0.log");
+        for stamp in ["1", "2", "3", "4", "5", "6"] {
+            std::fs::write(directory.path().join(format!("0.log.{stamp}")), "").expect("a file");
+        }
+        std::fs::write(&path, "").expect("a file");
+        std::fs::write(directory.path().join("1.log"), "").expect("a file");
+        let names: Vec<_> =
+            surplus(&path).into_iter().filter_map(|path| path.extension()?.to_str().map(str::to_owned)).collect();
+        assert_eq!(names, ["1", "2"]);
+    }
+}
