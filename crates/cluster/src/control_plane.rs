@@ -15,8 +15,8 @@ use store::Store;
 use tokio::net::TcpListener;
 
 use crate::{
-    Certificates, ClusterError, Components, Config, InProcessClients, StoreConfig, chain, components, encryption,
-    live_backup, storage,
+    Certificates, ClusterError, Components, Config, InProcessClients, NodeBeside, NodeConfig, StoreConfig, chain,
+    components, encryption, live_backup, storage,
 };
 
 /// How long background tasks may take to end once all requests have.
@@ -100,6 +100,13 @@ impl ControlPlane {
     #[must_use]
     pub fn kubeconfig(&self) -> Box<Path> {
         self.config.kubeconfig().into()
+    }
+
+    /// A node beside this control plane; it can be started once the control plane is ready.
+    pub fn node(&self, node: NodeConfig) -> Result<NodeBeside, ClusterError> {
+        let clients = InProcessClients::new(Arc::clone(&self.server), Arc::clone(&self.certificates));
+        let client = clients.client_as(&node.user(), "ferry-kubelet")?;
+        NodeBeside::new(node, client, &self.certificates.pki)
     }
 
     /// Serves until the tasks are told to stop, then lets requests finish, ends the tasks and closes the store.

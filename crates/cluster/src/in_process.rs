@@ -68,8 +68,11 @@ impl InProcessClients {
     }
 }
 
-/// The groups a service account has wherever it shows up; other components have none.
+/// The groups a service account or a node has wherever it shows up; other components have none.
 fn groups_of(user: &str) -> Vec<String> {
+    if user.starts_with("system:node:") {
+        return vec!["system:nodes".to_owned()];
+    }
     let account = user.strip_prefix(SERVICE_ACCOUNT).and_then(|account| account.split_once(':'));
     match account {
         Some((namespace, _)) => {

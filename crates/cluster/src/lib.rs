@@ -27,5 +27,5 @@ pub use config::{
 pub use control_plane::ControlPlane;
 pub use error::{ClusterError, chain};
 pub use in_process::InProcessClients;
+pub use node::{NodeBeside, NodeConfig, run_kubelet, run_node};
 pub use reencrypt::{ReencryptError, Rewritten, reencrypt};
-pub use node::{NodeConfig, run_kubelet, run_node};

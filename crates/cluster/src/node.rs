@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base::clock::Clock;
-use base::pki::{Identity, KubeletPki, ServingNames, certificates_from_pem};
+use base::pki::{Identity, KubeletPki, Pki, ServingNames, certificates_from_pem};
 use base::tasks::TaskGroup;
 use client::Client;
 use kubelet::Kubelet;
@@ -166,4 +166,32 @@ pub async fn run_kubelet(
         tracing::warn!(error = chain(&error), "tasks were cancelled");
     }
     outcome
+}
+
+/// A node in the process of its control plane.
+pub struct NodeBeside {
+    node: NodeConfig,
+    client: Client,
+    serving: Identity,
+    authority: String,
+}
+
+impl NodeBeside {
+    pub(crate) fn new(node: NodeConfig, client: Client, pki: &Pki) -> Result<Self, ClusterError> {
+        let issued = pki.server_authority.issue_serving(&node.user(), &node.names(), node.clock.now());
+        let serving = issued.map_err(ClusterError::Pki)?;
+        Ok(Self { node, client, serving, authority: pki.client_authority.certificate_pem.clone() })
+    }
+
+    /// Runs the node in `tasks`, which stops if the node cannot run. `ready` is told the kubelet's address.
+    pub fn start(self, tasks: &TaskGroup, ready: impl FnOnce(SocketAddr) + Send + 'static) {
+        let group = tasks.clone();
+        tasks.spawn(async move {
+            let Self { node, client, serving, authority } = self;
+            if let Err(error) = run_node(&node, client, &serving, &[&authority], &group, ready).await {
+                tracing::error!(error = chain(&error), "the node cannot run");
+                group.stop();
+            }
+        });
+    }
 }

@@ -46,8 +46,10 @@ impl From<LogFormat> for Format {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run a cluster on this machine: today its control plane; there is no node yet.
-    Up(ServeArgs),
+    /// Run a cluster on this machine: control plane and node.
+    Up(crate::up::UpArgs),
+    /// Stop the cluster that `ferry up` runs; its containers go on.
+    Down(crate::up::DownArgs),
     /// Run the control plane without a node.
     Server(ServeArgs),
     /// Run the API server alone.

@@ -14,6 +14,7 @@ mod secrets;
 mod runtime;
 mod node;
 mod serve;
+mod up;
 
 use std::process::ExitCode;
 
@@ -72,7 +73,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Check(arguments) => check::run(&arguments),
         Command::Runtime(arguments) => on_runtime(runtime::run(arguments)),
         Command::Images(arguments) => on_runtime(images::run(arguments)),
-        Command::Up(arguments) => on_runtime(serve::run(arguments, serve::Role::Up)),
+        Command::Up(arguments) => on_runtime(up::run(arguments)),
+        Command::Down(arguments) => up::down(&arguments),
         Command::Server(arguments) => on_runtime(serve::run(arguments, serve::Role::Server)),
         Command::Apiserver(arguments) => on_runtime(serve::run(arguments, serve::Role::ApiServer)),
         Command::ControllerManager(arguments) => on_runtime(components::controller_manager(arguments)),

@@ -1,4 +1,4 @@
-//! `ferry up`, `server` and `apiserver`: runs the control plane until a signal.
+//! `ferry server` and `apiserver`: runs the control plane until a signal.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -14,7 +14,6 @@ use crate::cli::{ServeArgs, StoreKind};
 /// What was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    Up,
     Server,
     ApiServer,
 }
@@ -28,28 +27,12 @@ pub async fn run(arguments: ServeArgs, role: Role) -> Result<ExitCode> {
     if role == Role::ApiServer {
         config.components = Components::default();
     }
-    if role == Role::Up {
-        say(format_args!(
-            "Starting the control plane in {}: certificates, store, API server ...",
-            config.data_dir.display()
-        ));
-    }
     let plane = ControlPlane::build(config, tasks).await?;
     let (url, kubeconfig) = (plane.certificates().url(), plane.kubeconfig());
-    if role == Role::Up {
-        say(format_args!("Listening on {}; waiting for the objects every cluster has ...", plane.address()));
-    }
     plane
         .run(move || {
             say(format_args!("Ready after {} ms: {url}", begin.elapsed().as_millis()));
             say(format_args!("Kubeconfig of the administrator: {}", kubeconfig.display()));
-            if role == Role::Up {
-                say(format_args!(""));
-                say(format_args!(
-                    "There is no node in this version yet: objects are served and kept, pods do not run."
-                ));
-                say(format_args!("Try:  kubectl --kubeconfig {} get namespaces", kubeconfig.display()));
-            }
         })
         .await?;
     tracing::info!("stopped");
