@@ -14,9 +14,10 @@ use runtime::Identities;
 use store::Store;
 use tokio::net::TcpListener;
 
+use crate::node::NodeClients;
 use crate::{
     Certificates, ClusterError, Components, Config, InProcessClients, NodeBeside, NodeConfig, StoreConfig, chain,
-    components, encryption, live_backup, storage,
+    components, encryption, live_backup, local_path, storage,
 };
 
 /// How long background tasks may take to end once all requests have.
@@ -105,8 +106,12 @@ impl ControlPlane {
     /// A node beside this control plane; it can be started once the control plane is ready.
     pub fn node(&self, node: NodeConfig) -> Result<NodeBeside, ClusterError> {
         let clients = InProcessClients::new(Arc::clone(&self.server), Arc::clone(&self.certificates));
-        let client = clients.client_as(&node.user(), "ferry-kubelet")?;
-        NodeBeside::new(node, client, &self.certificates.pki)
+        let clients = NodeClients {
+            kubelet: clients.client_as(&node.user(), "ferry-kubelet")?,
+            administrator: clients.client_in("ferry-up", &["system:masters"], "ferry-up")?,
+            provisioner: clients.client_as(local_path::USER, "local-path-provisioner")?,
+        };
+        NodeBeside::new(node, clients, &self.certificates.pki)
     }
 
     /// Serves until the tasks are told to stop, then lets requests finish, ends the tasks and closes the store.

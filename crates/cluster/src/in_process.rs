@@ -59,12 +59,21 @@ impl InProcessClients {
         }
         let groups = groups_of(user);
         let groups: Vec<&str> = groups.iter().map(String::as_str).collect();
-        let identity = self.certificates.issue_client(user, &groups)?;
-        let chain =
-            InProcess::new(Arc::clone(&self.server.chain), identity.chain, &self.certificates.tls.trust());
-        let bridge = Arc::new(Bridge(chain));
+        let bridge = self.bridge(user, &groups)?;
         bridges.insert(user.to_owned(), Arc::clone(&bridge));
         Ok(Client::new(bridge, user_agent))
+    }
+
+    /// A client that is `user` in these groups.
+    pub(crate) fn client_in(&self, user: &str, groups: &[&str], user_agent: &str) -> Result<Client, ClusterError> {
+        Ok(Client::new(self.bridge(user, groups)?, user_agent))
+    }
+
+    fn bridge(&self, user: &str, groups: &[&str]) -> Result<Arc<Bridge>, ClusterError> {
+        let identity = self.certificates.issue_client(user, groups)?;
+        let chain =
+            InProcess::new(Arc::clone(&self.server.chain), identity.chain, &self.certificates.tls.trust());
+        Ok(Arc::new(Bridge(chain)))
     }
 }
 

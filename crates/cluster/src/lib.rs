@@ -9,6 +9,7 @@ mod encryption;
 mod error;
 mod in_process;
 mod live_backup;
+mod local_path;
 mod reencrypt;
 mod node;
 mod storage;

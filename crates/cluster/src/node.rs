@@ -11,7 +11,7 @@ use base::tasks::TaskGroup;
 use client::Client;
 use kubelet::Kubelet;
 
-use crate::{ClusterError, chain};
+use crate::{ClusterError, chain, local_path};
 
 /// How long to wait for a runtime that is not there yet.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -171,24 +171,39 @@ pub async fn run_kubelet(
 /// A node in the process of its control plane.
 pub struct NodeBeside {
     node: NodeConfig,
-    client: Client,
+    clients: NodeClients,
     serving: Identity,
     authority: String,
 }
 
+/// Who a node in this process is to the API server.
+pub(crate) struct NodeClients {
+    pub kubelet: Client,
+    pub administrator: Client,
+    pub provisioner: Client,
+}
+
 impl NodeBeside {
-    pub(crate) fn new(node: NodeConfig, client: Client, pki: &Pki) -> Result<Self, ClusterError> {
+    pub(crate) fn new(node: NodeConfig, clients: NodeClients, pki: &Pki) -> Result<Self, ClusterError> {
         let issued = pki.server_authority.issue_serving(&node.user(), &node.names(), node.clock.now());
         let serving = issued.map_err(ClusterError::Pki)?;
-        Ok(Self { node, client, serving, authority: pki.client_authority.certificate_pem.clone() })
+        Ok(Self { node, clients, serving, authority: pki.client_authority.certificate_pem.clone() })
     }
 
     /// Runs the node in `tasks`, which stops if the node cannot run. `ready` is told the kubelet's address.
     pub fn start(self, tasks: &TaskGroup, ready: impl FnOnce(SocketAddr) + Send + 'static) {
         let group = tasks.clone();
         tasks.spawn(async move {
-            let Self { node, client, serving, authority } = self;
-            if let Err(error) = run_node(&node, client, &serving, &[&authority], &group, ready).await {
+            let Self { node, clients, serving, authority } = self;
+            let NodeClients { kubelet, administrator, provisioner } = clients;
+            let (volumes, inner) = (node.data_dir.join("volumes"), group.clone());
+            group.spawn(async move {
+                match local_path::install(&administrator).await {
+                    Ok(()) => local_path::run(provisioner, volumes, inner).await,
+                    Err(error) => tracing::error!(%error, "no storage class of the node"),
+                }
+            });
+            if let Err(error) = run_node(&node, kubelet, &serving, &[&authority], &group, ready).await {
                 tracing::error!(error = chain(&error), "the node cannot run");
                 group.stop();
             }
