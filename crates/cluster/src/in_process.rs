@@ -65,7 +65,12 @@ impl InProcessClients {
     }
 
     /// A client that is `user` in these groups.
-    pub(crate) fn client_in(&self, user: &str, groups: &[&str], user_agent: &str) -> Result<Client, ClusterError> {
+    pub(crate) fn client_in(
+        &self,
+        user: &str,
+        groups: &[&str],
+        user_agent: &str,
+    ) -> Result<Client, ClusterError> {
         Ok(Client::new(self.bridge(user, groups)?, user_agent))
     }
 

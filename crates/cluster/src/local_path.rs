@@ -11,8 +11,8 @@ use std::sync::Arc;
 use base::tasks::TaskGroup;
 use client::{Client, ClientError, DeleteOptions, Object};
 use k8s_openapi::api::core::v1::{
-    LocalVolumeSource, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, ObjectReference, PersistentVolume,
-    PersistentVolumeClaim, PersistentVolumeSpec, VolumeNodeAffinity,
+    LocalVolumeSource, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, ObjectReference,
+    PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, VolumeNodeAffinity,
 };
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -159,7 +159,11 @@ fn make_directory(path: &Path) -> std::io::Result<()> {
 }
 
 /// The volume for a claim that waits for one of this class on a known node.
-fn volume_for(claim: &PersistentVolumeClaim, class: &StorageClass, directory: &Path) -> Option<PersistentVolume> {
+fn volume_for(
+    claim: &PersistentVolumeClaim,
+    class: &StorageClass,
+    directory: &Path,
+) -> Option<PersistentVolume> {
     let (meta, spec) = (&claim.metadata, claim.spec.as_ref()?);
     let bound = spec.volume_name.as_deref().is_some_and(|name| !name.is_empty());
     let ours = class.provisioner == PROVISIONER && spec.volume_mode.as_deref() != Some("Block");
@@ -192,7 +196,10 @@ fn volume_for(claim: &PersistentVolumeClaim, class: &StorageClass, directory: &P
                 resource_version: meta.resource_version.clone(),
                 field_path: None,
             }),
-            local: Some(LocalVolumeSource { path: directory.join(&name).display().to_string(), fs_type: None }),
+            local: Some(LocalVolumeSource {
+                path: directory.join(&name).display().to_string(),
+                fs_type: None,
+            }),
             node_affinity: Some(VolumeNodeAffinity {
                 required: Some(NodeSelector {
                     node_selector_terms: vec![NodeSelectorTerm {
@@ -224,7 +231,9 @@ fn is_released(volume: &PersistentVolume) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::api::core::v1::{PersistentVolumeClaimSpec, PersistentVolumeStatus, VolumeResourceRequirements};
+    use k8s_openapi::api::core::v1::{
+        PersistentVolumeClaimSpec, PersistentVolumeStatus, VolumeResourceRequirements,
+    };
     use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
     fn claim(node: Option<&str>) -> PersistentVolumeClaim {
@@ -265,9 +274,11 @@ mod tests {
 
     #[test]
     fn only_released_volumes_of_ours_go() {
-        let mut volume = volume_for(&claim(Some("n1")), &class(PROVISIONER), Path::new("/d")).expect("a volume");
+        let mut volume =
+            volume_for(&claim(Some("n1")), &class(PROVISIONER), Path::new("/d")).expect("a volume");
         assert!(!is_released(&volume));
-        volume.status = Some(PersistentVolumeStatus { phase: Some("Released".to_owned()), ..Default::default() });
+        volume.status =
+            Some(PersistentVolumeStatus { phase: Some("Released".to_owned()), ..Default::default() });
         assert!(is_released(&volume));
         volume.metadata.annotations = None;
         assert!(!is_released(&volume));

@@ -46,7 +46,10 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
     let runtime = runtime(arguments.container_runtime_endpoint);
     let config = configure(arguments.serve)?;
     let data_dir = config.data_dir.clone();
-    say(format_args!("Starting the control plane in {}: certificates, store, API server ...", data_dir.display()));
+    say(format_args!(
+        "Starting the control plane in {}: certificates, store, API server ...",
+        data_dir.display()
+    ));
     let mut beside = NodeConfig::new(&data_dir);
     beside.cluster_domain.clone_from(&config.cluster_domain);
     beside.clock = config.clock.clone();
@@ -85,7 +88,10 @@ fn start(node: NodeBeside, tasks: &TaskGroup, begin: Instant, kubeconfig: &Path)
     say(format_args!("Waiting for the node ..."));
     let kubeconfig = kubeconfig.to_owned();
     node.start(tasks, move |address| {
-        say(format_args!("Node registered after {} ms; its kubelet listens on {address}", begin.elapsed().as_millis()));
+        say(format_args!(
+            "Node registered after {} ms; its kubelet listens on {address}",
+            begin.elapsed().as_millis()
+        ));
         say(format_args!(""));
         say(format_args!("Try:  kubectl --kubeconfig {} get nodes", kubeconfig.display()));
     });
@@ -99,7 +105,9 @@ fn runtime(asked: Option<String>) -> Result<String, String> {
     match asked {
         Some(asked) => Ok(asked),
         None if Path::new(CONTAINERD).exists() => Ok(format!("unix://{CONTAINERD}")),
-        None => Err(format!("no container runtime at {CONTAINERD}; name one with --container-runtime-endpoint")),
+        None => {
+            Err(format!("no container runtime at {CONTAINERD}; name one with --container-runtime-endpoint"))
+        }
     }
 }
 

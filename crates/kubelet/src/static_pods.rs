@@ -146,7 +146,8 @@ mod tests {
 
     #[test]
     fn files_become_pods() {
-        let text = b"apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: c, image: i}]}\n";
+        let text =
+            b"apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: c, image: i}]}\n";
         let pod = parse(text, "n1").expect("a pod");
         assert_eq!(pod.metadata.name.as_deref(), Some("web-n1"));
         assert_eq!(pod.metadata.namespace.as_deref(), Some("default"));

@@ -165,7 +165,8 @@ fn commands_run_in_containers(machine: &Machine) {
 }
 
 fn ports_are_reached(machine: &Machine) {
-    let page = machine.kubectl(&["get", "--raw", "/api/v1/namespaces/default/pods/full:8080/proxy/index.html"]);
+    let page =
+        machine.kubectl(&["get", "--raw", "/api/v1/namespaces/default/pods/full:8080/proxy/index.html"]);
     assert_eq!(page, "page\n");
     let mut forward = Command::new("kubectl")
         .env("KUBECONFIG", machine.kubeconfig())
@@ -196,7 +197,13 @@ fn failures_are_told(machine: &Machine) {
     machine.wait_for("stuck", &waiting(0), "ErrImageNeverPull");
     machine.wait_for("stuck", &waiting(1), "CreateContainerConfigError");
     until("the sick container is restarted", || {
-        let count = machine.kubectl(&["get", "pod", "sick", "-o", "jsonpath={.status.containerStatuses[0].restartCount}"]);
+        let count = machine.kubectl(&[
+            "get",
+            "pod",
+            "sick",
+            "-o",
+            "jsonpath={.status.containerStatuses[0].restartCount}",
+        ]);
         if count.parse::<u32>().is_ok_and(|count| count > 0) { Ok(()) } else { Err(count) }
     });
     let events = machine.kubectl(&["get", "events"]);

@@ -8,8 +8,8 @@ use std::process::Command;
 use sha2::{Digest, Sha256};
 
 const APPLETS: [&str; 22] = [
-    "sh", "sleep", "echo", "cat", "ls", "env", "id", "nc", "httpd", "wget", "hostname", "true", "false", "tar", "ps",
-    "touch", "kill", "head", "grep", "mkdir", "rm", "date",
+    "sh", "sleep", "echo", "cat", "ls", "env", "id", "nc", "httpd", "wget", "hostname", "true", "false",
+    "tar", "ps", "touch", "kill", "head", "grep", "mkdir", "rm", "date",
 ];
 
 /// Writes an image as docker would save it, and returns the file.
@@ -37,7 +37,8 @@ pub fn make(directory: &Path, name: &str, command: &[&str]) -> PathBuf {
     .to_string();
     let config_name = format!("{}.json", hex::encode(Sha256::digest(config.as_bytes())));
     fs::write(archive.join(&config_name), &config).expect("a file");
-    let manifest = serde_json::json!([{"Config": config_name, "RepoTags": [name], "Layers": ["layer/layer.tar"]}]);
+    let manifest =
+        serde_json::json!([{"Config": config_name, "RepoTags": [name], "Layers": ["layer/layer.tar"]}]);
     fs::write(archive.join("manifest.json"), manifest.to_string()).expect("a file");
     let file = directory.join(format!("{stem}.tar"));
     pack(&archive, &file);

@@ -110,7 +110,11 @@ state = "{root}/containerd-state"
         });
         for (name, command) in [(PAUSE, &["/bin/sleep", "1000000"][..]), (IMAGE, &["/bin/sh"])] {
             let file = images::make(self.directory.path(), name, command);
-            run(Command::new("ctr").arg("-a").arg(&socket).args(["-n", "k8s.io", "images", "import"]).arg(file));
+            run(Command::new("ctr")
+                .arg("-a")
+                .arg(&socket)
+                .args(["-n", "k8s.io", "images", "import"])
+                .arg(file));
         }
     }
 
@@ -186,7 +190,11 @@ state = "{root}/containerd-state"
         until(&format!("{pod}: {field} becomes {wanted:?}"), || {
             match self.try_kubectl(&["get", "pod", pod, "-o", &format!("jsonpath={field}")]) {
                 Ok(text) if text == wanted => Ok(()),
-                other => Err(format!("{other:?}\n{}\n{}", self.output_text(&["describe", "pod", pod]), self.log("kubelet"))),
+                other => Err(format!(
+                    "{other:?}\n{}\n{}",
+                    self.output_text(&["describe", "pod", pod]),
+                    self.log("kubelet")
+                )),
             }
         });
     }

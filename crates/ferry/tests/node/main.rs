@@ -19,7 +19,8 @@ fn missing() -> Option<String> {
     }
     let programs = ["unshare", "ip", "tar", "kubectl", "containerd", "ctr", "runc"];
     let found = |name: &&str| {
-        std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(name).exists()))
+        std::env::var_os("PATH")
+            .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(name).exists()))
     };
     if let Some(program) = programs.iter().find(|program| !found(program)) {
         return Some(format!("no {program} here"));
@@ -46,7 +47,8 @@ fn pods_run_on_containerd() {
         .env(INSIDE, "1")
         .output()
         .expect("unshare runs");
-    let text = format!("{}{}", String::from_utf8_lossy(&outcome.stdout), String::from_utf8_lossy(&outcome.stderr));
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&outcome.stdout), String::from_utf8_lossy(&outcome.stderr));
     assert!(outcome.status.success(), "{text}");
     println!("{text}");
 }

@@ -61,7 +61,8 @@ impl std::str::FromStr for Thresholds {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut thresholds = Self { memory: Amount::Bytes(0), disk: Amount::Bytes(0) };
         for part in text.split(',').filter(|part| !part.is_empty()) {
-            let (signal, amount) = part.split_once('<').ok_or_else(|| format!("{part:?} is not SIGNAL<AMOUNT"))?;
+            let (signal, amount) =
+                part.split_once('<').ok_or_else(|| format!("{part:?} is not SIGNAL<AMOUNT"))?;
             let amount = Amount::parse(amount).ok_or_else(|| format!("{part:?} has no amount"))?;
             match signal {
                 "memory.available" => thresholds.memory = amount,
@@ -130,7 +131,8 @@ impl Eviction {
 async fn candidates(shared: &Shared, pods: &[Arc<Pod>], resource: &str) -> Vec<Candidate> {
     let mut used: BTreeMap<String, i64> = BTreeMap::new();
     for one in shared.engine.container_stats().await.unwrap_or_default() {
-        let uid = one.attributes.as_ref().and_then(|attributes| attributes.labels.get(labels::POD_UID)).cloned();
+        let uid =
+            one.attributes.as_ref().and_then(|attributes| attributes.labels.get(labels::POD_UID)).cloned();
         let amount = if resource == "memory" {
             one.memory.as_ref().and_then(|memory| memory.working_set_bytes.as_ref()).map(|value| value.value)
         } else {
@@ -145,7 +147,8 @@ async fn candidates(shared: &Shared, pods: &[Arc<Pod>], resource: &str) -> Vec<C
         .filter(|pod| {
             let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
             let spec = pod.spec.as_ref();
-            let critical = spec.and_then(|spec| spec.priority).is_some_and(|priority| priority >= 2_000_000_000);
+            let critical =
+                spec.and_then(|spec| spec.priority).is_some_and(|priority| priority >= 2_000_000_000);
             !matches!(phase, Some("Succeeded" | "Failed")) && !critical && !crate::static_pods::is_static(pod)
         })
         .map(|pod| {
@@ -175,7 +178,12 @@ mod tests {
 
     #[test]
     fn the_greediest_of_the_least_important_goes_first() {
-        let pod = |uid: &str, priority, used, requested| Candidate { uid: uid.to_owned(), priority, used, requested };
+        let pod = |uid: &str, priority, used, requested| Candidate {
+            uid: uid.to_owned(),
+            priority,
+            used,
+            requested,
+        };
         let order = ranked(vec![
             pod("modest", 0, 10, 20),
             pod("important", 100, 500, 10),

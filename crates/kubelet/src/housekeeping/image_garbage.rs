@@ -36,7 +36,8 @@ struct Candidate {
 
 impl ImageGarbage {
     pub async fn collect(&mut self, shared: &Shared) {
-        let (Ok(images), Ok(containers)) = (shared.engine.images().await, shared.engine.all_containers().await)
+        let (Ok(images), Ok(containers)) =
+            (shared.engine.images().await, shared.engine.all_containers().await)
         else {
             return;
         };
@@ -53,7 +54,10 @@ impl ImageGarbage {
             present.insert(image.id.clone());
             let seen = self.seen.entry(image.id.clone()).or_insert(Seen { first: now, used: now });
             let names = image.repo_tags.iter().chain(&image.repo_digests);
-            if image.pinned || in_use.contains(&image.id) || names.into_iter().any(|name| in_use.contains(name)) {
+            if image.pinned
+                || in_use.contains(&image.id)
+                || names.into_iter().any(|name| in_use.contains(name))
+            {
                 seen.used = now;
                 continue;
             }
@@ -97,7 +101,8 @@ mod tests {
     #[test]
     fn the_longest_unused_go_first_and_only_when_needed() {
         let at = |seconds| Timestamp::from_second(seconds).expect("a time");
-        let image = |id: &str, size, used| Candidate { id: id.to_owned(), size, used: at(used), first: at(0) };
+        let image =
+            |id: &str, size, used| Candidate { id: id.to_owned(), size, used: at(used), first: at(0) };
         let all = || vec![image("new", 10, 900), image("old", 4, 100), image("mid", 4, 500)];
         let ids = |list: Vec<Candidate>| list.into_iter().map(|image| image.id).collect::<Vec<_>>();
         assert!(chosen(all(), 100, 50, at(1000)).is_empty());

@@ -49,7 +49,8 @@ pub async fn rotate(shared: &Shared) {
 
 /// Files put aside earlier that are too many now.
 fn surplus(path: &Path) -> Vec<PathBuf> {
-    let (Some(directory), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str()))
+    else {
         return Vec::new();
     };
     let prefix = format!("{name}.");
@@ -79,8 +80,10 @@ mod tests {
         }
         std::fs::write(&path, "").expect("a file");
         std::fs::write(directory.path().join("1.log"), "").expect("a file");
-        let names: Vec<_> =
-            surplus(&path).into_iter().filter_map(|path| path.extension()?.to_str().map(str::to_owned)).collect();
+        let names: Vec<_> = surplus(&path)
+            .into_iter()
+            .filter_map(|path| path.extension()?.to_str().map(str::to_owned))
+            .collect();
         assert_eq!(names, ["1", "2"]);
     }
 }

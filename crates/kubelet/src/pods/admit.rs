@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::lifecycle::qos::pod_requests;
 use super::worker::has_ended;
+use crate::lifecycle::qos::pod_requests;
 
 /// Resources that are counted.
 const COUNTED: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
@@ -83,6 +83,9 @@ mod tests {
             "Pod was rejected: Node didn't have enough resource: cpu, requested: 1000, used: 1500, capacity: 2000"
         );
         let many = [pod("a", "0"), pod("b", "0"), pod("d", "0")];
-        assert_eq!(refusal(&pod("c", "0"), many.iter(), &allocatable).map(|r| r.0), Some("OutOfpods".to_owned()));
+        assert_eq!(
+            refusal(&pod("c", "0"), many.iter(), &allocatable).map(|r| r.0),
+            Some("OutOfpods".to_owned())
+        );
     }
 }

@@ -66,7 +66,8 @@ mod tests {
             state,
             ..ObservedContainer::default()
         };
-        let sandbox = |id: &str, ready| ObservedSandbox { id: id.to_owned(), ready, ..ObservedSandbox::default() };
+        let sandbox =
+            |id: &str, ready| ObservedSandbox { id: id.to_owned(), ready, ..ObservedSandbox::default() };
         let observed = Observed {
             sandboxes: vec![sandbox("s2", true), sandbox("s1", false), sandbox("s0", false)],
             containers: vec![

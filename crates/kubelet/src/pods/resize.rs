@@ -15,7 +15,8 @@ impl Worker {
         self.applied.retain(|id, _| observed.running().any(|container| container.id == *id));
         for container in observed.running() {
             let Some(member) = all.iter().find(|member| member.name() == container.name) else { continue };
-            let wanted = resources::of_container(pod, &member.container, self.shared.settings.memory_capacity);
+            let wanted =
+                resources::of_container(pod, &member.container, self.shared.settings.memory_capacity);
             match self.applied.get(&container.id) {
                 Some(applied) if *applied == wanted => continue,
                 // Nothing is known of it: it was made with what the pod says, or by another kubelet.
