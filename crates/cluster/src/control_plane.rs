@@ -16,8 +16,8 @@ use tokio::net::TcpListener;
 
 use crate::node::NodeClients;
 use crate::{
-    Certificates, ClusterError, Components, Config, InProcessClients, NodeBeside, NodeConfig, StoreConfig, chain,
-    components, encryption, live_backup, local_path, storage,
+    Certificates, ClusterError, Components, Config, InProcessClients, NodeBeside, NodeConfig, StoreConfig,
+    chain, components, encryption, live_backup, local_path, storage,
 };
 
 /// How long background tasks may take to end once all requests have.

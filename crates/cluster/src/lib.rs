@@ -10,8 +10,8 @@ mod error;
 mod in_process;
 mod live_backup;
 mod local_path;
-mod reencrypt;
 mod node;
+mod reencrypt;
 mod storage;
 
 pub use apiserver::admission::names as admission_plugins;

@@ -64,7 +64,7 @@ pub async fn install(administrator: &Client) -> Result<(), ClientError> {
     let binding = ClusterRoleBinding {
         metadata: named(ROLE),
         role_ref: RoleRef {
-            api_group: "rbac.authorization.k8s.io".to_owned(),
+            api_group: Some("rbac.authorization.k8s.io".to_owned()),
             kind: "ClusterRole".to_owned(),
             name: ROLE.to_owned(),
         },

@@ -47,7 +47,7 @@ impl From<LogFormat> for Format {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a cluster on this machine: control plane and node.
-    Up(crate::up::UpArgs),
+    Up(Box<crate::up::UpArgs>),
     /// Stop the cluster that `ferry up` runs; its containers go on.
     Down(crate::up::DownArgs),
     /// Run the control plane without a node.

@@ -9,10 +9,10 @@ mod flags;
 mod images;
 mod kubeconfig;
 mod kubernetes_flags;
-mod oidc_flags;
-mod secrets;
-mod runtime;
 mod node;
+mod oidc_flags;
+mod runtime;
+mod secrets;
 mod serve;
 mod up;
 
@@ -73,7 +73,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Check(arguments) => check::run(&arguments),
         Command::Runtime(arguments) => on_runtime(runtime::run(arguments)),
         Command::Images(arguments) => on_runtime(images::run(arguments)),
-        Command::Up(arguments) => on_runtime(up::run(arguments)),
+        Command::Up(arguments) => on_runtime(up::run(*arguments)),
         Command::Down(arguments) => up::down(&arguments),
         Command::Server(arguments) => on_runtime(serve::run(arguments, serve::Role::Server)),
         Command::Apiserver(arguments) => on_runtime(serve::run(arguments, serve::Role::ApiServer)),

@@ -6,7 +6,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use base::tasks::TaskGroup;
-use cluster::{CertificateFiles, Components, Config, ControlPlane, EncryptionConfig, EtcdConfig, StoreConfig};
+use cluster::{
+    CertificateFiles, Components, Config, ControlPlane, EncryptionConfig, EtcdConfig, StoreConfig,
+};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::{ServeArgs, StoreKind};

@@ -224,10 +224,11 @@ fn end_shims(directory: &Path) {
         let Some(id) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
         let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let line = String::from_utf8_lossy(&line);
-        if line.contains("containerd-shim") && line.contains(&mark) {
-            if let Some(process) = rustix::process::Pid::from_raw(id) {
-                let _ = rustix::process::kill_process(process, rustix::process::Signal::KILL);
-            }
+        if line.contains("containerd-shim")
+            && line.contains(&mark)
+            && let Some(process) = rustix::process::Pid::from_raw(id)
+        {
+            let _ = rustix::process::kill_process(process, rustix::process::Signal::KILL);
         }
     }
 }

@@ -35,7 +35,7 @@ pub async fn run(shared: Arc<Shared>, workers: Arc<Workers>, pressure: Arc<Mutex
         if !workers.pods().is_empty() {
             log_rotation::rotate(&shared).await;
         }
-        if count % IMAGES_EVERY == 0 || pressure.lock().disk {
+        if count.is_multiple_of(IMAGES_EVERY) || pressure.lock().disk {
             images.collect(&shared).await;
         }
     }
