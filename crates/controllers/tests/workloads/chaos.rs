@@ -52,6 +52,14 @@ async fn run_nodes(world: &World) -> Result<()> {
         let lost = node.as_ref().is_some_and(|node| !nodes.contains(node));
         // Errors are other parts of the chaos: the pod went meanwhile.
         if pod.metadata.deletion_timestamp.is_some() || lost {
+            if !matches!(phase, "Succeeded" | "Failed") {
+                // A kubelet, or for a lost node the pod garbage collector, says how it ended before it goes.
+                let end = json!({ "status": { "phase": "Failed", "conditions": [
+                    { "type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC" },
+                ] } });
+                let _ =
+                    world.client.patch::<Pod>("default", name, Some("status"), &Patch::Strategic(end)).await;
+            }
             let mut options = delete_options(pod.metadata.uid.as_deref(), None);
             options.grace_period_seconds = Some(0);
             let _ = world.client.delete::<Pod>("default", name, &options).await;
