@@ -80,7 +80,7 @@ async fn prepare(admin: &Target) -> Result<()> {
         format!(r#"{{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"{user}"}}"#)
     });
     let binding = format!(
-        r#"{{"metadata":{{"name":"readers"}},"roleRef":{{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"view"}},"subjects":[{}]}}"#,
+        r#"{{"metadata":{{"name":"readers"}},"roleRef":{{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"}},"subjects":[{}]}}"#,
         subjects.join(",")
     );
     for (path, body) in [

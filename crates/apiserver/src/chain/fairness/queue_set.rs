@@ -409,8 +409,9 @@ impl<T> QueueSet<T> {
         let passed = now.saturating_duration_since(self.since);
         self.since = self.since.max(now);
         if self.active > 0 {
-            let seats = (self.totals.seats_in_use + self.totals.seats_waiting).min(self.limit);
-            self.progress += seat_time(seats, passed) / self.active as SeatTime;
+            // What was really served, divided evenly: all seats if requests wait for seats, fewer if they wait for
+            // their turn. More than that would let those who came early keep ahead of everybody who comes now.
+            self.progress += seat_time(self.totals.seats_in_use, passed) / self.active as SeatTime;
         }
     }
 }

@@ -279,3 +279,39 @@ fn queues_in_excess_go_when_they_are_empty() {
     }
     assert!(world.set.queues.is_empty() && world.set.is_idle());
 }
+
+#[tokio::test]
+async fn a_flood_of_short_requests_that_wait_for_turns_lets_others_pass() {
+    let turns = Turns::new(1);
+    // Turns are kept from here on.
+    assert!(futures_util::poll!(Box::pin(turns.ending())).is_pending());
+    let mut now = Instant::now();
+    let mut set: QueueSet<u64> = QueueSet::new(queuing(128, 6, 50), 49, now);
+    let (flood, other) = (7, 1_000_003);
+    let mut served = 0;
+    for turn in 0..2000 {
+        // Everybody of the flood who was answered is back at once.
+        while let Start::Run(running) = set.start(now, flood, Work::ONE_SEAT, &turns, || flood) {
+            set.finish(now, running);
+        }
+        if turn % 20 == 10 {
+            assert!(matches!(set.start(now, other, Work::ONE_SEAT, &turns, || other), Start::Wait { .. }));
+        }
+        turns.begin();
+        let mut running = Vec::new();
+        set.dispatch(now, &turns, usize::MAX, |waiting, run| {
+            if waiting.who == other {
+                served += 1;
+                let waited = now - waiting.arrived;
+                assert!(waited <= Duration::from_micros(800), "turn {turn}: waited {waited:?}");
+            }
+            running.push(run);
+            true
+        });
+        for run in running {
+            now += Duration::from_micros(50);
+            set.finish(now, run);
+        }
+    }
+    assert_eq!(served, 100);
+}
