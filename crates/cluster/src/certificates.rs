@@ -47,6 +47,12 @@ impl Certificates {
         addresses::for_other_machines(self.address)
     }
 
+    /// Certificate and key of the authority of client certificates, as they stand in their files.
+    pub(crate) fn client_authority_pem(&self) -> Option<(String, String)> {
+        let key = std::fs::read_to_string(self.config.pki().join("client-ca.key")).ok()?;
+        Some((self.pki.client_authority.certificate_pem.clone(), key))
+    }
+
     /// A certificate for a component of this process.
     pub(crate) fn issue_client(&self, user: &str, groups: &[&str]) -> Result<Identity, ClusterError> {
         let now = self.config.clock.now();

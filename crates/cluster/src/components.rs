@@ -11,10 +11,15 @@ use base::clock::Clock;
 use base::metrics::Metrics;
 use base::tasks::TaskGroup;
 use client::Client;
+use controllers::certificate::signing::{Signers, SigningAuthority};
+use controllers::node_ipam::{Cidr, ClusterCidrs};
 use runtime::{Harness, Identities, LeaderElection, Leading, LoopMetrics, lead};
 
 use crate::{ClusterError, chain};
 
+/// The part of a range that a node gets: Kubernetes' values.
+const NODE_MASK: u8 = 24;
+const NODE_MASK_V6: u8 = 64;
 /// Who the controllers' informers are.
 const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
 
@@ -24,6 +29,11 @@ pub struct Components {
     /// The controllers to run, as `--controllers` says: `*`, a name, or `-` and a name. None if empty.
     pub controllers: Vec<String>,
     pub settings: controllers::Settings,
+    /// Ranges of pod addresses, of which nodes get their part; none if empty.
+    pub cluster_cidrs: Vec<String>,
+    /// Certificate and key, in PEM, of the authority of client certificates and of kubelets' serving certificates;
+    /// without them nothing is signed.
+    pub signing: Option<(String, String)>,
     /// Whether to wait for a lease before acting; needed wherever several processes serve one cluster.
     pub leader_election: bool,
 }
@@ -51,7 +61,7 @@ pub(crate) fn start(
     }
     let rows = controllers::selected(&components.controllers).map_err(ClusterError::Controllers)?;
     let client = shared(CONTROLLER_MANAGER)?;
-    let settings: Vec<Box<dyn Any + Send + Sync>> = vec![Box::new(components.settings.clone())];
+    let settings = settings(components)?;
     let harness = Harness::new(client.clone(), Arc::clone(identities), clock.clone(), tasks)
         .with_metrics(LoopMetrics::new(metrics).map_err(ClusterError::Metrics)?)
         .with_settings(settings);
@@ -69,6 +79,22 @@ pub(crate) fn start(
         begin();
     }
     Ok(())
+}
+
+/// What loops find by its type.
+fn settings(components: &Components) -> Result<Vec<Box<dyn Any + Send + Sync>>, ClusterError> {
+    let mut settings: Vec<Box<dyn Any + Send + Sync>> = vec![Box::new(components.settings.clone())];
+    let mut ranges = Vec::new();
+    for text in &components.cluster_cidrs {
+        let range = Cidr::parse(text).map_err(ClusterError::ClusterCidr)?;
+        ranges.push((range, if text.contains(':') { NODE_MASK_V6 } else { NODE_MASK }));
+    }
+    settings.push(Box::new(ClusterCidrs { ranges, reserved: Vec::new() }));
+    if let Some((certificate, key)) = &components.signing {
+        let authority = || SigningAuthority::from_pem(certificate, key).map_err(ClusterError::Signing);
+        settings.push(Box::new(Signers { client: authority()?, serving: authority()? }));
+    }
+    Ok(settings)
 }
 
 /// Calls `begin` once this process leads; ends the process' tasks when it no longer does, as Kubernetes' components end.
@@ -105,4 +131,20 @@ pub async fn run_alone(
         tracing::warn!(error = chain(&error), "tasks were cancelled");
     }
     Ok(())
+}
+
+/// Runs simulated nodes against any API server until `tasks` stops, then takes them out again.
+pub async fn run_simulation(
+    fleet: simulate::Fleet,
+    kubeconfig: &Path,
+    clock: &Clock,
+    tasks: &TaskGroup,
+) -> Result<(), ClusterError> {
+    let client = Client::connect(kubeconfig, "ferry simulate").map_err(ClusterError::Client)?;
+    simulate::start(&client, fleet.clone(), clock, tasks).await.map_err(ClusterError::Client)?;
+    tasks.stopping().await;
+    if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
+        tracing::warn!(error = chain(&error), "tasks were cancelled");
+    }
+    simulate::remove(&client, &fleet).await.map_err(ClusterError::Client)
 }

@@ -178,6 +178,9 @@ fn act(
         .settings
         .root_ca
         .get_or_insert_with(|| certificates.pki.server_authority.certificate_pem.clone());
+    if components.signing.is_none() {
+        components.signing = certificates.client_authority_pem();
+    }
     let identities: Arc<dyn Identities> = Arc::clone(&clients) as Arc<dyn Identities>;
     let shared = |user: &str| clients.client_as(user, "ferry");
     components::start(&components, &shared, &identities, &server.chain.metrics, clock, tasks)

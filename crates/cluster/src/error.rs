@@ -30,6 +30,10 @@ pub enum ClusterError {
     LocalAddress(#[source] io::Error),
     #[error("writing the kubeconfig {}", .path.display())]
     Kubeconfig { path: PathBuf, source: io::Error },
+    #[error("reading the ranges of pod addresses")]
+    ClusterCidr(#[source] controllers::node_ipam::InvalidCidr),
+    #[error("using the authority that signs")]
+    Signing(#[source] controllers::certificate::signing::SigningError),
     #[error("choosing controllers")]
     Controllers(#[source] controllers::UnknownController),
     #[error("connecting to the API server")]

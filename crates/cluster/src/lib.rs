@@ -21,7 +21,7 @@ pub use apiserver::outbound;
 pub use apiserver::{OidcFlags, WebhookTokenConfig};
 pub use backup::{backup, restore};
 pub use certificates::Certificates;
-pub use components::{Components, run_alone};
+pub use components::{Components, run_alone, run_simulation};
 pub use config::{
     CertificateFiles, Config, EncryptionConfig, EtcdConfig, StoreConfig, audit_trail, default_encryption_file,
 };
@@ -30,3 +30,4 @@ pub use error::{ClusterError, chain};
 pub use in_process::InProcessClients;
 pub use node::{NodeBeside, NodeConfig, run_kubelet, run_node};
 pub use reencrypt::{ReencryptError, Rewritten, reencrypt};
+pub use simulate::Fleet;

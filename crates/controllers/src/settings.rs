@@ -5,7 +5,4 @@
 pub struct Settings {
     /// The authority of the API server's certificate, in PEM: what `kube-root-ca.crt` holds.
     pub root_ca: Option<String>,
-    /// Pod address ranges of the cluster, and whether nodes get theirs from it.
-    pub cluster_cidrs: Vec<String>,
-    pub allocate_node_cidrs: bool,
 }

@@ -58,6 +58,8 @@ pub enum Command {
     ControllerManager(ControllerManagerArgs),
     /// Run a node alone: the kubelet, with a container runtime such as containerd, against any API server.
     Kubelet(crate::node::KubeletArgs),
+    /// Run nodes that exist in the API only, to test and measure loops at scale.
+    Simulate(SimulateArgs),
     /// Add the cluster to your kubeconfig, or print it.
     Kubeconfig(KubeconfigArgs),
     /// Write a backup of a cluster, running or stopped: its objects and its certificates.
@@ -230,6 +232,16 @@ pub struct ServeArgs {
     )]
     pub controllers: Vec<String>,
 
+    /// Ranges of pod addresses; nodes get their part of each.
+    #[arg(
+        long,
+        value_name = "CIDR[,CIDR]",
+        value_delimiter = ',',
+        default_value = "10.244.0.0/16",
+        help_heading = "Controllers"
+    )]
+    pub cluster_cidr: Vec<String>,
+
     /// Longest life of a service account token.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "API server")]
     pub service_account_max_token_expiration: Option<Duration>,
@@ -274,6 +286,41 @@ pub struct ServeArgs {
 }
 
 #[derive(Args, Debug)]
+pub struct SimulateArgs {
+    /// How to reach the API server.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: PathBuf,
+
+    /// How many nodes.
+    #[arg(long, value_name = "N")]
+    pub nodes: usize,
+
+    /// Pods a node takes.
+    #[arg(long, value_name = "N", default_value_t = 110)]
+    pub pods_per_node: u32,
+
+    /// CPUs of a node.
+    #[arg(long, value_name = "QUANTITY", default_value = "32")]
+    pub cpu: String,
+
+    /// Memory of a node.
+    #[arg(long, value_name = "QUANTITY", default_value = "256Gi")]
+    pub memory: String,
+
+    /// Zones the nodes are spread over.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub zones: usize,
+
+    /// What the nodes' names begin with.
+    #[arg(long, value_name = "TEXT", default_value = "sim-")]
+    pub prefix: String,
+
+    /// How long pods take that are meant to end.
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
+    pub run_time: Duration,
+}
+
+#[derive(Args, Debug)]
 pub struct ControllerManagerArgs {
     /// How to reach the API server, and who to be there.
     #[arg(long, value_name = "FILE")]
@@ -293,6 +340,10 @@ pub struct ControllerManagerArgs {
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1,
           default_missing_value = "true", require_equals = true)]
     pub leader_elect: bool,
+
+    /// Ranges of pod addresses; nodes get their part of each.
+    #[arg(long, value_name = "CIDR[,CIDR]", value_delimiter = ',')]
+    pub cluster_cidr: Vec<String>,
 
     /// The authority that vouches for the API server: what pods find as `kube-root-ca.crt`.
     #[arg(long, value_name = "FILE")]

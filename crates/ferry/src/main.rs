@@ -79,6 +79,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Apiserver(arguments) => on_runtime(serve::run(arguments, serve::Role::ApiServer)),
         Command::ControllerManager(arguments) => on_runtime(components::controller_manager(arguments)),
         Command::Kubelet(arguments) => on_runtime(node::kubelet(arguments)),
+        Command::Simulate(arguments) => on_runtime(components::simulate(arguments)),
         Command::Backup(arguments) => on_runtime(async {
             let revision = cluster::backup(&arguments.data_dir.data_dir, &arguments.target).await?;
             println!("backup of revision {revision} in {}", arguments.target.display());

@@ -91,6 +91,7 @@ pub fn configure(arguments: ServeArgs) -> Result<Config> {
         longest.map(|longest| i64::try_from(longest.as_secs()).unwrap_or(i64::MAX));
     config.components = Components {
         controllers: arguments.controllers,
+        cluster_cidrs: arguments.cluster_cidr,
         // Only a store of its own is this process' alone.
         leader_election: config.store != StoreConfig::Embedded,
         ..Components::default()

@@ -13,6 +13,7 @@ mod held;
 mod impersonate;
 mod in_flight;
 mod intake;
+mod journal;
 mod metrics;
 mod nonresource;
 mod openapi;
@@ -75,6 +76,8 @@ pub struct Chain {
     pub request_metrics: RequestMetrics,
     pub clock: Clock,
     pub audit: Option<Arc<Audit>>,
+    /// Who wrote what and why.
+    journal: journal::Journal,
     config: ChainConfig,
     room: Room,
     intake: Intake,
@@ -99,6 +102,7 @@ impl Service for Chain {
         let handling = self.guarded(&mut context, body, &connection, started, &id);
         let handled = AssertUnwindSafe(handling).catch_unwind().await;
         let reply = handled.unwrap_or_else(|panic| self.panicked(&mut context, panic.as_ref()));
+        self.journal.record(&context, &self.clock);
         let mut reply = self.audited(&mut context, reply);
         reply.headers_mut().insert("audit-id", id);
         let took = started.elapsed();
@@ -140,6 +144,7 @@ impl Chain {
             request_metrics,
             clock,
             audit,
+            journal: journal::Journal::default(),
             config,
             room,
             intake: Intake::default(),

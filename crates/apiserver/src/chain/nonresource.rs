@@ -29,6 +29,9 @@ impl Chain {
                 Err(error) => reply::status(&Status::internal(error), None),
             };
         }
+        if let Some(reply) = self.journal(context) {
+            return reply;
+        }
         if let Some(reply) = self.debug(context) {
             return reply;
         }

@@ -143,6 +143,7 @@ impl Registry {
             Txn { key: key.clone(), expect: Expect::Absent, op: Op::Put { value: bytes.clone(), lease } };
         match served.storage.store.txn(txn).await.map_err(|e| store_error(&e))? {
             Outcome::Committed { revision, .. } => {
+                context.warnings.committed(&key, revision);
                 Ok(Written::Stored(Arc::new(Entry::new(key, bytes, revision))))
             }
             Outcome::Conflict { current, .. } => {

@@ -1,7 +1,7 @@
 //! Delete: preconditions, grace, finalizers and what becomes of dependents.
 
 use super::update::finished_deleting;
-use super::{MODIFIED, Registry, Served, WriteContext, Written, metadata, store_error};
+use super::{MODIFIED, Registry, Served, Warnings, WriteContext, Written, metadata, store_error};
 use crate::admission::{Attributes, Operation};
 use crate::cache::Entry;
 use crate::options::{DeleteOptions, Propagation};
@@ -89,15 +89,15 @@ impl Registry {
         }
         let dry_run = options.dry_run || context.dry_run;
         if grace == Grace::No && !waits {
-            return self.remove(served, entry, old, dry_run).await;
+            return self.remove(served, entry, old, dry_run, context.warnings).await;
         }
         let finished = finished_deleting(&new) && !held;
-        let pending = self.store_pending(served, entry, new, dry_run).await?;
+        let pending = self.store_pending(served, entry, new, dry_run, context.warnings).await?;
         match pending {
             // No grace was asked for: watchers see the mark, then the end.
             Ok(Deleted::Pending(Written::Stored(marked))) if finished => {
                 let last = marked.value();
-                self.remove(served, &marked, last, dry_run).await
+                self.remove(served, &marked, last, dry_run, context.warnings).await
             }
             Ok(Deleted::Pending(Written::Value(last))) if finished => Ok(Ok(Deleted::Gone(last))),
             pending => Ok(pending),
@@ -110,6 +110,7 @@ impl Registry {
         entry: &Arc<Entry>,
         old: Value,
         dry_run: bool,
+        warnings: &Warnings,
     ) -> Result<Result<Deleted, Option<Arc<Entry>>>> {
         if dry_run {
             return Ok(Ok(Deleted::Gone(old)));
@@ -117,6 +118,7 @@ impl Registry {
         let txn = Txn { key: entry.key.clone(), expect: Expect::Revision(entry.revision), op: Op::Delete };
         match served.storage.store.txn(txn).await.map_err(|e| store_error(&e))? {
             Outcome::Committed { revision, .. } => {
+                warnings.committed(&entry.key, revision);
                 self.release(served, &old).await;
                 let mut last = old;
                 meta::metadata_mut(&mut last)
@@ -135,6 +137,7 @@ impl Registry {
         entry: &Arc<Entry>,
         new: Value,
         dry_run: bool,
+        warnings: &Warnings,
     ) -> Result<Result<Deleted, Option<Arc<Entry>>>> {
         let bytes = served.storage.cache.layout.prefix.encode(&new);
         if bytes == entry.bytes {
@@ -150,6 +153,7 @@ impl Registry {
         };
         match served.storage.store.txn(txn).await.map_err(|e| store_error(&e))? {
             Outcome::Committed { revision, .. } => {
+                warnings.committed(&entry.key, revision);
                 let entry = Entry::new(entry.key.clone(), bytes, revision);
                 Ok(Ok(Deleted::Pending(Written::Stored(Arc::new(entry)))))
             }

@@ -101,14 +101,26 @@ impl<'a> WriteContext<'a> {
     }
 }
 
-/// `Warning` headers collected while a request is handled, each text once; and annotations of its audit event.
+/// What is collected while a request is handled: `Warning` headers, each text once; annotations of its audit event; what
+/// it wrote.
 #[derive(Debug, Default)]
 pub struct Warnings {
     texts: Mutex<Vec<String>>,
     annotations: Mutex<Vec<(&'static str, String)>>,
+    commits: Mutex<Vec<(Arc<str>, u64)>>,
 }
 
 impl Warnings {
+    /// Something was written: its key, and the revision that was.
+    pub fn committed(&self, key: &Arc<str>, revision: u64) {
+        self.commits.lock().push((Arc::clone(key), revision));
+    }
+
+    /// What was written, each once.
+    pub fn take_commits(&self) -> Vec<(Arc<str>, u64)> {
+        std::mem::take(&mut *self.commits.lock())
+    }
+
     pub fn add(&self, text: impl Into<String>) {
         let text = text.into();
         let mut texts = self.texts.lock();

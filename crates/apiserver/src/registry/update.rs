@@ -190,6 +190,7 @@ impl Registry {
         };
         match served.storage.store.txn(txn).await.map_err(|e| store_error(&e))? {
             Outcome::Committed { revision, .. } => {
+                context.warnings.committed(&entry.key, revision);
                 let entry = Entry::new(entry.key.clone(), bytes, revision);
                 Ok(Attempt::Done(Written::Stored(Arc::new(entry))))
             }
@@ -217,11 +218,12 @@ impl Registry {
         if !context.dry_run {
             let txn =
                 Txn { key: entry.key.clone(), expect: Expect::Revision(entry.revision), op: Op::Delete };
-            if let Outcome::Conflict { current, .. } =
-                served.storage.store.txn(txn).await.map_err(|e| store_error(&e))?
-            {
-                let latest = current.map(|kv| Arc::new(Entry::new(kv.key, kv.value, kv.mod_revision)));
-                return Ok(Attempt::Raced(latest));
+            match served.storage.store.txn(txn).await.map_err(|e| store_error(&e))? {
+                Outcome::Committed { revision, .. } => context.warnings.committed(&entry.key, revision),
+                Outcome::Conflict { current, .. } => {
+                    let latest = current.map(|kv| Arc::new(Entry::new(kv.key, kv.value, kv.mod_revision)));
+                    return Ok(Attempt::Raced(latest));
+                }
             }
         }
         tracing::debug!(resource = served.kind.resource, name, "gone with its last finalizer");

@@ -1,0 +1,85 @@
+//! Nodes that exist in the API only. They heartbeat, take pods to Running and through deletion, and let those that are
+//! meant to end end; no packet is sent and no process started. Loops can be tested and measured with thousands of them
+//! on one machine.
+
+mod addresses;
+mod heartbeat;
+mod node;
+mod pods;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::clock::Clock;
+use base::tasks::TaskGroup;
+use client::{Client, ClientError};
+use runtime::{Harness, Row};
+
+/// What the nodes are like.
+#[derive(Clone, Debug)]
+pub struct Fleet {
+    pub nodes: usize,
+    /// What their names begin with.
+    pub prefix: String,
+    pub pods_per_node: u32,
+    pub cpu: String,
+    pub memory: String,
+    pub zones: usize,
+    /// How long pods take that are meant to end.
+    pub run_time: Duration,
+}
+
+impl Default for Fleet {
+    fn default() -> Self {
+        Self {
+            nodes: 10,
+            prefix: "sim-".to_owned(),
+            pods_per_node: 110,
+            cpu: "32".to_owned(),
+            memory: "256Gi".to_owned(),
+            zones: 3,
+            run_time: Duration::from_secs(1),
+        }
+    }
+}
+
+impl Fleet {
+    #[must_use]
+    pub fn name(&self, number: usize) -> String {
+        format!("{}{number:05}", self.prefix)
+    }
+
+    /// Which of its nodes a name is.
+    #[must_use]
+    pub fn number(&self, name: &str) -> Option<usize> {
+        let number: usize = name.strip_prefix(&self.prefix)?.parse().ok()?;
+        (number < self.nodes && self.name(number) == name).then_some(number)
+    }
+}
+
+/// Registers the nodes of a fleet and has them live in `tasks`.
+pub async fn start(
+    client: &Client,
+    fleet: Fleet,
+    clock: &Clock,
+    tasks: &TaskGroup,
+) -> Result<(), ClientError> {
+    for number in 0..fleet.nodes {
+        node::register(client, &fleet, number, clock.now()).await?;
+    }
+    let fleet = Arc::new(fleet);
+    heartbeat::start(client.clone(), Arc::clone(&fleet), clock.clone(), tasks);
+    let harness = Harness::new(client.clone(), Arc::new(client.clone()), clock.clone(), tasks)
+        .with_settings(vec![Box::new(Arc::clone(&fleet))]);
+    harness.start(&Row { descriptor: &pods::DESCRIPTOR, build: pods::build, by_default: true })?;
+    tracing::info!(nodes = fleet.nodes, "simulated nodes are there");
+    Ok(())
+}
+
+/// Takes the nodes of a fleet out of the cluster.
+pub async fn remove(client: &Client, fleet: &Fleet) -> Result<(), ClientError> {
+    for number in 0..fleet.nodes {
+        node::remove(client, &fleet.name(number)).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,187 @@
+//! Pods of simulated nodes: bound ones run, those meant to end end, deleted ones go.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use client::{DeleteOptions, Patch, Preconditions};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use parking_lot::Mutex;
+use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
+use serde_json::{Value, json};
+
+use crate::Fleet;
+use crate::addresses::{self, Pool};
+
+pub const DESCRIPTOR: Descriptor =
+    Descriptor { name: "simulated-kubelet", resource: "pods", identity: "system:nodes", workers: 16 };
+
+struct Pods {
+    pods: Cache<Pod>,
+    fleet: Arc<Fleet>,
+    pool: Arc<Mutex<Pool>>,
+}
+
+pub fn build(ctx: &Context) -> Box<dyn Loop> {
+    let fleet = ctx.setting::<Arc<Fleet>>().cloned().unwrap_or_default();
+    let pool = Arc::new(Mutex::new(Pool::default()));
+    let (known, held) = (Arc::clone(&fleet), Arc::clone(&pool));
+    let pods = ctx.watch::<Pod>(move |change| {
+        let pod = change.object();
+        if let Change::Deleted(gone) = change {
+            held.lock().release(gone.metadata.uid.as_deref().unwrap_or_default());
+            return Vec::new();
+        }
+        if number_of(pod, &known).is_some() { vec![Key::of(&**pod)] } else { Vec::new() }
+    });
+    Box::new(Pods { pods, fleet, pool })
+}
+
+fn number_of(pod: &Pod, fleet: &Fleet) -> Option<usize> {
+    fleet.number(pod.spec.as_ref()?.node_name.as_deref()?)
+}
+
+/// What a node would do next with a pod.
+#[derive(Debug, PartialEq)]
+enum Step {
+    Nothing,
+    Run,
+    /// It ends by itself, after a while.
+    EndIn(Duration),
+    End,
+    Remove,
+}
+
+fn plan(pod: &Pod, run_time: Duration, now: Timestamp) -> Step {
+    if pod.metadata.deletion_timestamp.is_some() {
+        return Step::Remove;
+    }
+    let status = pod.status.clone().unwrap_or_default();
+    let ends =
+        pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()).unwrap_or("Always") != "Always";
+    match status.phase.as_deref() {
+        None | Some("Pending") => Step::Run,
+        Some("Running") if ends => {
+            let since = status.start_time.map_or(now, |time| time.0);
+            let age = now.duration_since(since).unsigned_abs();
+            if age >= run_time { Step::End } else { Step::EndIn(run_time - age) }
+        }
+        _ => Step::Nothing,
+    }
+}
+
+#[async_trait]
+impl Loop for Pods {
+    async fn reconcile(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
+        let Some(pod) = self.pods.get_key(key) else { return Ok(Action::Done) };
+        let Some(node) = number_of(&pod, &self.fleet) else { return Ok(Action::Done) };
+        let now = ctx.clock.now();
+        let status = match plan(&pod, self.fleet.run_time, now) {
+            Step::Nothing => return Ok(Action::Done),
+            Step::EndIn(left) => return Ok(Action::RequeueAfter(left)),
+            Step::Remove => {
+                let options = DeleteOptions {
+                    grace_period_seconds: Some(0),
+                    preconditions: Some(Preconditions {
+                        uid: pod.metadata.uid.clone(),
+                        ..Preconditions::default()
+                    }),
+                    ..DeleteOptions::default()
+                };
+                return match ctx.client.delete::<Pod>(&key.namespace, &key.name, &options).await {
+                    Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error.into()),
+                    _ => Ok(Action::Done),
+                };
+            }
+            Step::Run => {
+                let address = self.pool.lock().of_pod(pod.metadata.uid.as_deref().unwrap_or_default(), node);
+                running(&pod, &address.to_string(), node, now)
+            }
+            Step::End => ended(&pod, now),
+        };
+        let patch = Patch::Strategic(json!({"metadata": {"uid": pod.metadata.uid}, "status": status}));
+        match ctx.client.patch::<Pod>(&key.namespace, &key.name, Some("status"), &patch).await {
+            Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error.into()),
+            _ => Ok(Action::Done),
+        }
+    }
+}
+
+fn conditions(ready: bool, reason: &str, now: Timestamp) -> Value {
+    let state = if ready { "True" } else { "False" };
+    let of = |kind: &str, status: &str| {
+        let mut condition = json!({"type": kind, "status": status, "lastTransitionTime": Time(now)});
+        if status == "False" {
+            condition["reason"] = json!(reason);
+        }
+        condition
+    };
+    json!([of("Initialized", "True"), of("Ready", state), of("ContainersReady", state)])
+}
+
+fn containers(pod: &Pod, ready: bool, state: &Value) -> Vec<Value> {
+    let containers = pod.spec.as_ref().map(|spec| spec.containers.as_slice()).unwrap_or_default();
+    containers
+        .iter()
+        .map(|container| {
+            json!({
+                "name": container.name, "image": container.image, "imageID": "simulated",
+                "ready": ready, "started": ready, "restartCount": 0, "state": state,
+            })
+        })
+        .collect()
+}
+
+fn running(pod: &Pod, address: &str, node: usize, now: Timestamp) -> Value {
+    json!({
+        "phase": "Running",
+        "startTime": Time(now),
+        "hostIP": addresses::of_node(node).to_string(),
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "conditions": conditions(true, "", now),
+        "containerStatuses": containers(pod, true, &json!({"running": {"startedAt": Time(now)}})),
+    })
+}
+
+fn ended(pod: &Pod, now: Timestamp) -> Value {
+    let state = json!({"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": Time(now)}});
+    json!({
+        "phase": "Succeeded",
+        "conditions": conditions(false, "PodCompleted", now),
+        "containerStatuses": containers(pod, false, &state),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_live_and_end() {
+        let at = |second| Timestamp::from_second(second).expect("in range");
+        let second = Duration::from_secs(1);
+        let mut pod = Pod::default();
+        assert_eq!(plan(&pod, second, at(0)), Step::Run);
+        let status = pod.status.get_or_insert_default();
+        status.phase = Some("Running".to_owned());
+        status.start_time = Some(Time(at(10)));
+        assert_eq!(plan(&pod, second, at(20)), Step::Nothing);
+        pod.spec.get_or_insert_default().restart_policy = Some("Never".to_owned());
+        assert_eq!(plan(&pod, second, at(10)), Step::EndIn(second));
+        assert_eq!(plan(&pod, second, at(11)), Step::End);
+        pod.metadata.deletion_timestamp = Some(Time(at(12)));
+        assert_eq!(plan(&pod, second, at(12)), Step::Remove);
+    }
+
+    #[test]
+    fn only_its_own_nodes() {
+        let fleet = Fleet { nodes: 3, ..Fleet::default() };
+        assert_eq!(fleet.number("sim-00002"), Some(2));
+        for name in ["sim-00003", "sim-2", "other-00001", "sim-"] {
+            assert_eq!(fleet.number(name), None, "{name}");
+        }
+    }
+}
