@@ -72,30 +72,75 @@ fn part(amount: i64, of: i64) -> i64 {
     }
 }
 
-/// What is requested with the pod, what is without it, and what there is. `None` when the resource plays no part.
-fn usage(name: &str, pod: &PodInfo, node: &NodeInfo, exact: bool) -> Option<(i64, i64, i64)> {
-    let asked = if exact { pod.requests.exact.get(name) } else { pod.requests.non_zero.get(name) };
-    if asked == 0 && is_scalar(name) {
-        return None;
-    }
-    let capacity = node.allocatable.get(name);
-    if capacity == 0 {
-        return None;
-    }
-    let used = match name {
-        "cpu" if !exact => node.non_zero_milli_cpu,
-        "memory" if !exact => node.non_zero_memory,
-        _ => node.requested.get(name),
-    };
-    Some((used + asked, used, capacity))
+/// A resource that plays a part for a pod: where to find it, how much the pod asks for, how much it counts.
+struct Asked<'a> {
+    resource: Resource<'a>,
+    amount: i64,
+    weight: i64,
 }
 
-/// A node's score by a strategy: the mean over resources by weight.
-#[must_use]
-pub fn score(strategy: &Strategy, resources: &[Weighed], pod: &PodInfo, node: &NodeInfo) -> i64 {
+/// Names are compared once per pod, not once per node.
+#[derive(Clone, Copy)]
+enum Resource<'a> {
+    MilliCpu,
+    Memory,
+    EphemeralStorage,
+    Scalar(&'a str),
+}
+
+impl Asked<'_> {
+    /// What is requested with the pod, what is without it, and what there is; nothing if the node has none.
+    fn usage(&self, node: &NodeInfo, exact: bool) -> Option<(i64, i64, i64)> {
+        let (has, used) = (&node.allocatable, &node.requested);
+        let (capacity, used) = match self.resource {
+            Resource::MilliCpu if exact => (has.milli_cpu, used.milli_cpu),
+            Resource::MilliCpu => (has.milli_cpu, node.non_zero_milli_cpu),
+            Resource::Memory if exact => (has.memory, used.memory),
+            Resource::Memory => (has.memory, node.non_zero_memory),
+            Resource::EphemeralStorage => (has.ephemeral_storage, used.ephemeral_storage),
+            Resource::Scalar(name) => (has.get(name), used.get(name)),
+        };
+        (capacity != 0).then_some((used + self.amount, used, capacity))
+    }
+}
+
+/// Extended resources that the pod does not ask for play no part.
+fn asked<'a>(resources: &'a [Weighed], pod: &PodInfo, exact: bool) -> Vec<Asked<'a>> {
+    let requests = if exact { &pod.requests.exact } else { &pod.requests.non_zero };
+    let one = |resource: &'a Weighed| Asked {
+        resource: match &*resource.name {
+            "cpu" => Resource::MilliCpu,
+            "memory" => Resource::Memory,
+            "ephemeral-storage" => Resource::EphemeralStorage,
+            other => Resource::Scalar(other),
+        },
+        amount: requests.get(&resource.name),
+        weight: resource.weight,
+    };
+    let counts = |asked: &Asked<'_>| {
+        asked.amount != 0 || !matches!(asked.resource, Resource::Scalar(name) if is_scalar(name))
+    };
+    resources.iter().map(one).filter(counts).collect()
+}
+
+/// Nodes' scores by a strategy: the mean over resources by weight.
+pub fn score(
+    strategy: &Strategy,
+    resources: &[Weighed],
+    pod: &PodInfo,
+    nodes: &[&NodeInfo],
+    scores: &mut [i64],
+) {
+    let asked = asked(resources, pod, false);
+    for (node, score) in nodes.iter().zip(scores) {
+        *score = score_one(strategy, &asked, node);
+    }
+}
+
+fn score_one(strategy: &Strategy, asked: &[Asked<'_>], node: &NodeInfo) -> i64 {
     let (mut sum, mut weights) = (0, 0);
-    for resource in resources {
-        let Some((requested, _, capacity)) = usage(&resource.name, pod, node, false) else { continue };
+    for resource in asked {
+        let Some((requested, _, capacity)) = resource.usage(node, false) else { continue };
         let score = strategy.score(requested, capacity);
         if score == 0 && matches!(strategy, Strategy::RequestedToCapacityRatio(_)) {
             continue;
@@ -110,18 +155,20 @@ pub fn score(strategy: &Strategy, resources: &[Weighed], pod: &PodInfo, node: &N
     }
 }
 
-/// How much more evenly used the node's resources are with the pod than without.
-#[must_use]
-pub fn balance(resources: &[Weighed], pod: &PodInfo, node: &NodeInfo) -> i64 {
-    let mut with = Deviation::default();
-    let mut without = Deviation::default();
-    for resource in resources {
-        let Some((requested, used, capacity)) = usage(&resource.name, pod, node, true) else { continue };
-        with.add(requested as f64 / capacity as f64);
-        without.add(used as f64 / capacity as f64);
-    }
+/// How much more evenly used each node's resources are with the pod than without.
+pub fn balance(resources: &[Weighed], pod: &PodInfo, nodes: &[&NodeInfo], scores: &mut [i64]) {
+    let asked = asked(resources, pod, true);
     let half = MAX_NODE_SCORE / 2;
-    half + (half + with.evenness() - without.evenness()) / 2
+    for (node, score) in nodes.iter().zip(scores) {
+        let mut with = Deviation::default();
+        let mut without = Deviation::default();
+        for resource in &asked {
+            let Some((requested, used, capacity)) = resource.usage(node, true) else { continue };
+            with.add(requested as f64 / capacity as f64);
+            without.add(used as f64 / capacity as f64);
+        }
+        *score = half + (half + with.evenness() - without.evenness()) / 2;
+    }
 }
 
 /// Standard deviation of a few fractions; the first two are kept for the exact formula that two have.

@@ -20,9 +20,7 @@ impl Plugin for NodeResourcesBalancedAllocation {
         if self.resources.iter().all(|resource| cycle.pod.requests.exact.get(&resource.name) == 0) {
             return false;
         }
-        for (node, score) in nodes.iter().zip(scores.iter_mut()) {
-            *score = balance(&self.resources, cycle.pod, node);
-        }
+        balance(&self.resources, cycle.pod, nodes, scores);
         true
     }
 }

@@ -96,9 +96,7 @@ impl Plugin for NodeResourcesFit {
     }
 
     fn score(&self, cycle: Cycle<'_>, nodes: &[&NodeInfo], scores: &mut [i64]) -> bool {
-        for (node, own) in nodes.iter().zip(scores.iter_mut()) {
-            *own = score(&self.strategy, &self.resources, cycle.pod, node);
-        }
+        score(&self.strategy, &self.resources, cycle.pod, nodes, scores);
         true
     }
 
