@@ -72,7 +72,8 @@ impl Drop for Scheduler {
 }
 
 async fn measure(binary: &Path, run: &Run, in_process: bool) -> Result<Vec<Line>> {
-    let role: &[&str] = if in_process { &["server", "--controllers", "-*"] } else { &["apiserver"] };
+    let role: &[&str] =
+        if in_process { &["server", "--controllers", "serviceaccount-controller"] } else { &["apiserver"] };
     let ferry = Ferry::start_as(binary, role).await?;
     crate::api::wait_ready(&ferry).await?;
     let target = Target::new(&ferry.access()?)?;

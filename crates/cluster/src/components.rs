@@ -15,7 +15,7 @@ use controllers::certificate::signing::{Signers, SigningAuthority};
 use controllers::node_ipam::{Cidr, ClusterCidrs};
 use runtime::{Harness, Identities, LeaderElection, Leading, LoopMetrics, lead};
 
-use crate::{ClusterError, chain};
+use crate::{ClusterError, chain, scheduling};
 
 /// The part of a range that a node gets: Kubernetes' values.
 const NODE_MASK: u8 = 24;
@@ -36,13 +36,16 @@ pub struct Components {
     pub signing: Option<(String, String)>,
     /// Whether to wait for a lease before acting; needed wherever several processes serve one cluster.
     pub leader_election: bool,
+    /// How the scheduler is configured; there is none if absent.
+    pub scheduler: Option<scheduler::Configuration>,
 }
 
 impl Components {
     /// Everything a control plane has.
     #[must_use]
     pub fn all() -> Self {
-        Self { controllers: vec!["*".to_owned()], ..Self::default() }
+        let scheduler = Some(scheduler::Configuration::default());
+        Self { controllers: vec!["*".to_owned()], scheduler, ..Self::default() }
     }
 }
 
@@ -56,7 +59,7 @@ pub(crate) fn start(
     clock: &Clock,
     tasks: &TaskGroup,
 ) -> Result<(), ClusterError> {
-    if components.controllers.is_empty() {
+    if components.controllers.is_empty() && components.scheduler.is_none() {
         return Ok(());
     }
     let rows = controllers::selected(&components.controllers).map_err(ClusterError::Controllers)?;
@@ -65,6 +68,12 @@ pub(crate) fn start(
     let harness = Harness::new(client.clone(), Arc::clone(identities), clock.clone(), tasks)
         .with_metrics(LoopMetrics::new(metrics).map_err(ClusterError::Metrics)?)
         .with_settings(settings);
+    if let Some(configuration) = &components.scheduler {
+        scheduling::start(configuration, components.leader_election, &harness, clock, tasks)?;
+    }
+    if rows.is_empty() {
+        return Ok(());
+    }
     let begin = move || {
         for row in &rows {
             if let Err(error) = harness.start(row) {

@@ -12,6 +12,8 @@ pub enum ClusterError {
     DataDirectory { path: PathBuf, source: io::Error },
     #[error("setting up encryption at rest")]
     Encryption(#[source] apiserver::encryption::EncryptionError),
+    #[error("configuring the scheduler")]
+    Scheduler(#[source] scheduler::config::ConfigError),
     #[error("opening the store")]
     Store(#[source] store::StoreError),
     #[error("opening the cluster's certificates")]

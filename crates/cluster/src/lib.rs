@@ -12,6 +12,7 @@ mod live_backup;
 mod local_path;
 mod node;
 mod reencrypt;
+mod scheduling;
 mod storage;
 
 pub use apiserver::admission::names as admission_plugins;
@@ -31,3 +32,4 @@ pub use in_process::InProcessClients;
 pub use node::{NodeBeside, NodeConfig, run_kubelet, run_node};
 pub use reencrypt::{ReencryptError, Rewritten, reencrypt};
 pub use simulate::Fleet;
+pub use scheduler::Configuration as SchedulerConfiguration;

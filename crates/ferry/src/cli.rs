@@ -52,6 +52,8 @@ pub enum Command {
     Down(crate::up::DownArgs),
     /// Run the control plane without a node.
     Server(ServeArgs),
+    /// Run the scheduler alone, against any API server.
+    Scheduler(SchedulerArgs),
     /// Run the API server alone.
     Apiserver(ServeArgs),
     /// Run the controllers alone, against any API server.
@@ -348,6 +350,23 @@ pub struct ControllerManagerArgs {
     /// The authority that vouches for the API server: what pods find as `kube-root-ca.crt`.
     #[arg(long, value_name = "FILE")]
     pub root_ca_file: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub struct SchedulerArgs {
+    /// How to reach the API server, and who to be there; else `clientConnection.kubeconfig` of `--config` says.
+    #[arg(long, value_name = "FILE", required_unless_present = "config")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// A KubeSchedulerConfiguration, version kubescheduler.config.k8s.io/v1.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Whether to wait for a lease before acting, so that of several schedulers one acts [default: as `--config` says,
+    /// or true].
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1,
+          default_missing_value = "true", require_equals = true)]
+    pub leader_elect: Option<bool>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

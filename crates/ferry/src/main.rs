@@ -12,6 +12,7 @@ mod kubernetes_flags;
 mod node;
 mod oidc_flags;
 mod runtime;
+mod scheduler;
 mod secrets;
 mod serve;
 mod up;
@@ -75,6 +76,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Images(arguments) => on_runtime(images::run(arguments)),
         Command::Up(arguments) => on_runtime(up::run(*arguments)),
         Command::Down(arguments) => up::down(&arguments),
+        Command::Scheduler(arguments) => on_runtime(scheduler::run(arguments)),
         Command::Server(arguments) => on_runtime(serve::run(arguments, serve::Role::Server)),
         Command::Apiserver(arguments) => on_runtime(serve::run(arguments, serve::Role::ApiServer)),
         Command::ControllerManager(arguments) => on_runtime(components::controller_manager(arguments)),

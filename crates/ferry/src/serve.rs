@@ -96,6 +96,7 @@ pub fn configure(arguments: ServeArgs) -> Result<Config> {
         leader_election: config.store != StoreConfig::Embedded,
         ..Components::default()
     };
+    config.components.scheduler = Some(cluster::SchedulerConfiguration::default());
     arguments.kubernetes.apply(&mut config)?;
     Ok(config)
 }

@@ -1,0 +1,34 @@
+//! `ferry scheduler`: the scheduler alone, as a client of any API server.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use base::clock::Clock;
+use base::tasks::TaskGroup;
+use cluster::{Components, SchedulerConfiguration};
+
+use crate::cli::SchedulerArgs;
+use crate::serve::stop_on_signal;
+
+pub async fn run(arguments: SchedulerArgs) -> Result<ExitCode> {
+    let tasks = TaskGroup::new();
+    stop_on_signal(&tasks)?;
+    let configuration = match &arguments.config {
+        None => SchedulerConfiguration::default(),
+        Some(file) => {
+            let text = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+            SchedulerConfiguration::parse(&text).with_context(|| format!("using {}", file.display()))?
+        }
+    };
+    let named = Some(&configuration.client_connection.kubeconfig).filter(|path| !path.is_empty());
+    let kubeconfig = arguments.kubeconfig.or_else(|| named.map(PathBuf::from));
+    let kubeconfig = kubeconfig.context("neither --kubeconfig nor clientConnection.kubeconfig is given")?;
+    let components = Components {
+        leader_election: arguments.leader_elect.unwrap_or(configuration.leader_election.leader_elect),
+        scheduler: Some(configuration),
+        ..Components::default()
+    };
+    cluster::run_alone(&components, &kubeconfig, &Clock::system(), &tasks).await?;
+    Ok(ExitCode::SUCCESS)
+}
