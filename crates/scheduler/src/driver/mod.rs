@@ -59,7 +59,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// A scheduler that begins to follow the cluster at once.
+    /// A scheduler as configured; it follows the cluster from when it runs.
     pub fn new(ctx: Context, configuration: &Configuration) -> Result<Self, ConfigError> {
         let mut profiles = HashMap::new();
         for profile in configuration.profiles()? {
