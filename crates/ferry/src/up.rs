@@ -14,8 +14,9 @@ use crate::cli::{DataDir, ServeArgs};
 use crate::node::{self, NodeArgs};
 use crate::serve::{configure, say, stop_on_signal};
 
-/// Where containerd listens unless told otherwise.
-const CONTAINERD: &str = "/run/containerd/containerd.sock";
+/// Addresses of pods unless told otherwise.
+const POD_RANGE: &str = "10.42.0.0/24";
+const DEFAULT_DATA_DIR: &str = "/var/lib/ferry";
 /// How long a cluster may take to end.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -27,7 +28,7 @@ pub struct UpArgs {
     #[command(flatten)]
     pub node: NodeArgs,
 
-    /// Where the container runtime is, such as `unix:///run/containerd/containerd.sock`.
+    /// Another container runtime than Ferry's own, such as `unix:///run/containerd/containerd.sock`.
     #[arg(long, value_name = "URL", help_heading = "Node")]
     pub container_runtime_endpoint: Option<String>,
 }
@@ -43,7 +44,7 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
     let tasks = TaskGroup::new();
     stop_on_signal(&tasks)?;
     base::limits::raise_open_files();
-    let runtime = runtime(arguments.container_runtime_endpoint);
+    let asked = arguments.container_runtime_endpoint;
     let config = configure(arguments.serve)?;
     let data_dir = config.data_dir.clone();
     say(format_args!(
@@ -57,15 +58,17 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
     beside.static_pods.get_or_insert_with(|| data_dir.join("manifests"));
     let plane = ControlPlane::build(config, tasks.clone()).await?;
     let mark = Mark::write(&data_dir)?;
-    let node = match runtime {
-        Ok(runtime) => {
-            beside.runtime = runtime;
-            Some(plane.node(beside)?)
-        }
-        Err(reason) => {
-            say(format_args!("There will be no node: {reason}"));
-            None
-        }
+    let node = if geteuid().is_root() {
+        beside.runtime = match asked {
+            Some(asked) => asked,
+            None => own_runtime(&beside, &data_dir, &tasks)?,
+        };
+        Some(plane.node(beside)?)
+    } else {
+        say(format_args!(
+            "There will be no node: containers need root, and this is not root. Run it as root, or use `ferry server` for a control plane alone."
+        ));
+        None
     };
     let (url, kubeconfig) = (plane.certificates().url(), plane.kubeconfig());
     say(format_args!("Listening on {}; waiting for the objects every cluster has ...", plane.address()));
@@ -97,18 +100,26 @@ fn start(node: NodeBeside, tasks: &TaskGroup, begin: Instant, kubeconfig: &Path)
     });
 }
 
-/// The runtime to use, or why there can be no node.
-fn runtime(asked: Option<String>) -> Result<String, String> {
-    if !geteuid().is_root() {
-        return Err("containers need root, and this is not root. Run it as root, or use `ferry server` for a control plane alone".to_owned());
+/// Starts Ferry's own container runtime on a socket in the data directory; where that is.
+fn own_runtime(node: &NodeConfig, data_dir: &Path, tasks: &TaskGroup) -> Result<String> {
+    let mut config = container::Config::new(data_dir.join("runtime"));
+    config.pod_ranges = vec![node.pod_cidr.clone().unwrap_or_else(|| POD_RANGE.to_owned())];
+    if data_dir != Path::new(DEFAULT_DATA_DIR) {
+        // Another cluster of this machine has a bridge of its own.
+        config.bridge = format!("ferry{:08x}", fingerprint(data_dir));
     }
-    match asked {
-        Some(asked) => Ok(asked),
-        None if Path::new(CONTAINERD).exists() => Ok(format!("unix://{CONTAINERD}")),
-        None => {
-            Err(format!("no container runtime at {CONTAINERD}; name one with --container-runtime-endpoint"))
-        }
-    }
+    let runtime = container::Runtime::open(config, tasks.clone()).context("opening the container runtime")?;
+    let socket = data_dir.join("runtime.sock");
+    let listener =
+        cri::server::bind(&socket).with_context(|| format!("listening on {}", socket.display()))?;
+    tasks.spawn(async move { runtime.serve(listener).await });
+    Ok(format!("unix://{}", socket.display()))
+}
+
+/// A short number for a path (FNV-1a).
+fn fingerprint(path: &Path) -> u32 {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
 /// A file with the process' number, there as long as the cluster runs.
