@@ -8,6 +8,7 @@ use std::time::Duration;
 use cri::server::ResponseStream;
 use cri::v1::*;
 use futures_util::stream;
+use streaming::Wanted;
 use tokio::sync::broadcast::error::RecvError;
 use tonic::{Request, Response, Status};
 
@@ -15,6 +16,7 @@ use super::containers::reason;
 use super::create::limits;
 use super::records::{Container, Phase, Sandbox};
 use super::sandboxes::namespaces;
+use super::streams::Ticket;
 use super::{Doing, Runtime, RuntimeError};
 use crate::attach::{self, Kind};
 
@@ -60,7 +62,13 @@ impl Runtime {
                 Box::pin(std::future::ready(Status::unimplemented("no such method").into_http()))
             })
         };
-        cri::server::serve_routes(listener, route, self.tasks.stopping()).await;
+        let streams = Arc::clone(self);
+        let streaming = async move {
+            if let Err(error) = streams.serve_streams().await {
+                tracing::error!(%error, "exec, attach and port-forward are not served");
+            }
+        };
+        tokio::join!(cri::server::serve_routes(listener, route, self.tasks.stopping()), streaming);
     }
 
     fn sandbox_state(sandbox: &Sandbox) -> PodSandboxState {
@@ -181,6 +189,14 @@ impl Runtime {
             annotations: container.config.annotations.clone(),
         };
         self.select_containers(filter).into_iter().map(describe).collect()
+    }
+
+    fn running(&self, id: &str) -> Result<Arc<Container>, RuntimeError> {
+        let container = self.container(id)?;
+        match container.running() {
+            Some(_) => Ok(container),
+            None => Err(RuntimeError::Conflict(format!("container {id} is not running"))),
+        }
     }
 
     /// Asks a container's shim for something and waits for its word.
@@ -432,6 +448,35 @@ impl RuntimeService for Served {
         }
         self.blocking(move |runtime| runtime.ask_shim(&container, Kind::Reopen)).await?;
         Ok(Response::new(ReopenContainerLogResponse {}))
+    }
+
+    async fn exec(&self, request: Request<ExecRequest>) -> Reply<ExecResponse> {
+        let request = request.into_inner();
+        let container = self.running(&request.container_id)?;
+        let (stdin, stdout, stderr) = (request.stdin, request.stdout, request.stderr);
+        let wanted = Wanted { stdin, stdout, stderr: stderr && !request.tty, terminal: request.tty };
+        let url = self.streaming.address(Ticket::Exec { container, command: request.cmd, wanted })?;
+        Ok(Response::new(ExecResponse { url }))
+    }
+
+    async fn attach(&self, request: Request<AttachRequest>) -> Reply<AttachResponse> {
+        let request = request.into_inner();
+        let container = self.running(&request.container_id)?;
+        let (stdin, stdout, stderr) = (request.stdin, request.stdout, request.stderr);
+        let wanted = Wanted { stdin, stdout, stderr: stderr && !request.tty, terminal: request.tty };
+        Ok(Response::new(AttachResponse {
+            url: self.streaming.address(Ticket::Attach { container, wanted })?,
+        }))
+    }
+
+    async fn port_forward(&self, request: Request<PortForwardRequest>) -> Reply<PortForwardResponse> {
+        let sandbox = self.sandbox(&request.into_inner().pod_sandbox_id)?;
+        if !sandbox.ready() {
+            return Err(Status::failed_precondition("the sandbox is not ready"));
+        }
+        Ok(Response::new(PortForwardResponse {
+            url: self.streaming.address(Ticket::PortForward { sandbox })?,
+        }))
     }
 
     async fn exec_sync(&self, request: Request<ExecSyncRequest>) -> Reply<ExecSyncResponse> {

@@ -53,6 +53,20 @@ impl Running {
     }
 }
 
+/// Kills a process whose caller went away before it ended.
+pub(super) struct KillOnDrop {
+    /// 0 once there is nothing to kill.
+    pub pid: i32,
+}
+
+impl Drop for KillOnDrop {
+    fn drop(&mut self) {
+        if self.pid > 1 {
+            let _ = process::kill(self.pid, 9);
+        }
+    }
+}
+
 async fn hear(reports: &mut BufReader<UnixStream>) -> Result<Report, RuntimeError> {
     let mut line = String::new();
     reports.take(64 << 10).read_line(&mut line).await.doing(|| "hear from the shim".to_owned())?;

@@ -10,6 +10,7 @@ mod pull;
 mod records;
 mod sandboxes;
 mod stats;
+mod streams;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -118,6 +119,7 @@ pub struct Runtime {
     state: RwLock<State>,
     events: broadcast::Sender<ContainerEventResponse>,
     tasks: TaskGroup,
+    streaming: streams::Streaming,
     /// Names that are being given to sandboxes or containers right now.
     reserved: Mutex<std::collections::BTreeSet<String>>,
 }
@@ -148,6 +150,7 @@ impl Runtime {
             state: RwLock::default(),
             events,
             tasks,
+            streaming: streams::Streaming::default(),
             reserved: Mutex::default(),
             config,
         });

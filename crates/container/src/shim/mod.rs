@@ -12,6 +12,9 @@ mod sandbox;
 pub mod spec;
 mod start;
 mod supervise;
+
+pub(crate) use supervise::resize;
+
 pub mod unpack;
 
 use std::io::{self, Write as _};

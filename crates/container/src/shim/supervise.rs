@@ -357,7 +357,7 @@ impl Client {
     }
 }
 
-pub(super) fn resize(terminal: BorrowedFd<'_>, columns: u16, rows: u16) -> io::Result<()> {
+pub(crate) fn resize(terminal: BorrowedFd<'_>, columns: u16, rows: u16) -> io::Result<()> {
     let size = rustix::termios::Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     Ok(rustix::termios::tcsetwinsize(terminal, size)?)
 }

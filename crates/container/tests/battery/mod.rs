@@ -3,6 +3,7 @@
 pub mod image;
 mod isolation;
 mod lifecycle;
+mod streams;
 
 use crate::Test;
 
@@ -28,4 +29,8 @@ table![
     isolation::users_and_capabilities,
     isolation::privileged,
     isolation::pods_reach_each_other,
+    streams::exec_over_a_websocket,
+    streams::exec_with_a_terminal,
+    streams::attach_to_a_container,
+    streams::port_forward_over_spdy,
 ];

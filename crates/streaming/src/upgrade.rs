@@ -1,0 +1,120 @@
+//! Which protocol a request wants to change to, and what to answer.
+
+use http::header::{CONNECTION, UPGRADE};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+
+use crate::websocket;
+
+/// A protocol to speak after the upgrade.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// Channels over a WebSocket; with version 5 clients can end their input.
+    Channels { close_signal: bool },
+    /// Streams of SPDY/3.1.
+    Spdy,
+    /// The same, carried in WebSocket messages.
+    TunnelledSpdy,
+}
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    Command,
+    PortForward,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    #[error("an upgrade to WebSocket or SPDY/3.1 is needed")]
+    NoUpgrade,
+    #[error("none of the offered subprotocols is known: {0}")]
+    Subprotocol(String),
+}
+
+const STREAM_PROTOCOL: &str = "x-stream-protocol-version";
+const FORWARD: &str = "portforward.k8s.io";
+const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
+
+fn offered(headers: &HeaderMap, name: &str) -> Vec<String> {
+    let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(|value| value.trim().to_owned()).collect()
+}
+
+/// Chooses a protocol and answers with 101 and what goes with it.
+pub fn choose(headers: &HeaderMap, purpose: Purpose) -> Result<(Protocol, Response<()>), Refused> {
+    let upgrade = offered(headers, "upgrade");
+    let has = |name: &str| upgrade.iter().any(|offered| offered.eq_ignore_ascii_case(name));
+    let mut answer = Response::new(());
+    *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    let unknown = |offers: Vec<String>| Refused::Subprotocol(offers.join(", "));
+    if has("websocket") {
+        let offers = offered(headers, "sec-websocket-protocol");
+        let known: &[(&'static str, Protocol)] = match purpose {
+            Purpose::Command => &[
+                ("v5.channel.k8s.io", Protocol::Channels { close_signal: true }),
+                ("v4.channel.k8s.io", Protocol::Channels { close_signal: false }),
+            ],
+            Purpose::PortForward => &[(TUNNEL, Protocol::TunnelledSpdy)],
+        };
+        let chosen = known.iter().find(|(name, _)| offers.iter().any(|offer| offer == name));
+        let (name, protocol) = *chosen.ok_or_else(|| unknown(offers))?;
+        let key =
+            headers.get("sec-websocket-key").and_then(|key| key.to_str().ok()).ok_or(Refused::NoUpgrade)?;
+        let accept = HeaderValue::from_str(&websocket::accept(key)).map_err(|_| Refused::NoUpgrade)?;
+        answer.headers_mut().insert(UPGRADE, HeaderValue::from_static("websocket"));
+        answer.headers_mut().insert("sec-websocket-accept", accept);
+        answer.headers_mut().insert("sec-websocket-protocol", HeaderValue::from_static(name));
+        return Ok((protocol, answer));
+    }
+    if has("SPDY/3.1") {
+        let offers = offered(headers, STREAM_PROTOCOL);
+        let known: &[&'static str] = match purpose {
+            Purpose::Command => &["v5.channel.k8s.io", "v4.channel.k8s.io"],
+            Purpose::PortForward => &[FORWARD],
+        };
+        let chosen = known.iter().find(|name| offers.iter().any(|offer| offer == *name));
+        // Clients of port-forward need not say which version: there is one.
+        let chosen = match (chosen, purpose) {
+            (Some(name), _) => *name,
+            (None, Purpose::PortForward) if offers.is_empty() => FORWARD,
+            (None, _) => return Err(unknown(offers)),
+        };
+        answer.headers_mut().insert(UPGRADE, HeaderValue::from_static("SPDY/3.1"));
+        answer.headers_mut().insert(STREAM_PROTOCOL, HeaderValue::from_static(chosen));
+        return Ok((Protocol::Spdy, answer));
+    }
+    Err(Refused::NoUpgrade)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protocols() {
+        let choose = |pairs: &[(&'static str, &str)], purpose| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in pairs {
+                headers.append(*name, HeaderValue::from_str(value).unwrap());
+            }
+            choose(&headers, purpose).map(|(protocol, _)| protocol)
+        };
+        let socket = [("upgrade", "websocket"), ("sec-websocket-key", "x")];
+        let with = |protocols| [socket[0], socket[1], ("sec-websocket-protocol", protocols)];
+        assert_eq!(
+            choose(&with("v4.channel.k8s.io, v5.channel.k8s.io"), Purpose::Command),
+            Ok(Protocol::Channels { close_signal: true })
+        );
+        assert_eq!(choose(&with(TUNNEL), Purpose::PortForward), Ok(Protocol::TunnelledSpdy));
+        assert!(choose(&with("v9"), Purpose::Command).is_err());
+        let spdy = [
+            ("upgrade", "SPDY/3.1"),
+            (STREAM_PROTOCOL, "v4.channel.k8s.io"),
+            (STREAM_PROTOCOL, "channel.k8s.io"),
+        ];
+        assert_eq!(choose(&spdy, Purpose::Command), Ok(Protocol::Spdy));
+        assert_eq!(choose(&spdy[..1], Purpose::PortForward), Ok(Protocol::Spdy));
+        assert_eq!(choose(&[], Purpose::Command), Err(Refused::NoUpgrade));
+    }
+}
