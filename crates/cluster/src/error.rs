@@ -42,8 +42,6 @@ pub enum ClusterError {
     Client(#[source] client::ClientError),
     #[error("registering metrics")]
     Metrics(#[source] base::metrics::MetricsError),
-    #[error("building the scheduler")]
-    Scheduler(#[source] scheduler::config::ConfigError),
     #[error("running the kubelet")]
     Kubelet(#[source] kubelet::KubeletError),
     #[error("using the certificate that kubelets know the API server by")]

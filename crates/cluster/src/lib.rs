@@ -31,5 +31,5 @@ pub use error::{ClusterError, chain};
 pub use in_process::InProcessClients;
 pub use node::{NodeBeside, NodeConfig, run_kubelet, run_node};
 pub use reencrypt::{ReencryptError, Rewritten, reencrypt};
-pub use simulate::Fleet;
 pub use scheduler::Configuration as SchedulerConfiguration;
+pub use simulate::Fleet;

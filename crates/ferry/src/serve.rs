@@ -90,7 +90,6 @@ pub fn configure(arguments: ServeArgs) -> Result<Config> {
     accounts.max_expiration_seconds =
         longest.map(|longest| i64::try_from(longest.as_secs()).unwrap_or(i64::MAX));
     config.components = Components {
-        scheduler: true,
         controllers: arguments.controllers,
         cluster_cidrs: arguments.cluster_cidr,
         // Only a store of its own is this process' alone.
