@@ -72,7 +72,9 @@ fn copy_directory(from: &Path, to: &Path) -> Result<(), ClusterError> {
         fs::create_dir_all(to)?;
         for entry in fs::read_dir(from)? {
             let entry = entry?;
-            if entry.file_type()?.is_file() {
+            // A file that is being written beside its final name belongs to whoever writes it.
+            let unfinished = entry.path().extension().is_some_and(|extension| extension == "tmp");
+            if !unfinished && entry.file_type()?.is_file() {
                 let target = to.join(entry.file_name());
                 fs::copy(entry.path(), &target)?;
                 fs::File::open(&target)?.sync_all()?;

@@ -131,7 +131,7 @@ pub enum ImagesVerb {
 #[derive(Args, Debug)]
 pub struct DataDir {
     /// Where the cluster keeps its state: objects, certificates, the administrator's kubeconfig.
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/ferry")]
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/ferry", global = true)]
     pub data_dir: PathBuf,
 }
 

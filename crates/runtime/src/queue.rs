@@ -24,6 +24,14 @@ const BURST: f64 = 100.0;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trigger(pub Option<Arc<str>>);
 
+impl Trigger {
+    /// Changes of several kinds come through several watches, which may overtake each other: revisions tell.
+    fn is_later_than(&self, other: &Self) -> bool {
+        let number = |trigger: &Self| trigger.0.as_deref().and_then(|revision| revision.parse::<u64>().ok());
+        self.0.is_some() && number(self) >= number(other)
+    }
+}
+
 /// A queue of keys. Clones share it.
 #[derive(Clone)]
 pub struct Queue<T> {
@@ -224,7 +232,7 @@ impl<T: Clone + Eq + Hash> Shared<T> {
             metrics.adds.inc();
         }
         if let Some((known, _)) = state.dirty.get_mut(&key) {
-            if trigger.0.is_some() {
+            if trigger.is_later_than(known) {
                 *known = trigger;
             }
             return false;
@@ -293,10 +301,11 @@ mod tests {
     async fn a_key_is_in_it_once_and_with_one_worker() {
         let queue = queue();
         queue.add_for("a", Trigger(Some("1".into())));
+        queue.add_for("a", Trigger(Some("10".into())));
         queue.add_for("a", Trigger(Some("2".into())));
         queue.add("a");
         let (key, trigger) = queue.get().await.expect("a key");
-        assert_eq!((key, trigger.0.as_deref()), ("a", Some("2")));
+        assert_eq!((key, trigger.0.as_deref()), ("a", Some("10")));
         queue.add("a");
         assert_eq!(take(&queue).await, None, "it is being worked on");
         queue.done(&"a");

@@ -356,10 +356,10 @@ mod tests {
         let container = &pod["spec"]["containers"][0];
         assert_eq!(container["ports"], json!([{"containerPort": 80, "hostPort": 80, "protocol": "TCP"}]));
         assert_eq!(container["resources"]["requests"], json!({"cpu": "500m", "memory": "1Gi"}));
-        let pod = full(
+        let rounded = full(
             json!({"spec": {"containers": [{"name": "c", "resources": {"limits": {"cpu": "1.0000001"}}}]}}),
         );
-        assert_eq!(pod["spec"]["containers"][0]["resources"]["requests"], json!({"cpu": "1001m"}));
+        assert_eq!(rounded["spec"]["containers"][0]["resources"]["requests"], json!({"cpu": "1001m"}));
         assert_eq!(container["env"][0]["valueFrom"]["fieldRef"]["apiVersion"], "v1");
         assert_eq!(
             container["livenessProbe"],
