@@ -155,6 +155,7 @@ async fn requests_beyond_the_limit_are_told_to_come_back() -> Result<()> {
     let busy = server.client_as("busy", None)?;
     let refused = create(&busy, "third").await?;
     ensure!(refused.status == 429, "{}", refused.status);
+    ensure!(refused.bytes == "Too many requests, please try again later.\n", "{:?}", refused.bytes);
     ensure!(refused.headers["retry-after"] == "1", "{:?}", refused.headers);
     ensure!(busy.get(PATH).await?.status == StatusCode::OK, "reads have room of their own");
     ensure!(create(&server.admin, "urgent").await?.status == 201, "administrators always get in");
