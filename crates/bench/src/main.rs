@@ -9,6 +9,7 @@ mod client;
 mod flood;
 mod kubeconfig;
 mod load;
+mod node;
 mod process;
 mod report;
 mod schedule;
@@ -33,6 +34,28 @@ enum Benchmark {
     Flood(FloodArguments),
     /// The scheduler: pods created by 32 connections while they are bound; throughput and CPU.
     Schedule(ScheduleArguments),
+    /// `ferry up` with real containers: start-up, pods, memory and CPU. Needs root; runs in namespaces of its own.
+    Node(NodeArguments),
+}
+
+/// What the node benchmark can be told.
+#[derive(clap::Args, Clone, Debug)]
+struct NodeArguments {
+    /// The ferry binary to measure [default: beside this program].
+    #[arg(long)]
+    ferry: Option<PathBuf>,
+    /// How often to start on an empty directory.
+    #[arg(long, default_value_t = 5)]
+    starts: usize,
+    /// Pods to create, first one after the other, then at once.
+    #[arg(long, default_value_t = 100)]
+    pods: usize,
+    /// Pods that run while nothing happens.
+    #[arg(long, default_value_t = 50)]
+    running: usize,
+    /// Seconds of nothing.
+    #[arg(long, default_value_t = 20)]
+    idle: u64,
 }
 
 /// What the scheduling benchmark can be told.
@@ -101,10 +124,19 @@ struct FloodArguments {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let build = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    if let Benchmark::Node(arguments) = &arguments.benchmark {
+        if let Some(reason) = node::missing() {
+            anyhow::bail!("{reason}");
+        }
+        // Namespaces come first: threads would stay outside.
+        return node::in_own_world(|cgroup| build()?.block_on(node::run(arguments, cgroup)));
+    }
+    let runtime = build()?;
     match arguments.benchmark {
         Benchmark::Api(arguments) => runtime.block_on(api::run(&arguments)),
         Benchmark::Flood(arguments) => runtime.block_on(flood::run(&arguments)),
         Benchmark::Schedule(arguments) => runtime.block_on(schedule::run(&arguments)),
+        Benchmark::Node(_) => Ok(()),
     }
 }

@@ -9,7 +9,7 @@ use base::clock::Clock;
 use base::pki::{Identity, KubeletPki, Pki, ServingNames, certificates_from_pem};
 use base::tasks::TaskGroup;
 use client::Client;
-use kubelet::Kubelet;
+use kubelet::{Begun, Kubelet};
 
 use crate::{ClusterError, chain, local_path};
 
@@ -103,21 +103,20 @@ impl NodeConfig {
 }
 
 /// Runs a node until `tasks` stops. `authorities` vouch for those who may call the kubelet, as PEM; `serving` is its
-/// certificate. `ready` is told the kubelet's address once the node is registered.
+/// certificate. `ready` is told when the node is registered.
 pub async fn run_node(
     node: &NodeConfig,
     client: Client,
     serving: &Identity,
     authorities: &[&str],
     tasks: &TaskGroup,
-    ready: impl FnOnce(SocketAddr),
+    ready: impl FnOnce(Begun),
 ) -> Result<(), ClusterError> {
     loop {
         let config = node.kubelet(serving, authorities)?;
         match Kubelet::build(config, client.clone(), tasks.clone()).await {
             Ok(kubelet) => {
-                let address = kubelet.address();
-                return kubelet.run(|| ready(address)).await.map_err(ClusterError::Kubelet);
+                return kubelet.run(ready).await.map_err(ClusterError::Kubelet);
             }
             Err(error @ (kubelet::KubeletError::Connect(_) | kubelet::KubeletError::Runtime(_))) => {
                 tracing::warn!(
@@ -140,7 +139,7 @@ pub async fn run_kubelet(
     node: &NodeConfig,
     kubeconfig: &Path,
     tasks: &TaskGroup,
-    ready: impl FnOnce(SocketAddr),
+    ready: impl FnOnce(Begun),
 ) -> Result<(), ClusterError> {
     let client = Client::connect(kubeconfig, "ferry-kubelet").map_err(ClusterError::Client)?;
     let read = |path: &Path| {
@@ -190,8 +189,8 @@ impl NodeBeside {
         Ok(Self { node, clients, serving, authority: pki.client_authority.certificate_pem.clone() })
     }
 
-    /// Runs the node in `tasks`, which stops if the node cannot run. `ready` is told the kubelet's address.
-    pub fn start(self, tasks: &TaskGroup, ready: impl FnOnce(SocketAddr) + Send + 'static) {
+    /// Runs the node in `tasks`, which stops if the node cannot run. `ready` is told when the node is registered.
+    pub fn start(self, tasks: &TaskGroup, ready: impl FnOnce(Begun) + Send + 'static) {
         let group = tasks.clone();
         tasks.spawn(async move {
             let Self { node, clients, serving, authority } = self;

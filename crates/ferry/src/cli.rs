@@ -50,6 +50,8 @@ pub enum Command {
     Up(Box<crate::up::UpArgs>),
     /// Stop the cluster that `ferry up` runs; its containers go on.
     Down(crate::up::DownArgs),
+    /// Remove a cluster from this machine: its containers, mounts, control groups, links, packet rules and files.
+    Reset(crate::reset::ResetArgs),
     /// Run the control plane without a node.
     Server(ServeArgs),
     /// Run the scheduler alone, against any API server.
@@ -73,7 +75,7 @@ pub enum Command {
     /// What concerns the encryption of secrets, and of whatever else is encrypted at rest.
     #[command(subcommand)]
     Secrets(SecretsCommand),
-    /// Look whether this machine is fit to run a cluster.
+    /// Look whether this machine is fit to run a cluster, and say what to do where it is not.
     Check(CheckArgs),
     /// Run the container runtime alone; it serves CRI on a socket.
     Runtime(RuntimeArgs),

@@ -5,16 +5,19 @@ mod audit_flags;
 mod check;
 mod cli;
 mod components;
+mod end_pods;
 mod flags;
 mod images;
 mod kubeconfig;
 mod kubernetes_flags;
 mod node;
 mod oidc_flags;
+mod reset;
 mod runtime;
 mod scheduler;
 mod secrets;
 mod serve;
+mod traces;
 mod up;
 
 use std::process::ExitCode;
@@ -75,7 +78,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Runtime(arguments) => on_runtime(runtime::run(arguments)),
         Command::Images(arguments) => on_runtime(images::run(arguments)),
         Command::Up(arguments) => on_runtime(up::run(*arguments)),
-        Command::Down(arguments) => up::down(&arguments),
+        Command::Down(arguments) => on_runtime(up::down(arguments)),
+        Command::Reset(arguments) => on_runtime(reset::run(arguments)),
         Command::Scheduler(arguments) => on_runtime(scheduler::run(arguments)),
         Command::Server(arguments) => on_runtime(serve::run(arguments, serve::Role::Server)),
         Command::Apiserver(arguments) => on_runtime(serve::run(arguments, serve::Role::ApiServer)),

@@ -96,9 +96,9 @@ pub async fn kubelet(arguments: KubeletArgs) -> Result<ExitCode> {
     node.serving = arguments.tls_cert_file.zip(arguments.tls_private_key_file);
     node.client_ca = arguments.client_ca_file;
     configure(&mut node, arguments.node);
-    let name = node.name.clone();
-    let ready =
-        move |address| say(format_args!("Node {name} is registered; its kubelet listens on {address}"));
+    let ready = |begun: cluster::Begun| {
+        say(format_args!("Node {} is registered; its kubelet listens on {}", begun.name, begun.address));
+    };
     cluster::run_kubelet(&node, &arguments.kubeconfig, &tasks, ready).await?;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)

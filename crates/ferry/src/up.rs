@@ -10,9 +10,12 @@ use clap::Args;
 use cluster::{ControlPlane, NodeBeside, NodeConfig};
 use rustix::process::{Pid, Signal, geteuid, kill_process, test_kill_process};
 
+use crate::check;
 use crate::cli::{DataDir, ServeArgs};
+use crate::end_pods::{self, Then};
 use crate::node::{self, NodeArgs};
 use crate::serve::{configure, say, stop_on_signal};
+use crate::traces::Traces;
 
 /// Addresses of pods unless told otherwise.
 const POD_RANGE: &str = "10.42.0.0/24";
@@ -31,12 +34,20 @@ pub struct UpArgs {
     /// Another container runtime than Ferry's own, such as `unix:///run/containerd/containerd.sock`.
     #[arg(long, value_name = "URL", help_heading = "Node")]
     pub container_runtime_endpoint: Option<String>,
+
+    /// End the pods too when the cluster is stopped; otherwise their containers go on and are taken up again.
+    #[arg(long, help_heading = "Node")]
+    pub stop_pods: bool,
 }
 
 #[derive(Args, Debug)]
 pub struct DownArgs {
     #[command(flatten)]
     pub data_dir: DataDir,
+
+    /// End the pods too; otherwise their containers go on.
+    #[arg(long)]
+    pub stop_pods: bool,
 }
 
 pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
@@ -44,13 +55,21 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
     let tasks = TaskGroup::new();
     stop_on_signal(&tasks)?;
     base::limits::raise_open_files();
-    let asked = arguments.container_runtime_endpoint;
+    let (asked, stop_pods) = (arguments.container_runtime_endpoint, arguments.stop_pods);
     let config = configure(arguments.serve)?;
     let data_dir = config.data_dir.clone();
-    say(format_args!(
-        "Starting the control plane in {}: certificates, store, API server ...",
-        data_dir.display()
-    ));
+    if let Some(process) = Mark::running(&data_dir) {
+        bail!(
+            "a cluster runs in {} already (process {}); stop it with `ferry down`, or name another --data-dir",
+            data_dir.display(),
+            process.as_raw_nonzero()
+        );
+    }
+    for note in check::before_start(&data_dir)? {
+        say(format_args!("Note: {note}"));
+    }
+    let what = if data_dir.join("store").exists() { "Resuming" } else { "Starting" };
+    say(format_args!("{what} the cluster in {}: certificates, store, API server ...", data_dir.display()));
     let mut beside = NodeConfig::new(&data_dir);
     beside.cluster_domain.clone_from(&config.cluster_domain);
     beside.clock = config.clock.clone();
@@ -58,56 +77,91 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
     beside.static_pods.get_or_insert_with(|| data_dir.join("manifests"));
     let plane = ControlPlane::build(config, tasks.clone()).await?;
     let mark = Mark::write(&data_dir)?;
-    let node = if geteuid().is_root() {
+    let (mut node, mut traces) = (None, None);
+    if geteuid().is_root() {
+        let left = Traces {
+            cgroup_root: beside.cgroup_root.clone(),
+            bridge: bridge(&data_dir),
+            runtime: asked.clone(),
+        };
+        left.write(&data_dir)?;
+        traces = Some(left);
         beside.runtime = match asked {
             Some(asked) => asked,
-            None => own_runtime(&beside, &data_dir, &tasks)?,
+            None => {
+                let range = beside.pod_cidr.clone().unwrap_or_else(|| POD_RANGE.to_owned());
+                own_runtime(&data_dir, vec![range], &tasks)?
+            }
         };
-        Some(plane.node(beside)?)
+        node = Some(plane.node(beside)?);
     } else {
         say(format_args!(
-            "There will be no node: containers need root, and this is not root. Run it as root, or use `ferry server` for a control plane alone."
+            "There will be no node: containers need root, and this is not root. Run `sudo ferry up`, or use `ferry server` for a control plane alone."
         ));
-        None
-    };
+    }
     let (url, kubeconfig) = (plane.certificates().url(), plane.kubeconfig());
     say(format_args!("Listening on {}; waiting for the objects every cluster has ...", plane.address()));
-    let ready = move || {
-        say(format_args!("Ready after {} ms: {url}", begin.elapsed().as_millis()));
-        say(format_args!("Kubeconfig of the administrator: {}", kubeconfig.display()));
-        match node {
-            Some(node) => start(node, &tasks, begin, &kubeconfig),
-            None => say(format_args!("Try:  kubectl --kubeconfig {} get namespaces", kubeconfig.display())),
-        }
+    let starting = tasks.clone();
+    let ready = move || match node {
+        Some(node) => start(node, &starting, begin, url, &kubeconfig),
+        None => told(begin, &url, &kubeconfig, "get namespaces"),
     };
     let outcome = plane.run(ready).await;
-    drop(mark);
     outcome?;
+    if let Some(traces) = traces {
+        leave(&data_dir, &traces, stop_pods).await?;
+    }
+    drop(mark);
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
 }
 
-fn start(node: NodeBeside, tasks: &TaskGroup, begin: Instant, kubeconfig: &Path) {
-    say(format_args!("Waiting for the node ..."));
+/// Starts the node, and tells what it waits for until it is ready.
+fn start(node: NodeBeside, tasks: &TaskGroup, begin: Instant, url: String, kubeconfig: &Path) {
+    say(format_args!("The API answers after {} ms; waiting for the node ...", begin.elapsed().as_millis()));
     let kubeconfig = kubeconfig.to_owned();
-    node.start(tasks, move |address| {
-        say(format_args!(
-            "Node registered after {} ms; its kubelet listens on {address}",
-            begin.elapsed().as_millis()
-        ));
-        say(format_args!(""));
-        say(format_args!("Try:  kubectl --kubeconfig {} get nodes", kubeconfig.display()));
+    node.start(tasks, move |begun| {
+        let ips: Vec<String> = begun.ips.iter().map(ToString::to_string).collect();
+        let state = begun.not_ready.as_deref().map_or_else(|| "ready".to_owned(), |why| format!("not ready yet: {why}"));
+        say(format_args!("Node {} at {} is {state}; it has {} pods", begun.name, ips.join(", "), begun.pods));
+        told(begin, &url, &kubeconfig, "get nodes");
     });
 }
 
-/// Starts Ferry's own container runtime on a socket in the data directory; where that is.
-fn own_runtime(node: &NodeConfig, data_dir: &Path, tasks: &TaskGroup) -> Result<String> {
-    let mut config = container::Config::new(data_dir.join("runtime"));
-    config.pod_ranges = vec![node.pod_cidr.clone().unwrap_or_else(|| POD_RANGE.to_owned())];
-    if data_dir != Path::new(DEFAULT_DATA_DIR) {
-        // Another cluster of this machine has a bridge of its own.
-        config.bridge = format!("ferry{:08x}", fingerprint(data_dir));
+/// The last words of a start: where, as whom, what next.
+fn told(begin: Instant, url: &str, kubeconfig: &Path, command: &str) {
+    say(format_args!("Ready after {} ms: {url}", begin.elapsed().as_millis()));
+    say(format_args!("Kubeconfig of the administrator: {}", kubeconfig.display()));
+    say(format_args!("Try:  kubectl --kubeconfig {} {command}", kubeconfig.display()));
+}
+
+/// What becomes of the pods of a cluster that has stopped.
+async fn leave(data_dir: &Path, traces: &Traces, stop_pods: bool) -> Result<()> {
+    if !stop_pods {
+        say(format_args!(
+            "Stopped; containers go on. `ferry up` takes them up again, `ferry reset` removes the cluster."
+        ));
+        return Ok(());
     }
+    say(format_args!("Ending the pods ..."));
+    let ended = end_pods::run(data_dir, traces, Then::Keep).await.context("ending the pods")?;
+    say(format_args!("Stopped, with {ended} pods. `ferry up` starts them again."));
+    Ok(())
+}
+
+/// The bridge of the built-in network: another cluster of this machine has one of its own.
+fn bridge(data_dir: &Path) -> String {
+    if data_dir == Path::new(DEFAULT_DATA_DIR) {
+        return "ferry0".to_owned();
+    }
+    format!("ferry{:08x}", fingerprint(data_dir))
+}
+
+/// Starts Ferry's own container runtime on a socket in the data directory; where that is.
+pub fn own_runtime(data_dir: &Path, pod_ranges: Vec<String>, tasks: &TaskGroup) -> Result<String> {
+    let mut config = container::Config::new(data_dir.join("runtime"));
+    config.pod_ranges = pod_ranges;
+    config.bridge = bridge(data_dir);
     let runtime = container::Runtime::open(config, tasks.clone()).context("opening the container runtime")?;
     let socket = data_dir.join("runtime.sock");
     let listener =
@@ -152,13 +206,9 @@ impl Drop for Mark {
     }
 }
 
-/// Ends the cluster of a data directory and waits until it has ended.
-pub fn down(arguments: &DownArgs) -> Result<ExitCode> {
-    let data_dir = &arguments.data_dir.data_dir;
-    let Some(process) = Mark::running(data_dir) else {
-        say(format_args!("No cluster runs in {}", data_dir.display()));
-        return Ok(ExitCode::SUCCESS);
-    };
+/// Ends the cluster of a data directory and waits until it has ended; false if none runs.
+pub fn stop_running(data_dir: &Path) -> Result<bool> {
+    let Some(process) = Mark::running(data_dir) else { return Ok(false) };
     kill_process(process, Signal::TERM).context("sending SIGTERM")?;
     let begun = Instant::now();
     while test_kill_process(process).is_ok() {
@@ -167,7 +217,21 @@ pub fn down(arguments: &DownArgs) -> Result<ExitCode> {
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    say(format_args!("Stopped; its containers go on. `ferry up` takes them up again."));
+    Ok(true)
+}
+
+/// `ferry down`.
+pub async fn down(arguments: DownArgs) -> Result<ExitCode> {
+    let data_dir = &arguments.data_dir.data_dir;
+    let stopped = stop_running(data_dir)?;
+    if !stopped {
+        say(format_args!("No cluster runs in {}", data_dir.display()));
+    }
+    match Traces::read(data_dir)? {
+        Some(traces) if stopped || arguments.stop_pods => leave(data_dir, &traces, arguments.stop_pods).await?,
+        None if stopped => say(format_args!("Stopped.")),
+        _ => {}
+    }
     Ok(ExitCode::SUCCESS)
 }
 

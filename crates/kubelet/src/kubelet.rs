@@ -1,6 +1,6 @@
 //! The kubelet: built from its configuration, run until its tasks stop.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,6 +44,18 @@ pub enum KubeletError {
 
 /// How long to wait between attempts to reach the runtime or the API server at the start.
 const AGAIN: Duration = Duration::from_millis(250);
+
+/// What can be told of a node once it is registered and knows its pods.
+#[derive(Clone, Debug)]
+pub struct Begun {
+    pub name: String,
+    /// Where its HTTPS API is.
+    pub address: SocketAddr,
+    pub ips: Vec<IpAddr>,
+    /// Why it cannot run pods yet.
+    pub not_ready: Option<String>,
+    pub pods: usize,
+}
 
 /// A kubelet that is built and listens.
 pub struct Kubelet {
@@ -107,8 +119,9 @@ impl Kubelet {
         self.address
     }
 
-    /// Registers the node and runs its pods until the tasks stop. `ready` is called once the node is registered.
-    pub async fn run(self, ready: impl FnOnce()) -> Result<(), KubeletError> {
+    /// Registers the node and runs its pods until the tasks stop. `ready` is called once the node is registered and its
+    /// pods are known.
+    pub async fn run(self, ready: impl FnOnce(Begun)) -> Result<(), KubeletError> {
         let Self { shared, listener, informers, health, address } = self;
         let workers = Workers::new(Arc::clone(&shared));
         let serving =
@@ -135,6 +148,7 @@ impl Kubelet {
             () = begin => {}
             () = &mut stopping => return Ok(()),
         }
+        let not_ready = node.not_ready();
         shared.tasks.spawn({
             let stopping = shared.tasks.stopping();
             async move {
@@ -144,7 +158,6 @@ impl Kubelet {
                 }
             }
         });
-        ready();
 
         let selection = Selection::by_field(format!("spec.nodeName={}", shared.config.node_name));
         let pods = informers.of_selected::<Pod>(selection);
@@ -157,6 +170,13 @@ impl Kubelet {
             Change::Deleted(pod) => told.gone(Arc::clone(pod)),
         });
         pods.synced().await;
+        ready(Begun {
+            name: shared.config.node_name.clone(),
+            address,
+            ips: shared.config.node_ips.clone(),
+            not_ready,
+            pods: pods.all().len(),
+        });
         if let Some(directory) = shared.config.static_pods.clone() {
             let (all, stopping) = (Arc::clone(&shared), shared.tasks.stopping());
             let workers = Arc::clone(&workers);

@@ -21,7 +21,7 @@ pub mod static_pods;
 pub mod volumes;
 
 pub use config::{Config, Serving};
-pub use kubelet::{Kubelet, KubeletError};
+pub use kubelet::{Begun, Kubelet, KubeletError};
 
 /// The version of Kubernetes that this kubelet behaves as.
 pub const KUBERNETES_VERSION: &str = "v1.36.0";

@@ -86,6 +86,14 @@ impl NodeLoop {
         Ok(())
     }
 
+    /// Why the node is not ready, by its last status.
+    #[must_use]
+    pub fn not_ready(&self) -> Option<String> {
+        let (status, _) = self.written.as_ref()?;
+        let ready = status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready")?;
+        (ready.status != "True").then(|| ready.message.clone().unwrap_or_default())
+    }
+
     /// Beats until the kubelet stops.
     pub async fn run(mut self) {
         let mut ticks = tokio::time::interval(BEAT);

@@ -1,0 +1,104 @@
+//! `ferry check`: whether this machine is fit to run a cluster, and what to do where it is not.
+
+mod kernel;
+mod limits;
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Result;
+use rustix::process::geteuid;
+
+use crate::cli::CheckArgs;
+
+/// What one look found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// Something to know.
+    Fine(String),
+    /// A cluster runs, but worse than it could, or not all of it.
+    Weak(String),
+    /// A cluster cannot run.
+    Wrong(String),
+}
+
+use Finding::{Fine, Weak, Wrong};
+
+/// What was looked at, and what was found.
+type Row = (&'static str, Finding);
+
+pub fn run(arguments: &CheckArgs) -> Result<ExitCode> {
+    let data_dir = &arguments.data_dir.data_dir;
+    let mut rows: Vec<Row> = vec![
+        ("data directory", data_directory(data_dir)),
+        ("API address", address(arguments)),
+        ("privileges", privileges()),
+    ];
+    rows.extend(limits::all(data_dir));
+    if geteuid().is_root() {
+        rows.extend(kernel::all(data_dir));
+    }
+    let mut wrong = 0;
+    for (what, finding) in rows {
+        match finding {
+            Fine(note) => println!("ok       {what}: {note}"),
+            Weak(note) => println!("weak     {what}: {note}"),
+            Wrong(note) => {
+                wrong += 1;
+                println!("problem  {what}: {note}");
+            }
+        }
+    }
+    Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What somebody who starts a cluster here should know: what is scarce, in words. An error if it is too scarce to start.
+pub fn before_start(data_dir: &Path) -> Result<Vec<String>> {
+    let mut notes = Vec::new();
+    for (what, finding) in limits::all(data_dir) {
+        match finding {
+            Fine(_) => {}
+            Weak(note) => notes.push(format!("{what}: {note}")),
+            Wrong(note) => anyhow::bail!("{what}: {note}"),
+        }
+    }
+    Ok(notes)
+}
+
+/// Every write waits for the disk, so its speed is the cluster's.
+fn data_directory(path: &Path) -> Finding {
+    let probe = path.join(".check");
+    let begin = Instant::now();
+    let existed = path.exists();
+    let written = std::fs::create_dir_all(path)
+        .and_then(|()| base::file::create(&probe, b"check", base::file::PRIVATE))
+        .and_then(|()| std::fs::remove_file(&probe));
+    let took = begin.elapsed().as_secs_f64() * 1e3;
+    if !existed {
+        let _ = std::fs::remove_dir(path);
+    }
+    match written {
+        Ok(()) => Fine(format!("{} takes a durable write in {took:.1} ms", path.display())),
+        Err(error) => Wrong(format!("cannot write to {}: {error}; name another with --data-dir", path.display())),
+    }
+}
+
+fn address(arguments: &CheckArgs) -> Finding {
+    match TcpListener::bind(arguments.listen) {
+        Ok(_) => Fine(format!("{} is free", arguments.listen)),
+        Err(error) => Wrong(format!("cannot listen on {}: {error}; name another with --listen", arguments.listen)),
+    }
+}
+
+fn privileges() -> Finding {
+    if geteuid().is_root() {
+        Fine("root".to_owned())
+    } else {
+        Weak(
+            "not root: `ferry server` runs a control plane, but containers need `sudo ferry up`; what the kernel can do was not looked at"
+                .to_owned(),
+        )
+    }
+}

@@ -1,0 +1,148 @@
+//! `ferry reset`: removes a cluster from this machine, with everything it made here.
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use rustix::process::geteuid;
+use sys::cgroups::Hierarchy;
+use sys::netlink::Netlink;
+use sys::nftables::{Batch, Family, Socket};
+
+use crate::cli::DataDir;
+use crate::end_pods::{self, Then};
+use crate::serve::say;
+use crate::traces::{TABLES, Traces};
+use crate::up::stop_running;
+
+#[derive(Args, Debug)]
+pub struct ResetArgs {
+    #[command(flatten)]
+    pub data_dir: DataDir,
+
+    /// Do not ask.
+    #[arg(long, short = 'y')]
+    pub yes: bool,
+}
+
+pub async fn run(arguments: ResetArgs) -> Result<ExitCode> {
+    let data_dir = &arguments.data_dir.data_dir;
+    if !data_dir.exists() {
+        say(format_args!("There is nothing in {}", data_dir.display()));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let data_dir = std::fs::canonicalize(data_dir).with_context(|| format!("finding {}", data_dir.display()))?;
+    ensure!(
+        is_a_clusters(&data_dir),
+        "{} does not look like the data directory of a cluster; nothing was removed",
+        data_dir.display()
+    );
+    let traces = Traces::read(&data_dir)?;
+    ensure!(
+        traces.is_none() || geteuid().is_root(),
+        "a node ran here: its containers, mounts and network can only be removed by root"
+    );
+    if !arguments.yes && !confirmed(&data_dir)? {
+        bail!("nothing was removed");
+    }
+    if stop_running(&data_dir)? {
+        say(format_args!("Stopped the cluster"));
+    }
+    if let Some(traces) = &traces {
+        let pods = end_pods::run(&data_dir, traces, Then::Remove).await.context("ending its pods")?;
+        say(format_args!("Removed {pods} pods"));
+        let mounts = unmount_below(&data_dir)?;
+        say(format_args!("Removed {mounts} mounts"));
+        remove_cgroups(&data_dir, traces).context("removing control groups")?;
+        remove_network(traces).context("removing links and packet rules")?;
+        say(format_args!("Removed control groups, links and packet rules"));
+    }
+    std::fs::remove_dir_all(&data_dir).with_context(|| format!("removing {}", data_dir.display()))?;
+    say(format_args!("Removed {}", data_dir.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is removed recursively had better be ours.
+fn is_a_clusters(data_dir: &Path) -> bool {
+    let has = |name: &str| data_dir.join(name).exists();
+    data_dir.components().count() > 1 && (has("pki") || has("machine.json") || has("runtime"))
+}
+
+fn confirmed(data_dir: &Path) -> Result<bool> {
+    let stdin = std::io::stdin();
+    ensure!(stdin.is_terminal(), "this removes the cluster in {}; say --yes if that is meant", data_dir.display());
+    print!("Remove the cluster in {}, its containers and all its data? [y/N] ", data_dir.display());
+    std::io::stdout().flush()?;
+    let mut answer = String::new();
+    stdin.lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// Unmounts everything below a directory, what was mounted last first.
+fn unmount_below(directory: &Path) -> Result<usize> {
+    let mut targets: Vec<PathBuf> = sys::mounts::list()?
+        .into_iter()
+        .map(|mount| mount.target)
+        .filter(|target| target != directory && target.starts_with(directory))
+        .collect();
+    targets.reverse();
+    for target in &targets {
+        sys::mounts::unmount(target).with_context(|| format!("unmounting {}", target.display()))?;
+    }
+    Ok(targets.len())
+}
+
+/// Removes the groups of this node's pods, and those above them unless another kubelet has pods there.
+fn remove_cgroups(data_dir: &Path, traces: &Traces) -> Result<()> {
+    let hierarchy = Hierarchy::detect()?;
+    let root = &traces.cgroup_root;
+    let parents = [format!("{root}/burstable"), format!("{root}/besteffort"), root.clone()];
+    let pods = std::fs::read_dir(data_dir.join("kubelet/pods")).ok();
+    let uids = pods.into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    for uid in uids {
+        for parent in &parents {
+            if let Some(group) = hierarchy.group(&format!("{parent}/pod{uid}")) {
+                group.remove()?;
+            }
+        }
+    }
+    for directory in parents.iter().filter_map(|path| hierarchy.group(path)).flat_map(|group| group.directories()) {
+        // Whoever has something in it keeps it.
+        let _ = std::fs::remove_dir(directory);
+    }
+    Ok(())
+}
+
+fn remove_network(traces: &Traces) -> Result<()> {
+    if !traces.bridge.is_empty() {
+        Netlink::open()?.remove(&traces.bridge)?;
+    }
+    let Ok(socket) = Socket::open() else { return Ok(()) };
+    for table in TABLES {
+        for family in [Family::Ipv4, Family::Ipv6] {
+            let mut batch = Batch::new(family, table);
+            batch.remove_table();
+            match socket.apply(batch) {
+                Err(error) if !error.is_missing() => return Err(error.into()),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_clusters_directory_is_removed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        assert!(!is_a_clusters(directory.path()));
+        assert!(!is_a_clusters(Path::new("/")));
+        std::fs::create_dir(directory.path().join("pki")).expect("a directory");
+        assert!(is_a_clusters(directory.path()));
+    }
+}
