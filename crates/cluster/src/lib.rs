@@ -29,7 +29,7 @@ pub use config::{
 pub use control_plane::ControlPlane;
 pub use error::{ClusterError, chain};
 pub use in_process::InProcessClients;
-pub use kubelet::Begun;
+pub use kubelet::{Begun, Upkeep, housekeeping};
 pub use node::{NodeBeside, NodeConfig, run_kubelet, run_node};
 pub use reencrypt::{ReencryptError, Rewritten, reencrypt};
 pub use scheduler::Configuration as SchedulerConfiguration;

@@ -33,6 +33,8 @@ pub struct NodeConfig {
     pub labels: BTreeMap<String, String>,
     pub cgroup_root: String,
     pub static_pods: Option<PathBuf>,
+    /// How the node keeps itself usable.
+    pub upkeep: kubelet::Upkeep,
     /// Certificate and key of the kubelet's API; made if absent.
     pub serving: Option<(PathBuf, PathBuf)>,
     /// Who vouches for callers of the kubelet's API.
@@ -57,6 +59,7 @@ impl NodeConfig {
             labels: BTreeMap::new(),
             cgroup_root: "/kubepods".to_owned(),
             static_pods: None,
+            upkeep: kubelet::Upkeep::default(),
             serving: None,
             client_ca: None,
             clock: Clock::system(),
@@ -91,6 +94,7 @@ impl NodeConfig {
         config.labels.clone_from(&self.labels);
         config.cgroup_root.clone_from(&self.cgroup_root);
         config.static_pods.clone_from(&self.static_pods);
+        config.upkeep = self.upkeep.clone();
         config.serving = Some(kubelet::Serving { chain: serving.chain.clone(), key: serving.key() });
         for text in authorities {
             let more = certificates_from_pem(text)

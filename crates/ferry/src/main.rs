@@ -19,6 +19,7 @@ mod secrets;
 mod serve;
 mod traces;
 mod up;
+mod upkeep_flags;
 
 use std::process::ExitCode;
 

@@ -12,6 +12,7 @@ use cluster::NodeConfig;
 use crate::cli::DataDir;
 use crate::flags::parse_listen;
 use crate::serve::{say, stop_on_signal};
+use crate::upkeep_flags::UpkeepArgs;
 
 #[derive(Args, Debug)]
 pub struct KubeletArgs {
@@ -80,6 +81,9 @@ pub struct NodeArgs {
     /// Directory of pods that run without the API server; `<data-dir>/manifests` if not given.
     #[arg(long, value_name = "DIR", alias = "pod-manifest-path", help_heading = "Node")]
     pub static_pods: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub upkeep: UpkeepArgs,
 }
 
 fn parse_label(text: &str) -> Result<(String, String), String> {
@@ -95,7 +99,7 @@ pub async fn kubelet(arguments: KubeletArgs) -> Result<ExitCode> {
     node.runtime = arguments.container_runtime_endpoint;
     node.serving = arguments.tls_cert_file.zip(arguments.tls_private_key_file);
     node.client_ca = arguments.client_ca_file;
-    configure(&mut node, arguments.node);
+    configure(&mut node, arguments.node)?;
     let ready = |begun: cluster::Begun| {
         say(format_args!("Node {} is registered; its kubelet listens on {}", begun.name, begun.address));
     };
@@ -105,7 +109,7 @@ pub async fn kubelet(arguments: KubeletArgs) -> Result<ExitCode> {
 }
 
 /// Sets what the flags say about a node.
-pub fn configure(node: &mut NodeConfig, arguments: NodeArgs) {
+pub fn configure(node: &mut NodeConfig, arguments: NodeArgs) -> Result<()> {
     if let Some(name) = arguments.hostname_override {
         node.name = name;
     }
@@ -117,4 +121,5 @@ pub fn configure(node: &mut NodeConfig, arguments: NodeArgs) {
     node.labels = arguments.node_labels.into_iter().collect();
     node.cgroup_root = arguments.cgroup_root;
     node.static_pods = arguments.static_pods;
+    arguments.upkeep.apply(&mut node.upkeep)
 }

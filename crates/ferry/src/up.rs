@@ -73,7 +73,7 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
     let mut beside = NodeConfig::new(&data_dir);
     beside.cluster_domain.clone_from(&config.cluster_domain);
     beside.clock = config.clock.clone();
-    node::configure(&mut beside, arguments.node);
+    node::configure(&mut beside, arguments.node)?;
     beside.static_pods.get_or_insert_with(|| data_dir.join("manifests"));
     let plane = ControlPlane::build(config, tasks.clone()).await?;
     let mark = Mark::write(&data_dir)?;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use base::clock::Clock;
 
-use crate::housekeeping::Thresholds;
+use crate::upkeep::Upkeep;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 /// A kubelet's configuration.
@@ -38,8 +38,8 @@ pub struct Config {
     pub serving: Option<Serving>,
     /// Who vouches for the certificates of those who call it.
     pub client_authorities: Vec<CertificateDer<'static>>,
-    /// When pods are evicted.
-    pub eviction: Thresholds,
+    /// How the node keeps itself usable.
+    pub upkeep: Upkeep,
     pub clock: Clock,
 }
 
@@ -72,7 +72,7 @@ impl Config {
             cgroup_root: "/kubepods".to_owned(),
             serving: None,
             client_authorities: Vec::new(),
-            eviction: Thresholds::default(),
+            upkeep: Upkeep::default(),
             clock: Clock::system(),
         }
     }

@@ -19,7 +19,7 @@ use crate::engine::{self, Engine, EngineError};
 use crate::events::Recorder;
 use crate::housekeeping;
 use crate::node::{self, NodeLoop, RuntimeHealth};
-use crate::pods::{Pulls, Workers};
+use crate::pods::{Cgroups, Followed, Pulls, Workers};
 use crate::server;
 use crate::shared::Shared;
 use crate::static_pods;
@@ -97,7 +97,11 @@ impl Kubelet {
             node_name: config.node_name.clone(),
         };
         let recorder = Recorder::new(client.clone(), &config.node_name, config.clock.clone(), &tasks);
+        let cgroups =
+            Cgroups::open(&config.cgroup_root, config.upkeep.cgroups_per_qos, config.upkeep.pod_pids);
         let shared = Arc::new(Shared {
+            cgroups,
+            followed: Followed::new(client.clone(), tasks.clone()),
             clock: config.clock.clone(),
             config,
             client,
@@ -130,6 +134,7 @@ impl Kubelet {
         let group = shared.tasks.clone();
         shared.tasks.spawn(async move { serving.run(listener, group).await });
 
+        begin_cgroups(&shared);
         let pressure = Arc::new(Mutex::default());
         let mut node = NodeLoop::new(Arc::clone(&shared), address.port(), Arc::clone(&pressure));
         let begin = async {
@@ -212,6 +217,17 @@ impl Kubelet {
         );
         stopping.await;
         Ok(())
+    }
+}
+
+/// Makes the control groups that pods will be in. Pods run without them, less well bounded.
+fn begin_cgroups(shared: &Shared) {
+    let reserved = |name: &str| shared.config.upkeep.reserved.get(name).copied().unwrap_or(0);
+    let memory = shared.settings.memory_capacity.saturating_sub(reserved("memory") / 1000);
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let milli_cpu = i64::try_from(processors).unwrap_or(1).saturating_mul(1000).saturating_sub(reserved("cpu"));
+    if let Err(error) = shared.cgroups.begin(memory, milli_cpu) {
+        tracing::warn!(%error, root = shared.config.cgroup_root, "no control groups for classes of pods");
     }
 }
 

@@ -18,9 +18,11 @@ pub mod probes;
 pub mod server;
 mod shared;
 pub mod static_pods;
+pub mod upkeep;
 pub mod volumes;
 
 pub use config::{Config, Serving};
+pub use upkeep::Upkeep;
 pub use kubelet::{Begun, Kubelet, KubeletError};
 
 /// The version of Kubernetes that this kubelet behaves as.

@@ -17,7 +17,7 @@ use crate::configure::sandbox::NodeSettings;
 use crate::configure::sources::References;
 use crate::engine::Engine;
 use crate::events::Recorder;
-use crate::pods::Pulls;
+use crate::pods::{Cgroups, Followed, Pulls};
 use crate::volumes::Tokens;
 
 /// Everything that is there once per kubelet.
@@ -31,6 +31,8 @@ pub struct Shared {
     pub services: Cache<Service>,
     pub tokens: Tokens,
     pub pulls: Pulls,
+    pub cgroups: Cgroups,
+    pub followed: Followed,
     pub settings: NodeSettings,
     /// What the node has to give, in thousandths.
     pub allocatable: RwLock<Arc<BTreeMap<String, i64>>>,

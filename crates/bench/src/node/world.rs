@@ -10,6 +10,8 @@ use sys::process::{Fork, Namespace};
 /// running ends with it, and the control group it is told goes too.
 pub fn in_own_world(work: impl FnOnce(&str) -> Result<()>) -> Result<()> {
     let cgroup = format!("/ferry-bench-{}", std::process::id());
+    // Looked up now: the child's /proc is not this process' own.
+    let group = sys::cgroups::Hierarchy::detect()?.group(&cgroup);
     sys::process::unshare(&[Namespace::Network, Namespace::Mount, Namespace::Pid])
         .context("making namespaces")?;
     let child = match sys::process::fork().context("starting the first process")? {
@@ -24,7 +26,7 @@ pub fn in_own_world(work: impl FnOnce(&str) -> Result<()>) -> Result<()> {
     };
     let child = rustix::process::Pid::from_raw(child).context("no child")?;
     let ended = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
-    if let Some(group) = sys::cgroups::Hierarchy::detect()?.group(&cgroup) {
+    if let Some(group) = group {
         group.remove().context("removing the control groups")?;
     }
     match ended.context("waiting for the benchmark")? {

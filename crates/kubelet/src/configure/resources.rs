@@ -1,5 +1,7 @@
 //! Requests and limits in the kernel's terms.
 
+use std::collections::BTreeSet;
+
 use cri::v1::{HugepageLimit, LinuxContainerResources};
 use k8s_openapi::api::core::v1::{Container, Pod};
 
@@ -37,12 +39,7 @@ pub fn of_container(pod: &Pod, container: &Container, memory_capacity: i64) -> L
     let limit = qos::amount(limits, "cpu").unwrap_or(0);
     let request = qos::amount(requests, "cpu").unwrap_or(limit);
     let pages = limits.into_iter().flatten().filter_map(|(name, _)| {
-        let size = name.strip_prefix("hugepages-")?;
-        let limit = u64::try_from(qos::whole(limits, name)?).ok()?;
-        Some(HugepageLimit {
-            page_size: size.replace("Mi", "MB").replace("Gi", "GB").replace("Ki", "KB"),
-            limit,
-        })
+        Some(huge_pages(name.strip_prefix("hugepages-")?, qos::whole(limits, name)?))
     });
     LinuxContainerResources {
         cpu_period: PERIOD_MICROSECONDS,
@@ -55,12 +52,30 @@ pub fn of_container(pod: &Pod, container: &Container, memory_capacity: i64) -> L
     }
 }
 
+/// A limit of huge pages, their size as the kernel has it.
+fn huge_pages(size: &str, bytes: i64) -> HugepageLimit {
+    let page_size = size.replace("Mi", "MB").replace("Gi", "GB").replace("Ki", "KB");
+    HugepageLimit { page_size, limit: u64::try_from(bytes).unwrap_or(0) }
+}
+
 /// What the kernel enforces for a whole pod.
 #[must_use]
 pub fn of_pod(pod: &Pod) -> LinuxContainerResources {
     let Some(spec) = &pod.spec else { return LinuxContainerResources::default() };
     let memory = qos::pod_limits(spec, "memory").map_or(0, |milli| milli / 1000);
+    let names: BTreeSet<&str> = spec
+        .containers
+        .iter()
+        .chain(spec.init_containers.iter().flatten())
+        .filter_map(|container| container.resources.as_ref()?.limits.as_ref())
+        .flat_map(|limits| limits.keys())
+        .filter_map(|name| name.strip_prefix("hugepages-"))
+        .collect();
+    let pages = names
+        .into_iter()
+        .map(|size| huge_pages(size, qos::total_limits(spec, &format!("hugepages-{size}")) / 1000));
     LinuxContainerResources {
+        hugepage_limits: pages.collect(),
         cpu_period: PERIOD_MICROSECONDS,
         cpu_quota: quota(qos::pod_limits(spec, "cpu").unwrap_or(0)),
         cpu_shares: shares(qos::pod_requests(spec, "cpu")),

@@ -6,12 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::node::file_system;
 use crate::shared::Shared;
-
-/// Begin when more than this share of the disk is used, in percent, and go on until this much.
-const BEGIN: i64 = 85;
-const UNTIL: i64 = 80;
-/// Images younger than this stay.
-const MIN_AGE: SignedDuration = SignedDuration::from_mins(2);
+use crate::upkeep::ImageCollection;
 
 /// Remembers when images were last seen in use.
 #[derive(Default)]
@@ -35,12 +30,24 @@ struct Candidate {
 }
 
 impl ImageGarbage {
+    /// Removes what is due: unused for too long, or in the way on a disk that fills.
     pub async fn collect(&mut self, shared: &Shared) {
-        let (Ok(images), Ok(containers)) =
-            (shared.engine.images().await, shared.engine.all_containers().await)
-        else {
-            return;
-        };
+        let settings = shared.config.upkeep.images;
+        let Some(candidates) = self.unused(shared).await else { return };
+        let (total, available) = file_system(&shared.config.directory);
+        remove(shared, chosen(candidates, &settings, total, available, shared.clock.now())).await;
+    }
+
+    /// Removes everything that is not used.
+    pub async fn make_room(&mut self, shared: &Shared) {
+        let Some(candidates) = self.unused(shared).await else { return };
+        remove(shared, candidates).await;
+    }
+
+    /// Images that no container uses; `None` if the runtime does not say.
+    async fn unused(&mut self, shared: &Shared) -> Option<Vec<Candidate>> {
+        let (images, containers) =
+            (shared.engine.images().await.ok()?, shared.engine.all_containers().await.ok()?);
         let now = shared.clock.now();
         let mut in_use = HashSet::new();
         for container in containers {
@@ -65,33 +72,42 @@ impl ImageGarbage {
             candidates.push(Candidate { id: image.id, size, used: seen.used, first: seen.first });
         }
         self.seen.retain(|id, _| present.contains(id));
-        let (total, available) = file_system(&shared.config.directory);
-        for image in chosen(candidates, total, available, now) {
-            match shared.engine.remove_image(&image.id).await {
-                Ok(()) => tracing::info!(image = image.id, bytes = image.size, "removed an unused image"),
-                Err(error) => tracing::warn!(image = image.id, %error, "an unused image is not removed"),
-            }
+        Some(candidates)
+    }
+}
+
+async fn remove(shared: &Shared, images: Vec<Candidate>) {
+    for image in images {
+        match shared.engine.remove_image(&image.id).await {
+            Ok(()) => tracing::info!(image = image.id, bytes = image.size, "removed an unused image"),
+            Err(error) => tracing::warn!(image = image.id, %error, "an unused image is not removed"),
         }
     }
 }
 
-/// The images to remove: those unused for longest, until there is room.
-fn chosen(mut candidates: Vec<Candidate>, total: i64, available: i64, now: Timestamp) -> Vec<Candidate> {
+/// The images to remove: those unused for too long, then those unused for longest until there is room.
+fn chosen(
+    mut candidates: Vec<Candidate>,
+    settings: &ImageCollection,
+    total: i64,
+    available: i64,
+    now: Timestamp,
+) -> Vec<Candidate> {
     let used = total.saturating_sub(available);
-    if total <= 0 || used.saturating_mul(100) / total < BEGIN {
-        return Vec::new();
-    }
-    let mut to_free = used.saturating_sub(total / 100 * UNTIL);
+    let full = total > 0 && used.saturating_mul(100) / total >= settings.begin;
+    let mut to_free = if full { used.saturating_sub(total / 100 * settings.until) } else { 0 };
+    let span = |limit| SignedDuration::try_from(limit).unwrap_or(SignedDuration::MAX);
     candidates.sort_by_key(|image| (image.used, image.first));
-    candidates
-        .into_iter()
-        .filter(|image| now.duration_since(image.first) >= MIN_AGE)
-        .take_while(|image| {
-            let more = to_free > 0;
+    candidates.retain(|image| {
+        let stale = settings.max_age.is_some_and(|most| now.duration_since(image.used) >= span(most));
+        let old_enough = now.duration_since(image.first) >= span(settings.min_age);
+        let goes = stale || (old_enough && to_free > 0);
+        if goes {
             to_free = to_free.saturating_sub(image.size);
-            more
-        })
-        .collect()
+        }
+        goes
+    });
+    candidates
 }
 
 #[cfg(test)]
@@ -105,8 +121,12 @@ mod tests {
             |id: &str, size, used| Candidate { id: id.to_owned(), size, used: at(used), first: at(0) };
         let all = || vec![image("new", 10, 900), image("old", 4, 100), image("mid", 4, 500)];
         let ids = |list: Vec<Candidate>| list.into_iter().map(|image| image.id).collect::<Vec<_>>();
-        assert!(chosen(all(), 100, 50, at(1000)).is_empty());
-        assert_eq!(ids(chosen(all(), 100, 13, at(1000))), ["old", "mid"]);
-        assert!(chosen(all(), 100, 13, at(60)).is_empty(), "all are too young");
+        let settings = crate::upkeep::Upkeep::default().images;
+        assert!(chosen(all(), &settings, 100, 50, at(1000)).is_empty());
+        assert_eq!(ids(chosen(all(), &settings, 100, 13, at(1000))), ["old", "mid"]);
+        assert!(chosen(all(), &settings, 100, 13, at(60)).is_empty(), "all are too young");
+        let impatient =
+            ImageCollection { max_age: Some(std::time::Duration::from_secs(600)), ..settings };
+        assert_eq!(ids(chosen(all(), &impatient, 100, 50, at(1000))), ["old"]);
     }
 }

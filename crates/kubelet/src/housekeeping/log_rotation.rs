@@ -5,10 +5,6 @@ use std::path::{Path, PathBuf};
 use crate::configure::labels;
 use crate::shared::Shared;
 
-const MAX_SIZE: u64 = 10 * 1024 * 1024;
-/// Files of one container, the current one included.
-const MAX_FILES: usize = 5;
-
 /// Rotates the logs of all running containers that are due.
 pub async fn rotate(shared: &Shared) {
     let containers = match shared.engine.running_containers().await {
@@ -26,7 +22,7 @@ pub async fn rotate(shared: &Shared) {
             label(labels::CONTAINER_NAME)
         );
         let path = shared.settings.logs.join(directory).join(format!("{restarts}.log"));
-        let large = std::fs::metadata(&path).is_ok_and(|meta| meta.len() > MAX_SIZE);
+        let large = std::fs::metadata(&path).is_ok_and(|meta| meta.len() > shared.config.upkeep.logs.max_size);
         if !large {
             continue;
         }
@@ -41,14 +37,14 @@ pub async fn rotate(shared: &Shared) {
             let _ = std::fs::rename(&aside, &path);
             continue;
         }
-        for old in surplus(&path) {
+        for old in surplus(&path, shared.config.upkeep.logs.max_files) {
             let _ = std::fs::remove_file(old);
         }
     }
 }
 
 /// Files put aside earlier that are too many now.
-fn surplus(path: &Path) -> Vec<PathBuf> {
+fn surplus(path: &Path, most: usize) -> Vec<PathBuf> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str()))
     else {
         return Vec::new();
@@ -62,7 +58,7 @@ fn surplus(path: &Path) -> Vec<PathBuf> {
         .collect();
     // Their names end in the time, so that the oldest come first.
     aside.sort();
-    let keep = MAX_FILES - 1;
+    let keep = most.saturating_sub(1);
     aside.truncate(aside.len().saturating_sub(keep));
     aside
 }
@@ -80,7 +76,7 @@ mod tests {
         }
         std::fs::write(&path, "").expect("a file");
         std::fs::write(directory.path().join("1.log"), "").expect("a file");
-        let names: Vec<_> = surplus(&path)
+        let names: Vec<_> = surplus(&path, 5)
             .into_iter()
             .filter_map(|path| path.extension()?.to_str().map(str::to_owned))
             .collect();

@@ -18,6 +18,10 @@ pub const OWNED: [&str; 8] = [
     "AllContainersRestarting",
 ];
 
+/// The condition of a pod that others end; the kubelet writes it when it is the one, for this reason.
+pub const DISRUPTION: &str = "DisruptionTarget";
+pub const BY_KUBELET: &str = "TerminationByKubelet";
+
 /// A condition's status, reason and message.
 #[derive(Clone, Debug, PartialEq)]
 struct Finding {

@@ -91,6 +91,12 @@ pub fn pod_requests(spec: &PodSpec, name: &str) -> i64 {
     total(spec, name, |resources| resources.requests.as_ref())
 }
 
+/// The limits of a pod's containers together, those that have none left out.
+#[must_use]
+pub fn total_limits(spec: &PodSpec, name: &str) -> i64 {
+    total(spec, name, |resources| resources.limits.as_ref())
+}
+
 /// What a pod may use; `None` when one of its containers has no limit.
 #[must_use]
 pub fn pod_limits(spec: &PodSpec, name: &str) -> Option<i64> {

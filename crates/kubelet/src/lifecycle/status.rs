@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
-    ContainerStatus, ContainerUser, HostIP, LinuxContainerUser, Pod, PodIP, PodStatus, VolumeMountStatus,
+    ContainerStatus, ContainerUser, HostIP, LinuxContainerUser, Pod, PodCondition, PodIP, PodStatus,
+    VolumeMountStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::conditions::{OWNED, conditions, has_run};
+use super::conditions::{BY_KUBELET, DISRUPTION, OWNED, conditions, has_run};
 use super::members::{as_container, is_sidecar};
 use super::observed::{Observed, ObservedContainer, RunState};
 use super::phase::{find, phase};
@@ -35,6 +36,8 @@ pub struct Surroundings<'a> {
     pub terminal: bool,
     /// The phase, reason and message of a pod that was refused, evicted or ran out of time.
     pub verdict: Option<&'a (String, String)>,
+    /// Why the pod has not the resources it asks for now.
+    pub resize: Option<&'a (String, String)>,
     pub now: Timestamp,
 }
 
@@ -71,6 +74,8 @@ pub fn status(pod: &Pod, observed: &Observed, around: &Surroundings<'_>) -> PodS
     let foreign =
         old.conditions.iter().flatten().filter(|condition| !OWNED.contains(&condition.type_.as_str()));
     list.extend(foreign.cloned());
+    list.extend(resize_pending(around, &old, &now));
+    list.extend(disruption(around, &list, &now));
 
     let ips = observed.sandbox().map(|sandbox| sandbox.ips.clone()).unwrap_or_default();
     let host_network = spec.host_network.unwrap_or(false);
@@ -98,6 +103,37 @@ pub fn status(pod: &Pod, observed: &Observed, around: &Surroundings<'_>) -> PodS
         observed_generation: pod.metadata.generation,
         ..old
     }
+}
+
+/// A resize that has to wait.
+fn resize_pending(around: &Surroundings<'_>, old: &PodStatus, now: &Time) -> Option<PodCondition> {
+    let (reason, message) = around.resize?;
+    let name = "PodResizePending";
+    let before = old.conditions.iter().flatten().find(|condition| condition.type_ == name);
+    Some(PodCondition {
+        type_: name.to_owned(),
+        status: "True".to_owned(),
+        reason: Some(reason.clone()),
+        message: Some(message.clone()),
+        last_transition_time: before.and_then(|b| b.last_transition_time.clone()).or_else(|| Some(now.clone())),
+        ..PodCondition::default()
+    })
+}
+
+/// Whether the node itself ended the pod, which is not the pod's fault.
+fn disruption(around: &Surroundings<'_>, list: &[PodCondition], now: &Time) -> Option<PodCondition> {
+    let (reason, message) = around.verdict?;
+    if !matches!(reason.as_str(), "Evicted" | "Terminated") || list.iter().any(|c| c.type_ == DISRUPTION) {
+        return None;
+    }
+    Some(PodCondition {
+        type_: DISRUPTION.to_owned(),
+        status: "True".to_owned(),
+        reason: Some(BY_KUBELET.to_owned()),
+        message: Some(message.clone()),
+        last_transition_time: Some(now.clone()),
+        ..PodCondition::default()
+    })
 }
 
 struct Teller<'a> {

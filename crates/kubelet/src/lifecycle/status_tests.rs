@@ -54,6 +54,7 @@ fn tell(pod: &Pod, observed: &Observed, waiting: &BTreeMap<String, Waiting>, ter
             waiting,
             terminal,
             verdict: None,
+            resize: None,
             now: Timestamp::UNIX_EPOCH,
         },
     )

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use crate::housekeeping::Signal;
+use crate::upkeep::Upkeep;
+
 /// Amounts by resource, in whole units (thousandths for processors).
 pub type Amounts = BTreeMap<String, i64>;
 
@@ -32,6 +35,32 @@ pub fn file_system(path: &Path) -> (i64, i64) {
         let bytes = |blocks: u64| i64::try_from(blocks.saturating_mul(stat.f_frsize)).unwrap_or(i64::MAX);
         (bytes(stat.f_blocks), bytes(stat.f_bavail))
     })
+}
+
+/// A file system: total and available bytes, total and free inodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileSystem {
+    pub bytes: (i64, i64),
+    pub inodes: (i64, i64),
+}
+
+/// The file system that a path is on; zeros if that cannot be told.
+#[must_use]
+pub fn file_system_of(path: &Path) -> FileSystem {
+    let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let inodes = rustix::fs::statvfs(path).map_or((0, 0), |stat| (count(stat.f_files), count(stat.f_ffree)));
+    FileSystem { bytes: file_system(path), inodes }
+}
+
+/// How many processes and threads there may be, and how many there are.
+#[must_use]
+pub fn processes() -> (i64, i64) {
+    let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<i64>().ok();
+    let most = [number("/proc/sys/kernel/pid_max"), number("/proc/sys/kernel/threads-max")];
+    let most = most.into_iter().flatten().min().unwrap_or(0);
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let running = load.split_whitespace().nth(3).and_then(|word| word.split_once('/')?.1.parse().ok());
+    (most, running.unwrap_or(0))
 }
 
 /// What the machine has.
@@ -67,23 +96,26 @@ fn huge_pages() -> Amounts {
     sizes.collect()
 }
 
-/// Memory that eviction keeps free, and the share of disk.
-pub const EVICTION_MEMORY: i64 = 100 * 1024 * 1024;
-
-/// What pods may use: what is left when eviction does not yet begin.
+/// What pods may use: what is left when reserves are taken and eviction does not yet begin.
 #[must_use]
-pub fn allocatable(capacity: &Amounts) -> Amounts {
+pub fn allocatable(capacity: &Amounts, upkeep: &Upkeep) -> Amounts {
     let huge: i64 =
         capacity.iter().filter(|(name, _)| name.starts_with("hugepages-")).map(|(_, amount)| *amount).sum();
     capacity
         .iter()
         .map(|(name, amount)| {
-            let left = match name.as_str() {
-                "memory" => amount.saturating_sub(EVICTION_MEMORY).saturating_sub(huge).max(0),
-                "ephemeral-storage" => amount - amount / 10,
-                _ => *amount,
+            let evicted = match name.as_str() {
+                "memory" => upkeep.eviction.hard(Signal::Memory),
+                "ephemeral-storage" => upkeep.eviction.hard(Signal::NodeFs),
+                _ => None,
             };
-            (name.clone(), left)
+            let evicted = evicted.map_or(0, |least| least.of(*amount));
+            let reserved = upkeep.reserved.get(name).copied().unwrap_or(0);
+            // Processors are counted in thousandths here, the rest in whole units.
+            let reserved = if name == "cpu" { reserved } else { reserved / 1000 };
+            let huge = if name == "memory" { huge } else { 0 };
+            let left = amount.saturating_sub(evicted).saturating_sub(reserved).saturating_sub(huge);
+            (name.clone(), left.max(0))
         })
         .collect()
 }
@@ -91,6 +123,7 @@ pub fn allocatable(capacity: &Amounts) -> Amounts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::housekeeping::Amount;
 
     #[test]
     fn amounts() {
@@ -100,9 +133,15 @@ mod tests {
             ("memory".to_owned(), 1 << 30),
             ("ephemeral-storage".to_owned(), 1000),
         ]);
-        let left = allocatable(&all);
-        assert_eq!(left["cpu"], 2000);
-        assert_eq!(left["memory"], (1 << 30) - EVICTION_MEMORY);
+        let mut upkeep = Upkeep::default();
+        upkeep.reserved = BTreeMap::from([("cpu".to_owned(), 500), ("memory".to_owned(), 1000 << 20)]);
+        upkeep.eviction.set_hard(&BTreeMap::from([
+            (Signal::Memory, Amount::Count(100 << 20)),
+            (Signal::NodeFs, Amount::Percent(10.0)),
+        ]));
+        let left = allocatable(&all, &upkeep);
+        assert_eq!(left["cpu"], 1500);
+        assert_eq!(left["memory"], (1 << 30) - (101 << 20));
         assert_eq!(left["ephemeral-storage"], 900);
     }
 }

@@ -15,16 +15,47 @@ pub fn hostname() -> String {
     read("/proc/sys/kernel/hostname").to_ascii_lowercase()
 }
 
-/// The address this machine is reached at: the one it would use to talk to others. Nothing is sent.
+/// The address this machine is reached at: the one it would use to talk to others (nothing is sent), else the first that
+/// is not only of use on the machine itself; the loopback if there is none. IPv4 comes before IPv6.
 #[must_use]
 pub fn node_ips() -> Vec<IpAddr> {
     let outward = |bind: &str, to: &str| -> Option<IpAddr> {
         let socket = UdpSocket::bind(bind).ok()?;
         socket.connect(to.parse::<SocketAddr>().ok()?).ok()?;
-        socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_unspecified())
+        socket.local_addr().ok().map(|address| address.ip()).filter(|ip| is_global(*ip))
     };
-    let found = outward("0.0.0.0:0", "192.0.2.1:9");
+    let links = interfaces();
+    let found = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")]
+        .into_iter()
+        .find_map(|(bind, to)| outward(bind, to).or_else(|| first_global(&links, bind.starts_with('['))));
     vec![found.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))]
+}
+
+fn is_global(ip: IpAddr) -> bool {
+    let local = match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    !local && !ip.is_unspecified() && !ip.is_loopback() && !ip.is_multicast()
+}
+
+/// Interfaces that are up, by name, with their addresses.
+fn interfaces() -> Vec<(String, Vec<IpAddr>)> {
+    let Ok(mut netlink) = sys::netlink::Netlink::open() else { return Vec::new() };
+    let links = netlink.links().unwrap_or_default();
+    let up = links.into_iter().filter(|link| link.up);
+    up.map(|link| {
+        let addresses = netlink.addresses(&link.name).unwrap_or_default();
+        (link.name, addresses.into_iter().map(|(ip, _)| ip).collect())
+    })
+    .collect()
+}
+
+/// The first address that others may know, bridges of pods and the like aside.
+fn first_global(links: &[(String, Vec<IpAddr>)], v6: bool) -> Option<IpAddr> {
+    let for_pods = |name: &str| ["ferry", "fe-", "cni", "veth", "docker"].iter().any(|p| name.starts_with(p));
+    let others = links.iter().filter(|(name, _)| !for_pods(name));
+    others.flat_map(|(_, ips)| ips).copied().find(|ip| ip.is_ipv6() == v6 && is_global(*ip))
 }
 
 /// What the node tells about itself.
@@ -56,5 +87,23 @@ pub fn system_info(runtime: &str, version: &str) -> NodeSystemInfo {
         operating_system: "linux".to_owned(),
         os_image: field("PRETTY_NAME").unwrap_or_else(|| "Linux".to_owned()),
         swap: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_global_address_of_a_link_that_is_not_for_pods() {
+        let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
+        let links = [
+            ("lo".to_owned(), vec![ip("127.0.0.1"), ip("::1")]),
+            ("ferry0".to_owned(), vec![ip("10.42.0.1")]),
+            ("eth0".to_owned(), vec![ip("169.254.1.1"), ip("fe80::1"), ip("192.0.2.7")]),
+        ];
+        assert_eq!(first_global(&links, false), Some(ip("192.0.2.7")));
+        assert_eq!(first_global(&links, true), None);
+        assert!(!node_ips().is_empty());
     }
 }

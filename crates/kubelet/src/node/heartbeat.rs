@@ -130,7 +130,7 @@ impl NodeLoop {
     }
 
     async fn status_now(&mut self, old: &NodeStatus) -> NodeStatus {
-        let allocatable = allocatable(&self.capacity);
+        let allocatable = allocatable(&self.capacity, &self.shared.config.upkeep);
         // In thousandths, as containers' limits are.
         let milli = |(name, amount): (&String, &i64)| {
             (name.clone(), if name == "cpu" { *amount } else { amount.saturating_mul(1000) })

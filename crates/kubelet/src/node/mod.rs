@@ -6,6 +6,6 @@ mod heartbeat;
 mod register;
 mod status;
 
-pub use capacity::{file_system, memory_available, memory_capacity};
+pub use capacity::{FileSystem, file_system, file_system_of, memory_available, memory_capacity, processes};
 pub use facts::{hostname, node_ips};
 pub use heartbeat::{NodeLoop, Pressure, RuntimeHealth};

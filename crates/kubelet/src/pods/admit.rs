@@ -51,6 +51,53 @@ pub fn refusal<'a>(
     None
 }
 
+/// Whether the pod's containers ask for other amounts than before.
+#[must_use]
+pub fn asks_for_more(before: &Pod, now: &Pod) -> bool {
+    let (Some(a), Some(b)) = (&before.spec, &now.spec) else { return false };
+    COUNTED.iter().any(|name| pod_requests(b, name) > pod_requests(a, name))
+}
+
+/// Reason and message if there is no room now, or never, for what a running pod asks for.
+#[must_use]
+pub fn resize_pending<'a>(
+    pod: &Pod,
+    others: impl Iterator<Item = &'a Pod> + Clone,
+    allocatable: &BTreeMap<String, i64>,
+) -> Option<(String, String)> {
+    let (reason, message) = refusal(pod, others, allocatable)?;
+    let name = reason.strip_prefix("OutOf").unwrap_or(&reason);
+    if let Some((_, alone)) = refusal(pod, std::iter::empty(), allocatable) {
+        let message = alone.replace("Pod was rejected: ", "");
+        return Some(("Infeasible".to_owned(), message.replace("didn't have enough resource", "didn't have enough capacity")));
+    }
+    if name == "pods" {
+        // It has its place already.
+        return None;
+    }
+    Some(("Deferred".to_owned(), message.replace("Pod was rejected: ", "")))
+}
+
+/// The pod with what `before` asked for.
+#[must_use]
+pub fn with_resources_of(pod: &Pod, before: &Pod) -> Pod {
+    let mut pod = pod.clone();
+    let (Some(spec), Some(old)) = (&mut pod.spec, &before.spec) else { return pod };
+    let pairs = [
+        (Some(&mut spec.containers), Some(&old.containers)),
+        (spec.init_containers.as_mut(), old.init_containers.as_ref()),
+    ];
+    for (now, old) in pairs {
+        for container in now.into_iter().flatten() {
+            let same = old.into_iter().flatten().find(|one| one.name == container.name);
+            if let Some(same) = same {
+                container.resources.clone_from(&same.resources);
+            }
+        }
+    }
+    pod
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,5 +134,22 @@ mod tests {
             refusal(&pod("c", "0"), many.iter(), &allocatable).map(|r| r.0),
             Some("OutOfpods".to_owned())
         );
+    }
+
+    #[test]
+    fn a_resize_waits_for_room() {
+        let allocatable = BTreeMap::from([("cpu".to_owned(), 2000), ("pods".to_owned(), 2000)]);
+        let (before, other) = (pod("a", "500m"), pod("b", "1"));
+        let reason = |cpu: &str| {
+            let now = pod("a", cpu);
+            assert!(asks_for_more(&before, &now));
+            resize_pending(&now, [&before, &other].into_iter(), &allocatable).map(|found| found.0)
+        };
+        assert_eq!(reason("1"), None);
+        assert_eq!(reason("1500m").as_deref(), Some("Deferred"));
+        assert_eq!(reason("3").as_deref(), Some("Infeasible"));
+        assert!(!asks_for_more(&before, &pod("a", "100m")));
+        let kept = with_resources_of(&pod("a", "3"), &before);
+        assert_eq!(pod_requests(kept.spec.as_ref().expect("a spec"), "cpu"), 500);
     }
 }

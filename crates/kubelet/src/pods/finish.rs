@@ -34,6 +34,7 @@ impl Worker {
         if !order.gone {
             self.publish(pod, &observed, true).await;
         }
+        self.shared.followed.forget(&self.uid);
         let deleted = pod.metadata.deletion_timestamp.is_some();
         if !order.gone && !deleted {
             return Ok(Round::Wait(None));
@@ -53,6 +54,11 @@ impl Worker {
         }
         for sandbox in &observed.sandboxes {
             self.shared.engine.remove_sandbox(&sandbox.id).await?;
+        }
+        let (shared, ended) = (Arc::clone(&self.shared), Arc::clone(pod));
+        let removed = tokio::task::spawn_blocking(move || shared.cgroups.remove(&ended)).await;
+        if let Ok(Err(error)) = removed {
+            tracing::warn!(pod = %self.uid, %error, "the pod's control group is not removed");
         }
         let logs = self.log_directory(pod);
         if !pod.metadata.name.as_deref().unwrap_or("").is_empty() {

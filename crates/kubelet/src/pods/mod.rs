@@ -1,7 +1,9 @@
 //! Pods at work: one worker per pod, which compares what should be with what is and acts.
 
 mod admit;
+mod cgroups;
 mod finish;
+mod followed;
 mod garbage;
 mod hooks;
 mod kill;
@@ -15,6 +17,8 @@ mod sync;
 mod worker;
 mod workers;
 
+pub use cgroups::Cgroups;
+pub use followed::Followed;
 pub use pull::Pulls;
 pub use worker::Order;
 pub use workers::{Workers, WorkingPod};

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::{Value, json};
 
 use super::worker::Worker;
-use crate::lifecycle::Observed;
+use crate::lifecycle::{Observed, conditions};
 use crate::lifecycle::status::{self, Surroundings};
 
 impl Worker {
@@ -19,6 +19,7 @@ impl Worker {
             let foreign = current.status.take().unwrap_or_default();
             current.status = Some(with_foreign_conditions(written.clone(), &foreign));
         }
+        let resize = self.orders.borrow().resize.clone();
         let probes = |id: &str| self.verdict_of(id);
         let told = status::status(
             &current,
@@ -30,6 +31,7 @@ impl Worker {
                 waiting: &self.waiting,
                 terminal: terminal && observed.running().next().is_none(),
                 verdict: self.verdict.as_ref(),
+                resize: resize.as_ref(),
                 now: self.shared.clock.now(),
             },
         );
@@ -66,15 +68,23 @@ fn patch(pod: &Pod, told: &PodStatus) -> Value {
             items.insert(0, json!({"$patch": "replace"}));
         }
     }
-    if let Some(Value::Array(conditions)) = status.get_mut("conditions") {
-        conditions.retain(|condition| {
-            let name = condition.get("type").and_then(Value::as_str).unwrap_or("");
-            crate::lifecycle::conditions::OWNED.contains(&name)
+    if let Some(Value::Array(list)) = status.get_mut("conditions") {
+        list.retain(|condition| {
+            let text = |field: &str| condition.get(field).and_then(Value::as_str).unwrap_or("");
+            let disrupted = text("type") == conditions::DISRUPTION && text("reason") == conditions::BY_KUBELET;
+            disrupted || conditions::OWNED.contains(&text("type"))
         });
         // What is not said would stay as it was.
-        for condition in conditions.iter_mut().filter_map(Value::as_object_mut) {
+        for condition in list.iter_mut().filter_map(Value::as_object_mut) {
             for field in ["reason", "message"] {
                 condition.entry(field).or_insert(Value::Null);
+            }
+        }
+        let told: Vec<&str> = told.conditions.iter().flatten().map(|condition| condition.type_.as_str()).collect();
+        let before = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        for over in before.filter(|one| conditions::OWNED.contains(&one.type_.as_str())) {
+            if !told.contains(&over.type_.as_str()) {
+                list.push(json!({"$patch": "delete", "type": over.type_}));
             }
         }
     }

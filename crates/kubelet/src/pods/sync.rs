@@ -99,6 +99,7 @@ impl Worker {
             return Ok(retry);
         }
         if let Some(attempt) = next.create_sandbox {
+            self.put_cgroup(pod);
             let config = sandbox::config(pod, attempt, &self.shared.settings);
             if let Err(error) = tokio::fs::create_dir_all(&config.log_directory).await {
                 tracing::warn!(%error, directory = config.log_directory, "no directory for logs");
@@ -186,10 +187,14 @@ impl Worker {
         if let Err(error) = std::fs::create_dir_all(&self.directories.root) {
             return Err(failed(format!("Unable to attach or mount volumes: {error}")));
         }
-        let sources = match self.shared.sources(pod, &of_volumes(pod)).await {
+        let references = of_volumes(pod);
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
+        self.shared.followed.follow(&self.uid, namespace, &references, &self.follower);
+        let sources = match self.shared.sources(pod, &references).await {
             Ok(sources) => sources,
             Err(error) => return Err(failed(format!("Unable to attach or mount volumes: {error}"))),
         };
+        self.follower.note(namespace, &sources);
         let ips = observed.sandbox().map(|sandbox| sandbox.ips.clone()).unwrap_or_default();
         let allocatable = Arc::clone(&self.shared.allocatable.read());
         let facts = self.shared.facts(&ips, &allocatable);
@@ -213,6 +218,7 @@ impl Worker {
                             || volume.projected.is_some()
                     });
                 self.refresh_at = has_files.then(|| self.next_refresh());
+                self.prepared_for = Some(Arc::clone(pod));
                 Ok(())
             }
             Err((name, error)) => {
@@ -224,11 +230,11 @@ impl Worker {
     /// Brings the contents of volumes up to date when that is due.
     async fn refresh_volumes(&mut self, pod: &Arc<Pod>, observed: &Observed) -> Option<Round> {
         let due = match self.refresh_at {
-            Some(at) => at <= self.shared.clock.now(),
+            Some(at) => at <= self.shared.clock.now() || self.tells_otherwise(pod),
             // After a restart of the kubelet.
             None => self.prepared.is_none() && !pod.spec.as_ref()?.volumes.as_ref()?.is_empty(),
         };
-        if !due {
+        if !due && !self.follower.take_stale() {
             return None;
         }
         match self.prepare_volumes(pod, observed).await {
@@ -237,6 +243,21 @@ impl Worker {
                 self.refresh_at = Some(self.next_refresh());
                 None
             }
+        }
+    }
+
+    /// Whether the pod says something else of itself than when its volumes were written.
+    fn tells_otherwise(&self, pod: &Pod) -> bool {
+        self.prepared_for.as_ref().is_some_and(|before| {
+            let (a, b) = (&before.metadata, &pod.metadata);
+            a.labels != b.labels || a.annotations != b.annotations || a.generation != b.generation
+        })
+    }
+
+    /// Makes the pod's control group, with its limits.
+    pub(super) fn put_cgroup(&self, pod: &Pod) {
+        if let Err(error) = self.shared.cgroups.put(pod) {
+            tracing::warn!(pod = %self.uid, %error, "the pod's control group has not the limits it should have");
         }
     }
 

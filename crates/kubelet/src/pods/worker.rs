@@ -9,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use tokio::sync::{Notify, watch};
 
+use super::followed::Follower;
 use super::last_words;
 use crate::engine::EngineError;
 use crate::lifecycle::status::Waiting;
@@ -20,8 +21,8 @@ use crate::volumes::{PodDirectories, Prepared};
 /// How long to wait after something failed, doubling.
 const RETRY: Duration = Duration::from_secs(1);
 const RETRY_LIMIT: Duration = Duration::from_secs(60);
-/// How often the contents of volumes are brought up to date.
-const REFRESH: SignedDuration = SignedDuration::from_secs(60);
+/// How often the contents of volumes are looked at although nothing is known to have changed.
+const REFRESH: SignedDuration = SignedDuration::from_mins(10);
 
 /// What a worker is told.
 #[derive(Clone, Debug)]
@@ -31,6 +32,8 @@ pub struct Order {
     pub gone: bool,
     /// The pod must end with this reason and message, within that many seconds if given.
     pub evicted: Option<(String, String, Option<i64>)>,
+    /// Why the pod has not the resources it asks for now: reason and message.
+    pub resize: Option<(String, String)>,
 }
 
 impl Order {
@@ -68,6 +71,10 @@ pub struct Worker {
     pub(super) prepared: Option<Prepared>,
     /// When volumes are looked at again.
     pub(super) refresh_at: Option<Timestamp>,
+    /// Told of changes of what volumes are made of.
+    pub(super) follower: Arc<Follower>,
+    /// The pod as its volumes have it.
+    pub(super) prepared_for: Option<Arc<Pod>>,
     /// Containers that were told to end.
     pub(super) told_to_end: BTreeSet<String>,
     pub(super) written: Option<PodStatus>,
@@ -78,6 +85,8 @@ pub struct Worker {
     pub(super) seen_before: bool,
     /// Limits of running containers, by id.
     pub(super) applied: HashMap<String, LinuxContainerResources>,
+    /// Limits of the pod's control group.
+    pub(super) applied_to_pod: Option<LinuxContainerResources>,
 }
 
 /// What a round came to.
@@ -101,6 +110,7 @@ impl Worker {
             shared.recorder.clone(),
             shared.clock.clone(),
         );
+        let follower = Follower::new(Arc::clone(&news));
         let seen_before = pod.status.as_ref().is_some_and(|status| status.container_statuses.is_some());
         Self {
             shared,
@@ -113,12 +123,15 @@ impl Worker {
             probes,
             prepared: None,
             refresh_at: None,
+            follower,
+            prepared_for: None,
             told_to_end: BTreeSet::new(),
             written: None,
             retry: RETRY,
             verdict: None,
             seen_before,
             applied: HashMap::new(),
+            applied_to_pod: None,
         }
     }
 
@@ -224,10 +237,11 @@ impl Worker {
         started.saturating_add(SignedDuration::from_secs(limit)).ok()
     }
 
-    /// When volumes are due.
+    /// When volumes are due: when a token is, or after a while.
     pub(super) fn next_refresh(&self) -> Timestamp {
         let now = self.shared.clock.now();
-        now.saturating_add(REFRESH).unwrap_or(now)
+        let later = now.saturating_add(REFRESH).unwrap_or(now);
+        self.shared.tokens.renewal(&self.uid).map_or(later, |renewal| renewal.min(later))
     }
 }
 

@@ -14,6 +14,8 @@ use crate::shared::Shared;
 struct Entry {
     orders: watch::Sender<Order>,
     news: Arc<Notify>,
+    /// The pod as it would be, if there were room for what it asks for now.
+    deferred: Option<Arc<Pod>>,
 }
 
 /// A pod that has a worker.
@@ -35,12 +37,8 @@ impl Workers {
     pub fn put(self: &Arc<Self>, pod: Arc<Pod>) {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         let mut entries = self.entries.lock();
-        if let Some(entry) = entries.get(&uid) {
-            entry.orders.send_if_modified(|order| {
-                let matters = !order.gone && matters(&order.pod, &pod);
-                order.pod = pod;
-                matters
-            });
+        if entries.contains_key(&uid) {
+            self.change(&mut entries, &uid, pod);
             return;
         }
         // A pod that ran before this kubelet began was let in then.
@@ -57,8 +55,41 @@ impl Workers {
             tracing::info!(pod = uid, reason, message, "refused");
         }
         let evicted = refused.map(|(reason, message)| (reason, message, None));
-        let order = Order { pod, gone: false, evicted };
+        let order = Order { pod, gone: false, evicted, resize: None };
         entries.insert(uid.clone(), self.begin(uid, order));
+    }
+
+    /// A pod that has a worker changed. What it asks for counts only if there is room for it.
+    fn change(&self, entries: &mut HashMap<String, Entry>, uid: &str, pod: Arc<Pod>) {
+        let Some(before) = entries.get(uid).map(|entry| Arc::clone(&entry.orders.borrow().pod)) else { return };
+        let pending = if admit::asks_for_more(&before, &pod) {
+            let others: Vec<Arc<Pod>> =
+                entries.values().map(|entry| Arc::clone(&entry.orders.borrow().pod)).collect();
+            let allocatable = Arc::clone(&self.shared.allocatable.read());
+            admit::resize_pending(&pod, others.iter().map(AsRef::as_ref), &allocatable)
+        } else {
+            None
+        };
+        let Some(entry) = entries.get_mut(uid) else { return };
+        entry.deferred = pending.is_some().then(|| Arc::clone(&pod));
+        let pod = if pending.is_some() { Arc::new(admit::with_resources_of(&pod, &before)) } else { pod };
+        entry.orders.send_if_modified(|order| {
+            let matters = !order.gone && (matters(&order.pod, &pod) || order.resize != pending);
+            order.pod = pod;
+            order.resize = pending;
+            matters
+        });
+    }
+
+    /// There is more room than before: those that wait for it are looked at again.
+    fn retry_deferred(&self, entries: &mut HashMap<String, Entry>) {
+        let waiting: Vec<(String, Arc<Pod>)> = entries
+            .iter()
+            .filter_map(|(uid, entry)| Some((uid.clone(), Arc::clone(entry.deferred.as_ref()?))))
+            .collect();
+        for (uid, pod) in waiting {
+            self.change(entries, &uid, pod);
+        }
     }
 
     /// The API server does not know the pod any more.
@@ -69,7 +100,7 @@ impl Workers {
             entry.orders.send_modify(|order| order.gone = true);
             return;
         }
-        let order = Order { pod, gone: true, evicted: None };
+        let order = Order { pod, gone: true, evicted: None, resize: None };
         entries.insert(uid.clone(), self.begin(uid, order));
     }
 
@@ -124,12 +155,14 @@ impl Workers {
         self.shared.tasks.spawn(async move {
             tokio::select! {
                 gone = worker.run() => if gone {
-                    workers.entries.lock().remove(&uid);
+                    let mut entries = workers.entries.lock();
+                    entries.remove(&uid);
+                    workers.retry_deferred(&mut entries);
                 },
                 () = stopping => {}
             }
         });
-        Entry { orders: sender, news }
+        Entry { orders: sender, news, deferred: None }
     }
 }
 

@@ -1,0 +1,193 @@
+//! Pods that put more on the node's disk than they may: in an `emptyDir`, in a container, or altogether.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Pod, Volume};
+
+use crate::configure::labels;
+use crate::configure::sandbox::log_directory;
+use crate::lifecycle::members::members;
+use crate::lifecycle::qos;
+use crate::pods::Workers;
+use crate::shared::Shared;
+use crate::volumes::PodDirectories;
+
+const RESOURCE: &str = "ephemeral-storage";
+/// Directories and files that are counted at most; what has more is far over any limit.
+const MOST_ENTRIES: usize = 10_000_000;
+
+/// Evicts pods that are over a limit of theirs. Pods without limits cost nothing.
+pub async fn look(shared: &Arc<Shared>, workers: &Arc<Workers>) {
+    let limited: Vec<Arc<Pod>> = workers.pods().into_iter().filter(|pod| is_limited(pod)).collect();
+    if limited.is_empty() {
+        return;
+    }
+    let layers = layers(shared).await;
+    for pod in limited {
+        let (uid, inner) = (pod.metadata.uid.clone().unwrap_or_default(), Arc::clone(shared));
+        let own = layers.get(&uid).cloned().unwrap_or_default();
+        let looked = tokio::task::spawn_blocking(move || {
+            let directories = PodDirectories::new(&inner.config.directory, &pod);
+            let logs = log_directory(&inner.settings.logs, &pod);
+            excess(&pod, &own, &|volume| size(&directories.volume("empty-dir", volume)), &|container| {
+                size(&logs.join(container))
+            })
+        })
+        .await;
+        if let Ok(Some(message)) = looked {
+            tracing::warn!(pod = uid, message, "evicting");
+            workers.evict(&uid, "Evicted", message, Some(1));
+        }
+    }
+}
+
+fn is_limited(pod: &Pod) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let limits = |name: &str| {
+        members(spec).iter().any(|member| {
+            let limits = member.container.resources.as_ref().and_then(|own| own.limits.as_ref());
+            qos::whole(limits, name).is_some_and(|limit| limit > 0)
+        })
+    };
+    phase == Some("Running") && (disk_volumes(pod).any(|volume| volume.1.is_some()) || limits(RESOURCE))
+}
+
+/// Directories on disk that pods get, with their limits.
+fn disk_volumes(pod: &Pod) -> impl Iterator<Item = (&Volume, Option<i64>)> {
+    pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()).filter_map(|volume| {
+        let source = volume.empty_dir.as_ref()?;
+        if source.medium.as_deref().is_some_and(|medium| !medium.is_empty()) {
+            return None;
+        }
+        let limit = source.size_limit.as_ref();
+        let limit = limit.and_then(|text| machinery::quantity::Quantity::parse(&text.0).ok()).map(|q| q.value());
+        Some((volume, limit.filter(|limit| *limit > 0)))
+    })
+}
+
+/// What is wrong, in Kubernetes' words. `layers` are bytes that containers wrote, by name.
+fn excess(
+    pod: &Pod,
+    layers: &BTreeMap<String, i64>,
+    volume_size: &dyn Fn(&str) -> i64,
+    log_size: &dyn Fn(&str) -> i64,
+) -> Option<String> {
+    let mut total = 0_i64;
+    for (volume, limit) in disk_volumes(pod) {
+        let used = volume_size(&volume.name);
+        total = total.saturating_add(used);
+        if let Some(limit) = limit.filter(|limit| used > *limit) {
+            let text = volume.empty_dir.as_ref().and_then(|source| source.size_limit.as_ref());
+            let text = text.map_or_else(|| limit.to_string(), |text| text.0.clone());
+            return Some(format!("Usage of EmptyDir volume {:?} exceeds the limit {text:?}. ", volume.name));
+        }
+    }
+    let spec = pod.spec.as_ref()?;
+    for member in members(spec) {
+        let used = layers.get(member.name()).copied().unwrap_or(0).saturating_add(log_size(member.name()));
+        total = total.saturating_add(used);
+        let limits = member.container.resources.as_ref().and_then(|own| own.limits.as_ref());
+        if qos::whole(limits, RESOURCE).is_some_and(|limit| limit > 0 && used > limit) {
+            let text = limits.and_then(|limits| limits.get(RESOURCE)).map(|text| text.0.clone());
+            return Some(format!(
+                "Container {} exceeded its local ephemeral storage limit {:?}. ",
+                member.name(),
+                text.unwrap_or_default()
+            ));
+        }
+    }
+    // The sum of the limits counts even if not all containers have one.
+    let limits = spec.containers.iter().filter_map(|container| {
+        qos::whole(container.resources.as_ref().and_then(|own| own.limits.as_ref()), RESOURCE)
+    });
+    let limit = limits.fold(0, i64::saturating_add);
+    (limit > 0 && total > limit).then(|| {
+        format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. ")
+    })
+}
+
+/// Bytes that containers wrote to their own layers: by pod, by name.
+async fn layers(shared: &Shared) -> BTreeMap<String, BTreeMap<String, i64>> {
+    let mut found: BTreeMap<String, BTreeMap<String, i64>> = BTreeMap::new();
+    for one in shared.engine.container_stats().await.unwrap_or_default() {
+        let Some(attributes) = &one.attributes else { continue };
+        let used = one.writable_layer.as_ref().and_then(|layer| layer.used_bytes.as_ref());
+        if let (Some(uid), Some(name), Some(used)) =
+            (attributes.labels.get(labels::POD_UID), attributes.labels.get(labels::CONTAINER_NAME), used)
+        {
+            let bytes = i64::try_from(used.value).unwrap_or(i64::MAX);
+            found.entry(uid.clone()).or_default().insert(name.clone(), bytes);
+        }
+    }
+    found
+}
+
+/// Bytes that a directory occupies, file systems mounted below it aside.
+fn size(directory: &Path) -> i64 {
+    let Ok(top) = fs::symlink_metadata(directory) else { return 0 };
+    let mut pending: Vec<PathBuf> = vec![directory.to_owned()];
+    let (mut blocks, mut seen, mut entries) = (0_u64, HashSet::new(), 0_usize);
+    while let Some(path) = pending.pop() {
+        let Ok(listed) = fs::read_dir(&path) else { continue };
+        for entry in listed.flatten() {
+            let Ok(meta) = entry.metadata() else { continue };
+            entries += 1;
+            if entries > MOST_ENTRIES {
+                return i64::MAX;
+            }
+            if meta.dev() != top.dev() || (meta.nlink() > 1 && !meta.is_dir() && !seen.insert(meta.ino())) {
+                continue;
+            }
+            blocks = blocks.saturating_add(meta.blocks());
+            if meta.is_dir() {
+                pending.push(entry.path());
+            }
+        }
+    }
+    i64::try_from(blocks.saturating_mul(512)).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod() -> Pod {
+        let text = br#"{"metadata": {"name": "p"}, "status": {"phase": "Running"}, "spec": {
+            "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Ki"}}, {"name": "w", "emptyDir": {}},
+                        {"name": "m", "emptyDir": {"medium": "Memory", "sizeLimit": "1Ki"}}],
+            "containers": [{"name": "c", "resources": {"limits": {"ephemeral-storage": "4Ki"}}}]}}"#;
+        serde_json::from_slice(text).expect("a pod")
+    }
+
+    #[test]
+    fn limits_are_compared_with_what_is_used() {
+        let pod = pod();
+        assert!(is_limited(&pod));
+        let check = |volume: i64, other: i64, layer: i64| {
+            let layers = BTreeMap::from([("c".to_owned(), layer)]);
+            excess(&pod, &layers, &|name| if name == "v" { volume } else { other }, &|_| 0)
+        };
+        assert_eq!(check(1024, 0, 0), None);
+        assert_eq!(check(2000, 0, 0).as_deref(), Some("Usage of EmptyDir volume \"v\" exceeds the limit \"1Ki\". "));
+        assert_eq!(
+            check(0, 0, 5000).as_deref(),
+            Some("Container c exceeded its local ephemeral storage limit \"4Ki\". ")
+        );
+        assert!(check(1000, 3000, 1000).expect("too much").starts_with("Pod ephemeral local storage usage exceeds"));
+    }
+
+    #[test]
+    fn sizes_are_what_is_occupied() {
+        let directory = tempfile::tempdir().expect("a directory");
+        assert_eq!(size(&directory.path().join("none")), 0);
+        fs::write(directory.path().join("f"), vec![1; 100_000]).expect("a file");
+        fs::hard_link(directory.path().join("f"), directory.path().join("g")).expect("a link");
+        let size = size(directory.path());
+        assert!((100_000..200_000).contains(&size), "{size}");
+    }
+}

@@ -1,0 +1,134 @@
+//! Control groups above containers: one per pod, one per class of service, one for all pods.
+
+use std::collections::HashMap;
+use std::io;
+
+use k8s_openapi::api::core::v1::Pod;
+use parking_lot::Mutex;
+use sys::cgroups::{Hierarchy, Resources};
+
+use crate::configure::resources::{of_pod, shares};
+use crate::configure::sandbox::cgroup;
+use crate::lifecycle::qos::{self, Qos};
+
+/// The control groups of a node's pods.
+pub struct Cgroups {
+    hierarchy: Option<Hierarchy>,
+    root: String,
+    pods: Mutex<Pods>,
+    pod_pids: Option<i64>,
+}
+
+#[derive(Default)]
+struct Pods {
+    /// What burstable pods ask for, in thousandths of a processor.
+    burstable: HashMap<String, i64>,
+    /// The weight that their class has.
+    weight: Option<i64>,
+}
+
+impl Cgroups {
+    /// Without a hierarchy, or where they are not wanted, nothing is done.
+    #[must_use]
+    pub fn open(root: &str, wanted: bool, pod_pids: Option<i64>) -> Self {
+        let hierarchy = Hierarchy::detect().ok().filter(|_| wanted);
+        Self { hierarchy, root: root.to_owned(), pods: Mutex::default(), pod_pids }
+    }
+
+    fn set(&self, path: &str, resources: &Resources) -> io::Result<()> {
+        let Some(hierarchy) = &self.hierarchy else { return Ok(()) };
+        let group = hierarchy.group(path).ok_or_else(|| io::Error::other(format!("{path} is no control group")))?;
+        group.create()?;
+        group.limit(resources)
+    }
+
+    /// Makes the groups that all pods are below. `memory` and `milli_cpu` are what the machine has less what is reserved.
+    pub fn begin(&self, memory: i64, milli_cpu: i64) -> io::Result<()> {
+        let all = Resources {
+            cpu_shares: u64::try_from(shares(milli_cpu)).ok(),
+            memory_limit: Some(memory).filter(|memory| *memory > 0),
+            ..Resources::default()
+        };
+        self.set(&self.root, &all)?;
+        let least = Resources { cpu_shares: u64::try_from(shares(0)).ok(), ..Resources::default() };
+        self.set(&format!("{}/burstable", self.root), &least)?;
+        self.set(&format!("{}/besteffort", self.root), &least)
+    }
+
+    /// Makes a pod's group, or brings its limits up to date.
+    pub fn put(&self, pod: &Pod) -> io::Result<()> {
+        self.set(&cgroup(&self.root, pod), &limits(pod, self.pod_pids))?;
+        if qos::class(pod) == Qos::Burstable {
+            let request = pod.spec.as_ref().map_or(0, |spec| qos::pod_requests(spec, "cpu"));
+            self.weigh(|burstable| {
+                burstable.insert(pod.metadata.uid.clone().unwrap_or_default(), request);
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Removes a pod's group; its containers must be gone.
+    pub fn remove(&self, pod: &Pod) -> io::Result<()> {
+        self.weigh(|burstable| {
+            burstable.remove(pod.metadata.uid.as_deref().unwrap_or(""));
+        })?;
+        let Some(hierarchy) = &self.hierarchy else { return Ok(()) };
+        let uid = pod.metadata.uid.as_deref().unwrap_or("");
+        // Of a pod that only the runtime remembers the class is not known.
+        for class in ["", "/burstable", "/besteffort"] {
+            if let Some(group) = hierarchy.group(&format!("{}{class}/pod{uid}", self.root)).filter(|_| !uid.is_empty()) {
+                group.remove()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The class of burstable pods weighs what they ask for together.
+    fn weigh(&self, change: impl FnOnce(&mut HashMap<String, i64>)) -> io::Result<()> {
+        let mut pods = self.pods.lock();
+        change(&mut pods.burstable);
+        let weight = shares(pods.burstable.values().fold(0, |sum, one| sum.saturating_add(*one)));
+        if pods.weight == Some(weight) {
+            return Ok(());
+        }
+        pods.weight = Some(weight);
+        let resources = Resources { cpu_shares: u64::try_from(weight).ok(), ..Resources::default() };
+        self.set(&format!("{}/burstable", self.root), &resources)
+    }
+}
+
+fn limits(pod: &Pod, pids: Option<i64>) -> Resources {
+    let wanted = of_pod(pod);
+    let some = |number: i64| Some(number).filter(|number| *number > 0);
+    Resources {
+        cpu_shares: u64::try_from(wanted.cpu_shares).ok(),
+        // What has no limit may have had one before.
+        cpu_quota: some(wanted.cpu_quota).or(Some(-1)),
+        cpu_period: u64::try_from(wanted.cpu_period).ok(),
+        memory_limit: some(wanted.memory_limit_in_bytes).or(Some(-1)),
+        pids_limit: pids.filter(|pids| *pids > 0),
+        hugepages: wanted.hugepage_limits.into_iter().map(|limit| (limit.page_size, limit.limit)).collect(),
+        ..Resources::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pods_limits_are_those_of_its_containers_together() {
+        let pod: Pod = serde_json::from_str(
+            r#"{"spec": {"containers": [
+                {"name": "a", "resources": {"limits": {"cpu": "500m", "memory": "1Mi", "hugepages-2Mi": "4Mi"}, "requests": {"cpu": "100m"}}},
+                {"name": "b", "resources": {"limits": {"cpu": "1", "memory": "2Mi"}, "requests": {"cpu": "100m"}}}]}}"#,
+        )
+        .expect("a pod");
+        let got = limits(&pod, Some(100));
+        assert_eq!((got.cpu_quota, got.memory_limit, got.pids_limit), (Some(150_000), Some(3 << 20), Some(100)));
+        assert_eq!(got.cpu_shares, Some(204));
+        assert_eq!(got.hugepages, [("2MB".to_owned(), 4 << 20)]);
+        let free = limits(&Pod::default(), None);
+        assert_eq!((free.cpu_quota, free.memory_limit), (Some(-1), Some(-1)));
+    }
+}

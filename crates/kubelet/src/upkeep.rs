@@ -1,0 +1,58 @@
+//! How a node keeps itself usable: what it reserves, when it evicts, when it collects garbage.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::housekeeping::Eviction;
+
+/// Settings of housekeeping, with Kubernetes' defaults.
+#[derive(Clone, Debug)]
+pub struct Upkeep {
+    pub eviction: Eviction,
+    /// Amounts of resources that pods do not get, in thousandths: for the system and for Kubernetes' own parts.
+    pub reserved: BTreeMap<String, i64>,
+    pub images: ImageCollection,
+    pub logs: LogRotation,
+    /// Most processes of one pod.
+    pub pod_pids: Option<i64>,
+    /// Whether pods' and classes' control groups get limits of their own.
+    pub cgroups_per_qos: bool,
+}
+
+/// When images that nobody uses are removed.
+#[derive(Clone, Copy, Debug)]
+pub struct ImageCollection {
+    /// Begin when more than this share of the disk is used, in percent, and go on until this much.
+    pub begin: i64,
+    pub until: i64,
+    /// Younger ones stay.
+    pub min_age: Duration,
+    /// Unused for longer than this they go, however much room there is.
+    pub max_age: Option<Duration>,
+}
+
+/// When a container's log is put aside.
+#[derive(Clone, Copy, Debug)]
+pub struct LogRotation {
+    pub max_size: u64,
+    /// Files of one container, the current one included.
+    pub max_files: usize,
+}
+
+impl Default for Upkeep {
+    fn default() -> Self {
+        Self {
+            eviction: Eviction::default(),
+            reserved: BTreeMap::new(),
+            images: ImageCollection {
+                begin: 85,
+                until: 80,
+                min_age: Duration::from_secs(120),
+                max_age: None,
+            },
+            logs: LogRotation { max_size: 10 << 20, max_files: 5 },
+            pod_pids: None,
+            cgroups_per_qos: true,
+        }
+    }
+}
