@@ -101,6 +101,7 @@ impl Kubelet {
             Cgroups::open(&config.cgroup_root, config.upkeep.cgroups_per_qos, config.upkeep.pod_pids);
         let shared = Arc::new(Shared {
             cgroups,
+            probes: Arc::default(),
             followed: Followed::new(client.clone(), tasks.clone()),
             clock: config.clock.clone(),
             config,

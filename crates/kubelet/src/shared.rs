@@ -18,6 +18,7 @@ use crate::configure::sources::References;
 use crate::engine::Engine;
 use crate::events::Recorder;
 use crate::pods::{Cgroups, Followed, Pulls};
+use crate::probes::Tally;
 use crate::volumes::Tokens;
 
 /// Everything that is there once per kubelet.
@@ -32,6 +33,7 @@ pub struct Shared {
     pub tokens: Tokens,
     pub pulls: Pulls,
     pub cgroups: Cgroups,
+    pub probes: Arc<Tally>,
     pub followed: Followed,
     pub settings: NodeSettings,
     /// What the node has to give, in thousandths.

@@ -65,6 +65,7 @@ impl Worker {
             let _ = tokio::fs::remove_dir_all(logs).await;
         }
         self.shared.tokens.forget(&self.uid);
+        self.shared.probes.forget(&self.uid);
         tracing::info!(pod = %self.uid, "removed");
         Ok(Round::Done)
     }

@@ -109,6 +109,7 @@ impl Worker {
             shared.tasks.clone(),
             shared.recorder.clone(),
             shared.clock.clone(),
+            Arc::clone(&shared.probes),
         );
         let follower = Follower::new(Arc::clone(&news));
         let seen_before = pod.status.as_ref().is_some_and(|status| status.container_statuses.is_some());

@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::check::{Outcome, Target, check};
+use super::tally::{Counted, Tally};
 use crate::events::{Kind, Recorder};
 use crate::lifecycle::{KillReason, Verdict};
 
@@ -62,12 +63,19 @@ pub struct ProbeSet {
     tasks: TaskGroup,
     recorder: Recorder,
     clock: Clock,
+    tally: Arc<Tally>,
 }
 
 impl ProbeSet {
     #[must_use]
-    pub fn new(changed: Arc<Notify>, tasks: TaskGroup, recorder: Recorder, clock: Clock) -> Self {
-        Self { asked: HashMap::new(), changed, tasks, recorder, clock }
+    pub fn new(
+        changed: Arc<Notify>,
+        tasks: TaskGroup,
+        recorder: Recorder,
+        clock: Clock,
+        tally: Arc<Tally>,
+    ) -> Self {
+        Self { asked: HashMap::new(), changed, tasks, recorder, clock, tally }
     }
 
     /// What is known of a running container; without probes it has started and is ready.
@@ -127,6 +135,7 @@ impl ProbeSet {
                 findings: Arc::clone(&findings),
                 pod: Arc::clone(pod),
                 recorder: self.recorder.clone(),
+                tally: Arc::clone(&self.tally),
             };
             let delay = self.initial_delay(&asker.probe, started_at);
             tasks.push((question, self.tasks.spawn(asker.run(delay))));
@@ -148,6 +157,7 @@ struct Asker {
     findings: Arc<Findings>,
     pod: Arc<Pod>,
     recorder: Recorder,
+    tally: Arc<Tally>,
 }
 
 impl Asker {
@@ -168,6 +178,7 @@ impl Asker {
             ticks.tick().await;
             let outcome = check(&self.probe, &self.target).await;
             let good = outcome == Outcome::Success;
+            self.count(good);
             if let Outcome::Failure(text) = &outcome {
                 let message = format!("{} probe failed: {text}", self.question.name());
                 let name = &self.target.container.name;
@@ -180,6 +191,18 @@ impl Asker {
                 return;
             }
         }
+    }
+
+    fn count(&self, good: bool) {
+        let (meta, text) = (&self.pod.metadata, |text: &Option<String>| text.clone().unwrap_or_default());
+        self.tally.count(Counted {
+            namespace: text(&meta.namespace),
+            pod: text(&meta.name),
+            uid: text(&meta.uid),
+            container: self.target.container.name.clone(),
+            question: self.question.name(),
+            good,
+        });
     }
 
     async fn wait_until_started(&self) {

@@ -1,5 +1,6 @@
 //! Answers about pods and their containers.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::route::Route;
-use super::{Reply, Server, streams, summary, text, typed};
+use super::{Reply, Server, metrics, streams, summary, text, typed};
 use crate::configure::sandbox::log_directory;
 use crate::lifecycle::members::member;
 use crate::lifecycle::{ObservedContainer, RunState};
@@ -73,9 +74,10 @@ impl Server {
                 Err(reply) => reply,
             },
             Route::Summary => summary::summary(&self.shared, &self.workers).await,
-            Route::MetricsOfResources => summary::resource_metrics(&self.shared, &self.workers).await,
-            Route::MetricsOfContainers => summary::container_metrics(&self.shared).await,
-            Route::Metrics | Route::MetricsOfProbes => summary::own_metrics(&self.workers),
+            Route::MetricsOfResources => metrics::of_resources(&self.shared, &self.workers).await,
+            Route::MetricsOfContainers => metrics::of_cadvisor(&self.shared).await,
+            Route::MetricsOfProbes => metrics::of_probes(&self.shared.probes),
+            Route::Metrics => metrics::of_kubelet(&self.shared, &self.workers).await,
             Route::Config => self.configuration(),
         }
     }
@@ -88,7 +90,23 @@ impl Server {
 
     fn configuration(&self) -> Reply {
         let config = &self.shared.config;
+        let upkeep = &config.upkeep;
+        let thresholds = |soft: bool| -> BTreeMap<&str, String> {
+            let wanted = upkeep.eviction.thresholds.iter().filter(|one| one.grace.is_some() == soft);
+            wanted.map(|one| (one.signal.name(), one.least.to_string())).collect()
+        };
+        let seconds = |duration: std::time::Duration| format!("{}s", duration.as_secs());
         let shown = json!({"kubeletconfig": {
+            "evictionHard": thresholds(false),
+            "evictionSoft": thresholds(true),
+            "evictionPressureTransitionPeriod": seconds(upkeep.eviction.transition),
+            "imageGCHighThresholdPercent": upkeep.images.begin,
+            "imageGCLowThresholdPercent": upkeep.images.until,
+            "imageMinimumGCAge": seconds(upkeep.images.min_age),
+            "containerLogMaxSize": upkeep.logs.max_size.to_string(),
+            "containerLogMaxFiles": upkeep.logs.max_files,
+            "podPidsLimit": upkeep.pod_pids.unwrap_or(-1),
+            "cgroupsPerQOS": upkeep.cgroups_per_qos,
             "kind": "KubeletConfiguration",
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "port": config.listen.port(),

@@ -2,10 +2,12 @@
 
 mod access;
 mod containers;
+mod metrics;
 mod route;
 mod streams;
 mod summary;
 mod tls;
+mod usage;
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -32,6 +32,15 @@ impl Amount {
     }
 }
 
+impl std::fmt::Display for Amount {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Count(count) => write!(out, "{count}"),
+            Self::Percent(percent) => write!(out, "{percent}%"),
+        }
+    }
+}
+
 /// One threshold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Threshold {

@@ -1,0 +1,107 @@
+//! `ferry up` as a user has it, with real containers and stock kubectl: what runs in it, how it stops and resumes, and
+//! that `ferry reset` leaves nothing.
+//!
+//! Each test starts itself again in network, mount and pid namespaces of its own, without a way out; whatever it leaves
+//! running ends with those. It needs root, kubectl and a static busybox; without one of them it says so.
+
+#[path = "../node/images.rs"]
+mod images;
+mod lifecycle;
+mod machine;
+mod pods;
+mod workloads;
+
+use std::process::Command;
+
+/// Set for the copy of a test that runs in namespaces of its own: the control group it may use.
+const INSIDE: &str = "FERRY_TEST_CGROUP";
+
+/// What the tests need and do not find here.
+fn missing() -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("not root".to_owned());
+    }
+    let found = |name: &&str| {
+        std::env::var_os("PATH")
+            .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(name).exists()))
+    };
+    if let Some(program) = ["unshare", "ip", "tar", "kubectl"].iter().find(|program| !found(program)) {
+        return Some(format!("no {program} here"));
+    }
+    (!std::path::Path::new("/usr/bin/busybox").exists()).then(|| "no static busybox here".to_owned())
+}
+
+/// Runs the ignored test `name` of this binary in namespaces of its own.
+fn apart(name: &str) {
+    if let Some(reason) = missing() {
+        println!("skipped: {reason}");
+        return;
+    }
+    let cgroup = format!("/ferry-test-{}-{}", std::process::id(), name.replace(':', ""));
+    let own = std::env::current_exe().expect("the test's own path");
+    let outcome = Command::new("unshare")
+        .args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--"])
+        .arg(own)
+        .args(["--exact", name, "--ignored", "--nocapture", "--test-threads=1"])
+        .env(INSIDE, &cgroup)
+        .output()
+        .expect("unshare runs");
+    let left = machine::remove_cgroups(&cgroup);
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&outcome.stdout), String::from_utf8_lossy(&outcome.stderr));
+    assert!(outcome.status.success(), "{text}");
+    assert!(left == 0, "{left} control groups were left behind\n{text}");
+    println!("{text}");
+}
+
+/// The control group that the copy inside may use.
+fn inside() -> Option<String> {
+    let found = std::env::var(INSIDE).ok();
+    if found.is_none() {
+        println!("skipped: only in namespaces of its own");
+    }
+    found
+}
+
+#[test]
+fn a_cluster_stops_resumes_and_is_removed() {
+    apart("a_cluster_stops_resumes_and_is_removed_inside");
+}
+
+#[test]
+#[ignore = "started by its sibling in namespaces of its own"]
+fn a_cluster_stops_resumes_and_is_removed_inside() {
+    if let Some(cgroup) = inside() {
+        lifecycle::run(&cgroup);
+    }
+}
+
+#[test]
+fn workloads_run() {
+    apart("workloads_run_inside");
+}
+
+#[test]
+#[ignore = "started by its sibling in namespaces of its own"]
+fn workloads_run_inside() {
+    if let Some(cgroup) = inside() {
+        let machine = machine::Machine::start(&cgroup);
+        workloads::run(&machine);
+        machine.reset();
+    }
+}
+
+#[test]
+fn pods_are_kept_within_bounds() {
+    apart("pods_are_kept_within_bounds_inside");
+}
+
+#[test]
+#[ignore = "started by its sibling in namespaces of its own"]
+fn pods_are_kept_within_bounds_inside() {
+    if let Some(cgroup) = inside() {
+        let machine = machine::Machine::start(&cgroup);
+        pods::run(&machine);
+        machine.reset();
+    }
+}
