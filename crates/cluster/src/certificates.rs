@@ -44,7 +44,19 @@ impl Certificates {
     /// The address other machines reach the server at, as far as it can be told from here.
     #[must_use]
     pub fn advertised(&self) -> SocketAddr {
-        addresses::for_other_machines(self.address)
+        match self.config.advertise {
+            Some(ip) => SocketAddr::new(ip, self.address.port()),
+            None => addresses::for_other_machines(self.address),
+        }
+    }
+
+    /// Who vouches for the serving certificate, as PEM.
+    pub(crate) fn serving_authority(&self) -> Result<String, ClusterError> {
+        // A serving certificate of the operator's is vouched for by itself: its authority is not known here.
+        match &self.config.files.serving {
+            None => Ok(self.pki.server_authority.certificate_pem.clone()),
+            Some((certificate, _)) => read(certificate),
+        }
     }
 
     /// Certificate and key of the authority of client certificates, as they stand in their files.
@@ -101,12 +113,7 @@ impl Certificates {
 
     fn admin_kubeconfig(&self) -> Result<String, ClusterError> {
         let admin = self.pki.leaves().admin;
-        // A serving certificate of the operator's is vouched for by itself: its authority is not known here.
-        let authority = match &self.config.files.serving {
-            None => self.pki.server_authority.certificate_pem.clone(),
-            Some((certificate, _)) => read(certificate)?,
-        };
-        Ok(kubeconfig::render(&self.url(), &authority, &admin))
+        Ok(kubeconfig::render(&self.url(), &self.serving_authority()?, &admin))
     }
 
     /// Looks regularly whether something is due or has changed, until `tasks` stops.
@@ -188,6 +195,7 @@ fn serving_names(config: &Config, address: SocketAddr) -> ServingNames {
     names.dns.extend(addresses::hostname());
     names.ips = addresses::reachable(address);
     names.ips.insert(config.service_ip);
+    names.ips.extend(config.advertise);
     names
 }
 

@@ -38,6 +38,10 @@ pub struct Components {
     pub leader_election: bool,
     /// How the scheduler is configured; there is none if absent.
     pub scheduler: Option<scheduler::Configuration>,
+    /// Whether the objects are created by which nodes join, and that their parts need.
+    pub addons: bool,
+    /// How the cluster's name service is set up; there is none if absent.
+    pub dns: Option<crate::DnsConfig>,
 }
 
 impl Components {

@@ -15,6 +15,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// The API's address; port 0 takes a free one.
     pub listen: SocketAddr,
+    /// The address other machines and pods reach the API at; found out if absent.
+    pub advertise: Option<IpAddr>,
     pub store: StoreConfig,
     pub files: CertificateFiles,
     /// The first address of the service range: the API server's own, as in-cluster clients see it.
@@ -38,6 +40,7 @@ impl Config {
         Self {
             data_dir,
             listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 6443)),
+            advertise: None,
             store: StoreConfig::Embedded,
             files: CertificateFiles::default(),
             service_ip: Ipv4Addr::new(10, 0, 0, 1).into(),

@@ -8,20 +8,24 @@ use std::time::Duration;
 
 use apiserver::ApiServer;
 use apiserver::serve;
-use base::clock::Clock;
+use base::metrics::Metrics;
 use base::tasks::TaskGroup;
+use client::Client;
 use runtime::Identities;
 use store::Store;
 use tokio::net::TcpListener;
 
 use crate::node::NodeClients;
 use crate::{
-    Certificates, ClusterError, Components, Config, InProcessClients, NodeBeside, NodeConfig, StoreConfig,
-    chain, components, encryption, live_backup, local_path, storage,
+    Certificates, ClusterError, Config, DnsConfig, InProcessClients, NodeBeside, NodeConfig, StoreConfig,
+    addons, chain, cluster_dns, components, encryption, live_backup, local_path, service_network, storage,
 };
 
 /// How long background tasks may take to end once all requests have.
 pub(crate) const TASK_GRACE: Duration = Duration::from_secs(5);
+
+/// How long to wait before something that failed is tried again.
+const AGAIN: Duration = Duration::from_secs(2);
 
 /// A control plane that is built and listens, but does not answer yet.
 pub struct ControlPlane {
@@ -110,8 +114,15 @@ impl ControlPlane {
             kubelet: clients.client_as(&node.user(), "ferry-kubelet")?,
             administrator: clients.client_in("ferry-up", &["system:masters"], "ferry-up")?,
             provisioner: clients.client_as(local_path::USER, "local-path-provisioner")?,
+            proxy: clients.client_as(service_network::USER, "ferry-proxy")?,
         };
         NodeBeside::new(node, clients, &self.certificates.pki)
+    }
+
+    /// A client that may do everything.
+    pub fn administrator(&self) -> Result<Client, ClusterError> {
+        let clients = InProcessClients::new(Arc::clone(&self.server), Arc::clone(&self.certificates));
+        clients.client_in("ferry-up", &["system:masters"], "ferry-up")
     }
 
     /// Serves until the tasks are told to stop, then lets requests finish, ends the tasks and closes the store.
@@ -140,11 +151,7 @@ impl ControlPlane {
         );
         let starting = async {
             let outcome = server.start().await.map_err(ClusterError::ApiServer).and_then(|()| {
-                if tasks.is_stopping() {
-                    Ok(())
-                } else {
-                    act(&config.components, &config.clock, &server, &certificates, &tasks)
-                }
+                if tasks.is_stopping() { Ok(()) } else { act(&config, &server, &certificates, &tasks) }
             });
             match &outcome {
                 Ok(()) if !tasks.is_stopping() => ready(),
@@ -166,14 +173,13 @@ impl ControlPlane {
 
 /// Starts the components of the control plane, each with a client of its own.
 fn act(
-    components: &Components,
-    clock: &Clock,
+    config: &Config,
     server: &Arc<ApiServer>,
     certificates: &Arc<Certificates>,
     tasks: &TaskGroup,
 ) -> Result<(), ClusterError> {
     let clients = Arc::new(InProcessClients::new(Arc::clone(server), Arc::clone(certificates)));
-    let mut components = components.clone();
+    let mut components = config.components.clone();
     components
         .settings
         .root_ca
@@ -183,5 +189,70 @@ fn act(
     }
     let identities: Arc<dyn Identities> = Arc::clone(&clients) as Arc<dyn Identities>;
     let shared = |user: &str| clients.client_as(user, "ferry");
-    components::start(&components, &shared, &identities, &server.chain.metrics, clock, tasks)
+    let metrics = &server.chain.metrics;
+    components::start(&components, &shared, &identities, metrics, &config.clock, tasks)?;
+    if components.addons {
+        let administrator = clients.client_in("ferry-up", &["system:masters"], "ferry-up")?;
+        let dns = components.dns.clone();
+        let dns =
+            dns.map(|dns| Ok::<_, ClusterError>((dns, clients.client_as(cluster_dns::USER, "ferry-dns")?)));
+        let addons = Addons {
+            administrator,
+            advertised: certificates.advertised(),
+            authority: certificates.serving_authority()?,
+            alone: config.store == StoreConfig::Embedded,
+            dns: dns.transpose()?,
+            metrics: metrics.clone(),
+            tasks: tasks.clone(),
+        };
+        tasks.spawn(addons.run());
+    }
+    Ok(())
+}
+
+/// What a cluster has besides its control plane.
+struct Addons {
+    administrator: Client,
+    advertised: SocketAddr,
+    authority: String,
+    /// Whether this is the only API server.
+    alone: bool,
+    dns: Option<(DnsConfig, Client)>,
+    metrics: Metrics,
+    tasks: TaskGroup,
+}
+
+impl Addons {
+    async fn run(self) {
+        let url = format!("https://{}", self.advertised);
+        let install = async || {
+            addons::install(&self.administrator, &url, &self.authority).await?;
+            if self.alone {
+                addons::lead_to(&self.administrator, self.advertised).await?;
+            }
+            Ok::<_, client::ClientError>(())
+        };
+        while let Err(error) = install().await {
+            tracing::warn!(error = chain(&error), "not all objects of the cluster are there; trying again");
+            tokio::select! {
+                () = self.tasks.stopping() => return,
+                () = tokio::time::sleep(AGAIN) => {}
+            }
+        }
+        let Some((mut dns, client)) = self.dns else { return };
+        let reachable = |ip: &std::net::IpAddr| !ip.is_loopback() && !ip.is_unspecified();
+        if dns.addresses.is_empty() {
+            dns.addresses.push(self.advertised.ip());
+        }
+        dns.addresses.retain(reachable);
+        if dns.addresses.is_empty() {
+            tracing::warn!(
+                "there is no name service: this machine has no address that pods could reach it at"
+            );
+            return;
+        }
+        if let Err(error) = cluster_dns::run(&dns, client, &self.metrics, &self.tasks, |_| {}).await {
+            tracing::error!(error = chain(&error), "there is no name service");
+        }
+    }
 }

@@ -42,6 +42,14 @@ pub enum ClusterError {
     Client(#[source] client::ClientError),
     #[error("registering metrics")]
     Metrics(#[source] base::metrics::MetricsError),
+    #[error("joining the cluster")]
+    Join(#[from] crate::JoinError),
+    #[error("the cluster's domain")]
+    Domain(#[source] dns::wire::NameError),
+    #[error("starting the name service")]
+    Dns(#[source] dns::server::ListenError),
+    #[error("talking to the kernel about services")]
+    Proxy(#[source] proxy::nftables::NftError),
     #[error("running the kubelet")]
     Kubelet(#[source] kubelet::KubeletError),
     #[error("using the certificate that kubelets know the API server by")]

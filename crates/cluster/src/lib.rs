@@ -1,20 +1,26 @@
 //! Config, build, run, drain: the only crate that sees every component.
 
+mod addons;
+mod agent;
 mod backup;
 mod certificates;
+mod cluster_dns;
 mod components;
 mod config;
 mod control_plane;
 mod encryption;
 mod error;
 mod in_process;
+mod join;
 mod live_backup;
 mod local_path;
 mod node;
 mod reencrypt;
 mod scheduling;
+mod service_network;
 mod storage;
 
+pub use agent::run_agent;
 pub use apiserver::admission::names as admission_plugins;
 pub use apiserver::audit;
 pub use apiserver::encryption::{EncryptionError, add_key};
@@ -22,15 +28,20 @@ pub use apiserver::outbound;
 pub use apiserver::{OidcFlags, WebhookTokenConfig};
 pub use backup::{backup, restore};
 pub use certificates::Certificates;
+pub use client::Client;
+pub use cluster_dns::{DnsConfig, run_dns};
 pub use components::{Components, run_alone, run_simulation};
 pub use config::{
     CertificateFiles, Config, EncryptionConfig, EtcdConfig, StoreConfig, audit_trail, default_encryption_file,
 };
 pub use control_plane::ControlPlane;
+pub use dns::config::StubDomain;
 pub use error::{ClusterError, chain};
 pub use in_process::InProcessClients;
+pub use join::{BootstrapToken, Join, JoinError, advertised_server, create_token, delete_token, list_tokens};
 pub use kubelet::{Begun, Upkeep, housekeeping};
 pub use node::{NodeBeside, NodeConfig, run_kubelet, run_node};
 pub use reencrypt::{ReencryptError, Rewritten, reencrypt};
 pub use scheduler::Configuration as SchedulerConfiguration;
+pub use service_network::{ProxyConfig, ServiceNetwork, run_proxy};
 pub use simulate::Fleet;

@@ -11,7 +11,7 @@ use base::tasks::TaskGroup;
 use client::Client;
 use kubelet::{Begun, Kubelet};
 
-use crate::{ClusterError, chain, local_path};
+use crate::{ClusterError, ServiceNetwork, chain, local_path, service_network};
 
 /// How long to wait for a runtime that is not there yet.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -39,6 +39,8 @@ pub struct NodeConfig {
     pub serving: Option<(PathBuf, PathBuf)>,
     /// Who vouches for callers of the kubelet's API.
     pub client_ca: Option<PathBuf>,
+    /// What the node does for services and for pods of other nodes.
+    pub service_network: ServiceNetwork,
     pub clock: Clock,
 }
 
@@ -62,6 +64,7 @@ impl NodeConfig {
             upkeep: kubelet::Upkeep::default(),
             serving: None,
             client_ca: None,
+            service_network: ServiceNetwork::default(),
             clock: Clock::system(),
         }
     }
@@ -72,7 +75,7 @@ impl NodeConfig {
         format!("system:node:{}", self.name)
     }
 
-    fn names(&self) -> ServingNames {
+    pub(crate) fn names(&self) -> ServingNames {
         let mut names = ServingNames::default();
         names.dns.insert(self.name.clone());
         names.ips.extend(if self.ips.is_empty() { kubelet::node::node_ips() } else { self.ips.clone() });
@@ -184,6 +187,7 @@ pub(crate) struct NodeClients {
     pub kubelet: Client,
     pub administrator: Client,
     pub provisioner: Client,
+    pub proxy: Client,
 }
 
 impl NodeBeside {
@@ -198,7 +202,8 @@ impl NodeBeside {
         let group = tasks.clone();
         tasks.spawn(async move {
             let Self { node, clients, serving, authority } = self;
-            let NodeClients { kubelet, administrator, provisioner } = clients;
+            let NodeClients { kubelet, administrator, provisioner, proxy } = clients;
+            service_network::start(&node.service_network, &node.name, proxy, &group);
             let (volumes, inner) = (node.data_dir.join("volumes"), group.clone());
             group.spawn(async move {
                 match local_path::install(&administrator).await {

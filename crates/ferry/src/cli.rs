@@ -62,6 +62,14 @@ pub enum Command {
     ControllerManager(ControllerManagerArgs),
     /// Run a node alone: the kubelet, with a container runtime such as containerd, against any API server.
     Kubelet(crate::node::KubeletArgs),
+    /// Join this machine to a cluster as a node: kubelet, container runtime, proxy and routes.
+    Agent(Box<crate::agent::AgentArgs>),
+    /// Tokens by which nodes join.
+    Token(crate::token::TokenArgs),
+    /// Serve services on this node, alone, against any API server.
+    Proxy(crate::services::ProxyArgs),
+    /// Serve the cluster's names, alone, against any API server.
+    Dns(crate::services::DnsArgs),
     /// Run nodes that exist in the API only, to test and measure loops at scale.
     Simulate(SimulateArgs),
     /// Add the cluster to your kubeconfig, or print it.
@@ -146,6 +154,18 @@ pub struct ServeArgs {
     #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:6443", value_parser = parse_listen)]
     pub listen: SocketAddr,
 
+    /// The address other machines and pods reach the API at; found out if not given.
+    #[arg(long, value_name = "IP")]
+    pub advertise_address: Option<std::net::IpAddr>,
+
+    /// The cluster's domain.
+    #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
+    pub cluster_domain: String,
+
+    /// Parts not to run: dns, proxy, routes.
+    #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',', value_parser = ["dns", "proxy", "routes"])]
+    pub disable: Vec<String>,
+
     /// Where objects are kept.
     #[arg(long, value_name = "STORE", default_value = "embedded", help_heading = "Store")]
     pub store: StoreKind,
@@ -179,9 +199,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE", requires = "etcd_certfile", help_heading = "Store")]
     pub etcd_keyfile: Option<PathBuf>,
 
-    /// Address ranges of services; the first address of the first range is the API server's.
-    #[arg(long, value_name = "CIDR[,CIDR]", default_value = "10.0.0.0/16", value_parser = parse_cidrs, help_heading = "API server")]
-    pub service_cluster_ip_range: crate::flags::Cidrs,
+    /// Address ranges of services; the first address of the first range is the API server's, the tenth the name
+    /// service's [default: 10.96.0.0/12, of an API server alone 10.0.0.0/16].
+    #[arg(long, value_name = "CIDR[,CIDR]", value_parser = parse_cidrs, help_heading = "API server")]
+    pub service_cluster_ip_range: Option<crate::flags::Cidrs>,
 
     /// Ports that services of type NodePort get.
     #[arg(long, value_name = "PORT-PORT", default_value = "30000-32767", value_parser = parse_ports, help_heading = "API server")]

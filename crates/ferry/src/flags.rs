@@ -15,11 +15,21 @@ impl Cidrs {
 
     /// The first usable address of the first range.
     pub fn first_address(&self) -> IpAddr {
-        match self.0.first() {
-            Some((IpAddr::V4(base), _)) => Ipv4Addr::from(u32::from(*base).wrapping_add(1)).into(),
-            Some((IpAddr::V6(base), _)) => Ipv6Addr::from(u128::from(*base).wrapping_add(1)).into(),
-            None => Ipv4Addr::LOCALHOST.into(),
-        }
+        self.0.first().map_or(Ipv4Addr::LOCALHOST.into(), |range| nth(*range, 1))
+    }
+
+    /// Where the name service is: the tenth address of the first range, if it has as many.
+    pub fn name_service(&self) -> Option<IpAddr> {
+        let range = self.0.first()?;
+        let bits = if range.0.is_ipv4() { 32 } else { 128 };
+        (bits - range.1 >= 4).then(|| nth(*range, 10))
+    }
+}
+
+fn nth((base, _): (IpAddr, u8), number: u8) -> IpAddr {
+    match base {
+        IpAddr::V4(base) => Ipv4Addr::from(u32::from(base).wrapping_add(u32::from(number))).into(),
+        IpAddr::V6(base) => Ipv6Addr::from(u128::from(base).wrapping_add(u128::from(number))).into(),
     }
 }
 
@@ -136,6 +146,15 @@ mod tests {
         for (text, want) in cases {
             assert_eq!(first(text).as_deref(), want, "{text:?}");
         }
+    }
+
+    #[test]
+    fn the_name_service_has_the_tenth_address() {
+        let tenth =
+            |text| parse_cidrs(text).ok().and_then(|cidrs| cidrs.name_service()).map(|ip| ip.to_string());
+        assert_eq!(tenth("10.96.0.0/12").as_deref(), Some("10.96.0.10"));
+        assert_eq!(tenth("fd00::/112,10.0.0.0/16").as_deref(), Some("fd00::a"));
+        assert_eq!(tenth("10.0.0.0/29"), None);
     }
 
     #[test]

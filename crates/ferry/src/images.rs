@@ -9,13 +9,21 @@ use cri::v1::{Image, ImageSpec, ImageStatusRequest, ListImagesRequest, RemoveIma
 use crate::cli::{ImagesArgs, ImagesVerb};
 
 pub async fn run(arguments: ImagesArgs) -> Result<ExitCode> {
-    let socket = arguments.socket.unwrap_or_else(|| arguments.data_dir.data_dir.join("runtime.sock"));
+    let data_dir = &arguments.data_dir.data_dir;
+    let everywhere = arguments.socket.is_none();
+    let socket = arguments.socket.unwrap_or_else(|| data_dir.join("runtime.sock"));
     if let ImagesVerb::Import { archive } = &arguments.verb {
         let archive =
             std::fs::canonicalize(archive).with_context(|| format!("finding {}", archive.display()))?;
         let imported = container::control::import_archive(&socket, &archive).await;
         for image in imported.map_err(|status| anyhow!("{}", status.message()))? {
             println!("{}", name(&image));
+        }
+        // The other nodes of this machine need it as well.
+        for directory in crate::nodes::directories(data_dir).iter().filter(|_| everywhere) {
+            let imported =
+                container::control::import_archive(&directory.join("runtime.sock"), &archive).await;
+            imported.map_err(|status| anyhow!("{}: {}", directory.display(), status.message()))?;
         }
         return Ok(ExitCode::SUCCESS);
     }

@@ -1,5 +1,6 @@
 //! The `ferry` binary: parse, build, run, drain.
 
+mod agent;
 mod audit;
 mod audit_flags;
 mod check;
@@ -11,12 +12,15 @@ mod images;
 mod kubeconfig;
 mod kubernetes_flags;
 mod node;
+mod nodes;
 mod oidc_flags;
 mod reset;
 mod runtime;
 mod scheduler;
 mod secrets;
 mod serve;
+mod services;
+mod token;
 mod traces;
 mod up;
 mod upkeep_flags;
@@ -54,7 +58,14 @@ fn main() -> ExitCode {
         _ => {}
     }
     let cli = Cli::parse();
-    let outcome = run(cli);
+    // Namespaces are entered while there is one thread.
+    let entered = match &cli.command {
+        Command::Agent(arguments) => {
+            arguments.network_namespace.as_deref().map_or(Ok(()), agent::enter_namespace)
+        }
+        _ => Ok(()),
+    };
+    let outcome = entered.and_then(|()| run(cli));
     base::logging::flush();
     match outcome {
         Ok(code) => code,
@@ -86,6 +97,10 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Apiserver(arguments) => on_runtime(serve::run(arguments, serve::Role::ApiServer)),
         Command::ControllerManager(arguments) => on_runtime(components::controller_manager(arguments)),
         Command::Kubelet(arguments) => on_runtime(node::kubelet(arguments)),
+        Command::Agent(arguments) => on_runtime(agent::run(*arguments)),
+        Command::Token(arguments) => on_runtime(token::run(arguments)),
+        Command::Proxy(arguments) => on_runtime(services::proxy(arguments)),
+        Command::Dns(arguments) => on_runtime(services::dns(arguments)),
         Command::Simulate(arguments) => on_runtime(components::simulate(arguments)),
         Command::Backup(arguments) => on_runtime(async {
             let revision = cluster::backup(&arguments.data_dir.data_dir, &arguments.target).await?;

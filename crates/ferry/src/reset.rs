@@ -13,6 +13,7 @@ use sys::nftables::{Batch, Family, Socket};
 
 use crate::cli::DataDir;
 use crate::end_pods::{self, Then};
+use crate::nodes;
 use crate::serve::say;
 use crate::traces::{TABLES, Traces};
 use crate::up::stop_running;
@@ -51,7 +52,13 @@ pub async fn run(arguments: ResetArgs) -> Result<ExitCode> {
         say(format_args!("Stopped the cluster"));
     }
     if let Some(traces) = &traces {
-        let pods = end_pods::run(&data_dir, traces, Then::Remove).await.context("ending its pods")?;
+        let mut pods = end_pods::run(&data_dir, traces, Then::Remove).await.context("ending its pods")?;
+        for directory in nodes::directories(&data_dir) {
+            if let Some(traces) = Traces::read(&directory)? {
+                pods += end_pods::run(&directory, &traces, Then::Remove).await.context("ending its pods")?;
+                remove_cgroups(&directory, &traces).context("removing control groups")?;
+            }
+        }
         say(format_args!("Removed {pods} pods"));
         let mounts = unmount_below(&data_dir)?;
         say(format_args!("Removed {mounts} mounts"));
@@ -116,9 +123,12 @@ fn remove_cgroups(data_dir: &Path, traces: &Traces) -> Result<()> {
 }
 
 fn remove_network(traces: &Traces) -> Result<()> {
-    if !traces.bridge.is_empty() {
-        Netlink::open()?.remove(&traces.bridge)?;
+    for bridge in [&traces.bridge, &traces.node_bridge] {
+        if !bridge.is_empty() {
+            Netlink::open()?.remove(bridge)?;
+        }
     }
+    network::routes::remove()?;
     let Ok(socket) = Socket::open() else { return Ok(()) };
     for table in TABLES {
         for family in [Family::Ipv4, Family::Ipv6] {

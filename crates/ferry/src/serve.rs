@@ -7,11 +7,20 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use base::tasks::TaskGroup;
 use cluster::{
-    CertificateFiles, Components, Config, ControlPlane, EncryptionConfig, EtcdConfig, StoreConfig,
+    CertificateFiles, Components, Config, ControlPlane, DnsConfig, EncryptionConfig, EtcdConfig,
+    ServiceNetwork, StoreConfig,
 };
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::{ServeArgs, StoreKind};
+use crate::flags::parse_cidrs;
+
+/// Addresses of services unless told otherwise: as kubeadm has it, and as an API server alone has it.
+const SERVICES: &str = "10.96.0.0/12";
+const SERVICES_ALONE: &str = "10.0.0.0/16";
+
+/// Controllers of bootstrap tokens, which do not run by default.
+const TOKEN_CONTROLLERS: [&str; 2] = ["bootstrap-signer-controller", "token-cleaner-controller"];
 
 /// What was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,10 +34,7 @@ pub async fn run(arguments: ServeArgs, role: Role) -> Result<ExitCode> {
     let tasks = TaskGroup::new();
     stop_on_signal(&tasks)?;
     base::limits::raise_open_files();
-    let mut config = configure(arguments)?;
-    if role == Role::ApiServer {
-        config.components = Components::default();
-    }
+    let config = configure(arguments, role)?;
     let plane = ControlPlane::build(config, tasks).await?;
     let (url, kubeconfig) = (plane.certificates().url(), plane.kubeconfig());
     plane
@@ -46,9 +52,11 @@ pub fn say(line: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-pub fn configure(arguments: ServeArgs) -> Result<Config> {
+pub fn configure(arguments: ServeArgs, role: Role) -> Result<Config> {
     let mut config = Config::new(arguments.data_dir.data_dir);
     config.listen = arguments.listen;
+    config.advertise = arguments.advertise_address;
+    config.cluster_domain = arguments.cluster_domain;
     config.store = match arguments.store {
         StoreKind::Embedded => StoreConfig::Embedded,
         StoreKind::Etcd => StoreConfig::Etcd(EtcdConfig {
@@ -66,8 +74,13 @@ pub fn configure(arguments: ServeArgs) -> Result<Config> {
         file: arguments.encryption_provider_config,
         reload: arguments.encryption_provider_config_automatic_reload,
     };
-    config.service_ip = arguments.service_cluster_ip_range.first_address();
-    let ranges = arguments.service_cluster_ip_range.texts();
+    let services = match (arguments.service_cluster_ip_range, role) {
+        (Some(asked), _) => asked,
+        (None, Role::Server) => parse_cidrs(SERVICES).map_err(anyhow::Error::msg)?,
+        (None, Role::ApiServer) => parse_cidrs(SERVICES_ALONE).map_err(anyhow::Error::msg)?,
+    };
+    config.service_ip = services.first_address();
+    let ranges = services.texts();
     config.api.services.set_cidrs(ranges.iter().map(String::as_str)).context("--service-cluster-ip-range")?;
     (config.api.services.node_ports.first, config.api.services.node_ports.last) =
         arguments.service_node_port_range;
@@ -97,8 +110,32 @@ pub fn configure(arguments: ServeArgs) -> Result<Config> {
         ..Components::default()
     };
     config.components.scheduler = Some(cluster::SchedulerConfiguration::default());
+    config.components.addons = true;
+    // Nodes join by tokens, so whatever concerns tokens is on, unless it is switched off by name.
+    let controllers = &mut config.components.controllers;
+    for name in TOKEN_CONTROLLERS {
+        if controllers.iter().any(|one| one == "*") && !controllers.contains(&format!("-{name}")) {
+            controllers.push(name.to_owned());
+        }
+    }
+    if !arguments.disable.iter().any(|part| part == "dns") {
+        let service_ips: Vec<_> = services.name_service().into_iter().collect();
+        let domain = config.cluster_domain.clone();
+        config.components.dns =
+            (!service_ips.is_empty()).then(|| DnsConfig { service_ips, domain, ..DnsConfig::default() });
+    }
     arguments.kubernetes.apply(&mut config)?;
+    if role == Role::ApiServer {
+        config.components = Components::default();
+    }
     Ok(config)
+}
+
+/// Takes out of a node's network what it is not to do.
+pub fn without(network: &mut ServiceNetwork, disabled: &[String]) {
+    let is_disabled = |part: &str| disabled.iter().any(|one| one == part);
+    network.proxy = network.proxy.take().filter(|_| !is_disabled("proxy"));
+    network.routes &= !is_disabled("routes");
 }
 
 /// The first SIGTERM or SIGINT begins the drain, the second ends the process.

@@ -17,6 +17,8 @@ pub struct Traces {
     pub bridge: String,
     /// A container runtime that is not Ferry's own.
     pub runtime: Option<String>,
+    /// The bridge between the nodes of this machine; empty without one.
+    pub node_bridge: String,
 }
 
 impl Traces {
@@ -27,8 +29,11 @@ impl Traces {
     /// Notes them, before the first is made.
     pub fn write(&self, data_dir: &Path) -> Result<()> {
         let path = Self::path(data_dir);
-        let text =
-            json!({"cgroupRoot": self.cgroup_root, "bridge": self.bridge, "runtime": self.runtime}).to_string();
+        let text = json!({
+            "cgroupRoot": self.cgroup_root, "bridge": self.bridge, "runtime": self.runtime,
+            "nodeBridge": self.node_bridge,
+        });
+        let text = text.to_string();
         std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
     }
 
@@ -47,6 +52,7 @@ impl Traces {
             cgroup_root: text("cgroupRoot"),
             bridge: text("bridge"),
             runtime: value["runtime"].as_str().map(str::to_owned),
+            node_bridge: text("nodeBridge"),
         }))
     }
 }
@@ -63,6 +69,7 @@ mod tests {
             cgroup_root: "/kubepods".into(),
             bridge: "ferry0".into(),
             runtime: Some("unix:///run/x.sock".into()),
+            node_bridge: "fnodes0".into(),
         };
         traces.write(directory.path()).expect("written");
         assert_eq!(Traces::read(directory.path()).expect("read"), Some(traces));

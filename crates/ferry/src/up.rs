@@ -4,21 +4,20 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use base::tasks::TaskGroup;
 use clap::Args;
-use cluster::{ControlPlane, NodeBeside, NodeConfig};
+use cluster::{Config, ControlPlane, NodeBeside, NodeConfig};
 use rustix::process::{Pid, Signal, geteuid, kill_process, test_kill_process};
 
 use crate::check;
 use crate::cli::{DataDir, ServeArgs};
 use crate::end_pods::{self, Then};
 use crate::node::{self, NodeArgs};
-use crate::serve::{configure, say, stop_on_signal};
+use crate::nodes::{self, NodeRange, Nodes};
+use crate::serve::{Role, configure, say, stop_on_signal, without};
 use crate::traces::Traces;
 
-/// Addresses of pods unless told otherwise.
-const POD_RANGE: &str = "10.42.0.0/24";
 const DEFAULT_DATA_DIR: &str = "/var/lib/ferry";
 /// How long a cluster may take to end.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -34,6 +33,15 @@ pub struct UpArgs {
     /// Another container runtime than Ferry's own, such as `unix:///run/containerd/containerd.sock`.
     #[arg(long, value_name = "URL", help_heading = "Node")]
     pub container_runtime_endpoint: Option<String>,
+
+    /// How many nodes; the second and later ones are network namespaces of this machine [default: as many as there
+    /// are, or 1].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100), help_heading = "Node")]
+    pub nodes: Option<u16>,
+
+    /// Addresses of the nodes, if there are several.
+    #[arg(long, value_name = "CIDR", default_value = "172.30.0.0/24", value_parser = NodeRange::parse, help_heading = "Node")]
+    pub node_network: NodeRange,
 
     /// End the pods too when the cluster is stopped; otherwise their containers go on and are taken up again.
     #[arg(long, help_heading = "Node")]
@@ -56,7 +64,8 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
     stop_on_signal(&tasks)?;
     base::limits::raise_open_files();
     let (asked, stop_pods) = (arguments.container_runtime_endpoint, arguments.stop_pods);
-    let config = configure(arguments.serve)?;
+    let disabled = arguments.serve.disable.clone();
+    let mut config = configure(arguments.serve, Role::Server)?;
     let data_dir = config.data_dir.clone();
     if let Some(process) = Mark::running(&data_dir) {
         bail!(
@@ -75,6 +84,22 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
     beside.clock = config.clock.clone();
     node::configure(&mut beside, arguments.node)?;
     beside.static_pods.get_or_insert_with(|| data_dir.join("manifests"));
+    let mut nodes = None;
+    if geteuid().is_root() {
+        std::fs::create_dir_all(&data_dir).with_context(|| format!("making {}", data_dir.display()))?;
+        let count = arguments.nodes.map_or_else(|| nodes::count(&data_dir), usize::from);
+        ensure!(
+            count == 1 || !config.listen.ip().is_loopback(),
+            "other nodes cannot reach an API server that listens on {}",
+            config.listen
+        );
+        nodes = place(&mut beside, count, arguments.node_network)?;
+        serve_services(&mut config, &mut beside, &disabled);
+    } else {
+        config.components.dns = None;
+    }
+    let for_agents = flags_for_agents(&config, &disabled);
+    let cgroup_root = beside.cgroup_root.clone();
     let plane = ControlPlane::build(config, tasks.clone()).await?;
     let mark = Mark::write(&data_dir)?;
     let (mut node, mut traces) = (None, None);
@@ -83,15 +108,13 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
             cgroup_root: beside.cgroup_root.clone(),
             bridge: bridge(&data_dir),
             runtime: asked.clone(),
+            node_bridge: nodes.as_ref().map(|_| nodes::bridge(fingerprint(&data_dir))).unwrap_or_default(),
         };
         left.write(&data_dir)?;
         traces = Some(left);
         beside.runtime = match asked {
             Some(asked) => asked,
-            None => {
-                let range = beside.pod_cidr.clone().unwrap_or_else(|| POD_RANGE.to_owned());
-                own_runtime(&data_dir, vec![range], &tasks)?
-            }
+            None => own_runtime(&data_dir, beside.pod_cidr.clone().into_iter().collect(), &tasks)?,
         };
         node = Some(plane.node(beside)?);
     } else {
@@ -102,8 +125,15 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
     let (url, kubeconfig) = (plane.certificates().url(), plane.kubeconfig());
     say(format_args!("Listening on {}; waiting for the objects every cluster has ...", plane.address()));
     let starting = tasks.clone();
+    let advertised = format!("https://{}", plane.certificates().advertised());
+    let administrator = plane.administrator()?;
     let ready = move || match node {
-        Some(node) => start(node, &starting, begin, url, &kubeconfig),
+        Some(node) => {
+            start(node, &starting, begin, url, &kubeconfig);
+            if let Some(nodes) = nodes {
+                nodes.start(advertised, for_agents, &cgroup_root, administrator, &starting);
+            }
+        }
         None => told(begin, &url, &kubeconfig, "get namespaces"),
     };
     let outcome = plane.run(ready).await;
@@ -116,13 +146,65 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Gives the node its address, and makes the other nodes of this machine, if there are any.
+fn place(beside: &mut NodeConfig, count: usize, range: NodeRange) -> Result<Option<Nodes>> {
+    if count == 1 {
+        if beside.ips.is_empty() {
+            beside.ips.extend(nodes::own_address()?);
+        }
+        if !beside.ips.is_empty() {
+            return Ok(None);
+        }
+        say(format_args!("This machine has no address; it gets one for the cluster"));
+    }
+    let bridge = nodes::bridge(fingerprint(&beside.data_dir));
+    let nodes = Nodes::prepare(&beside.data_dir, &beside.name, count, range, &bridge)?;
+    if beside.ips.is_empty() {
+        beside.ips.push(nodes.address);
+    }
+    Ok(Some(nodes))
+}
+
+/// Services and names: where they are served, and what pods are told of them.
+fn serve_services(config: &mut Config, beside: &mut NodeConfig, disabled: &[String]) {
+    if config.listen.ip().is_unspecified() && config.advertise.is_none() {
+        config.advertise = beside.ips.first().copied();
+    }
+    if let Some(dns) = &mut config.components.dns {
+        dns.addresses.clone_from(&beside.ips);
+        if beside.cluster_dns.is_empty() {
+            beside.cluster_dns.clone_from(&dns.service_ips);
+        }
+    }
+    without(&mut beside.service_network, disabled);
+    if let Some(proxy) = &mut beside.service_network.proxy {
+        proxy.cluster_cidrs.clone_from(&config.components.cluster_cidrs);
+    }
+}
+
+/// What the agents of this machine are told as this process was.
+fn flags_for_agents(config: &Config, disabled: &[String]) -> Vec<String> {
+    let mut flags = vec!["--cluster-domain".to_owned(), config.cluster_domain.clone()];
+    if !config.components.cluster_cidrs.is_empty() {
+        flags.extend(["--cluster-cidr".to_owned(), config.components.cluster_cidrs.join(",")]);
+    }
+    let disabled: Vec<&str> = disabled.iter().map(String::as_str).filter(|part| *part != "dns").collect();
+    if !disabled.is_empty() {
+        flags.extend(["--disable".to_owned(), disabled.join(",")]);
+    }
+    flags
+}
+
 /// Starts the node, and tells what it waits for until it is ready.
 fn start(node: NodeBeside, tasks: &TaskGroup, begin: Instant, url: String, kubeconfig: &Path) {
     say(format_args!("The API answers after {} ms; waiting for the node ...", begin.elapsed().as_millis()));
     let kubeconfig = kubeconfig.to_owned();
     node.start(tasks, move |begun| {
         let ips: Vec<String> = begun.ips.iter().map(ToString::to_string).collect();
-        let state = begun.not_ready.as_deref().map_or_else(|| "ready".to_owned(), |why| format!("not ready yet: {why}"));
+        let state = begun
+            .not_ready
+            .as_deref()
+            .map_or_else(|| "ready".to_owned(), |why| format!("not ready yet: {why}"));
         say(format_args!("Node {} at {} is {state}; it has {} pods", begun.name, ips.join(", "), begun.pods));
         told(begin, &url, &kubeconfig, "get nodes");
     });
@@ -144,13 +226,18 @@ async fn leave(data_dir: &Path, traces: &Traces, stop_pods: bool) -> Result<()> 
         return Ok(());
     }
     say(format_args!("Ending the pods ..."));
-    let ended = end_pods::run(data_dir, traces, Then::Keep).await.context("ending the pods")?;
+    let mut ended = end_pods::run(data_dir, traces, Then::Keep).await.context("ending the pods")?;
+    for directory in nodes::directories(data_dir) {
+        if let Some(traces) = Traces::read(&directory)? {
+            ended += end_pods::run(&directory, &traces, Then::Keep).await.context("ending the pods")?;
+        }
+    }
     say(format_args!("Stopped, with {ended} pods. `ferry up` starts them again."));
     Ok(())
 }
 
 /// The bridge of the built-in network: another cluster of this machine has one of its own.
-fn bridge(data_dir: &Path) -> String {
+pub fn bridge(data_dir: &Path) -> String {
     if data_dir == Path::new(DEFAULT_DATA_DIR) {
         return "ferry0".to_owned();
     }
@@ -228,7 +315,9 @@ pub async fn down(arguments: DownArgs) -> Result<ExitCode> {
         say(format_args!("No cluster runs in {}", data_dir.display()));
     }
     match Traces::read(data_dir)? {
-        Some(traces) if stopped || arguments.stop_pods => leave(data_dir, &traces, arguments.stop_pods).await?,
+        Some(traces) if stopped || arguments.stop_pods => {
+            leave(data_dir, &traces, arguments.stop_pods).await?
+        }
         None if stopped => say(format_args!("Stopped.")),
         _ => {}
     }

@@ -1,8 +1,16 @@
 //! Talking to the kernel about network links, addresses and routes, in the network namespace of the calling thread.
 
+mod conntrack;
+mod routes;
+mod vxlan;
+
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+pub use conntrack::{Conntrack, Flow};
+pub use routes::{Route, Way};
+pub use vxlan::Peer;
 
 const HEADER: usize = 16;
 const ACK: u16 = 0x04;
@@ -113,6 +121,14 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
+fn address_of(data: &[u8]) -> Option<IpAddr> {
+    match data.len() {
+        4 => data.first_chunk::<4>().map(|bytes| IpAddr::V4(Ipv4Addr::from(*bytes))),
+        16 => data.first_chunk::<16>().map(|bytes| IpAddr::V6(Ipv6Addr::from(*bytes))),
+        _ => None,
+    }
+}
+
 fn family(address: IpAddr) -> u8 {
     if address.is_ipv4() { 2 } else { 10 }
 }
@@ -136,15 +152,17 @@ const IFLA_PROTINFO: u16 = 12;
 const UP: u32 = 1;
 
 impl Netlink {
+    pub fn open() -> io::Result<Self> {
+        Self::open_family(libc::NETLINK_ROUTE)
+    }
+
     #[expect(
         unsafe_code,
         reason = "the socket of this family has no address to bind, so no wrapper is needed"
     )]
-    pub fn open() -> io::Result<Self> {
+    fn open_family(family: libc::c_int) -> io::Result<Self> {
         // SAFETY: no memory is passed.
-        let fd = unsafe {
-            libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_ROUTE)
-        };
+        let fd = unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, family) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -311,11 +329,7 @@ impl Netlink {
             }
             let mut found = None;
             for (kind, data) in attributes(body.get(8..)?) {
-                let address = match data.len() {
-                    4 => data.first_chunk::<4>().map(|bytes| IpAddr::V4(Ipv4Addr::from(*bytes))),
-                    16 => data.first_chunk::<16>().map(|bytes| IpAddr::V6(Ipv6Addr::from(*bytes))),
-                    _ => None,
-                };
+                let address = address_of(data);
                 if kind == 2 || (kind == 1 && found.is_none()) {
                     found = address.or(found);
                 }

@@ -18,6 +18,8 @@ use crate::events::Kind;
 use crate::shared::Shared;
 
 const BEAT: Duration = Duration::from_secs(10);
+const FIRST_LOOK: Duration = Duration::from_millis(50);
+const SOON: Duration = Duration::from_millis(800);
 const LEASE_SECONDS: i32 = 40;
 /// The status is written at least this often.
 const STATUS_AT_LEAST: SignedDuration = SignedDuration::from_mins(5);
@@ -81,6 +83,7 @@ impl NodeLoop {
         let node = register(&self.shared, first).await?;
         self.uid = node.metadata.uid.clone().unwrap_or_default();
         self.beat_with(node).await?;
+        self.seek_pod_cidr(SOON).await;
         let name = &self.shared.config.node_name;
         self.shared.recorder.node(name, name, Kind::Normal, "Starting", "Starting kubelet.");
         Ok(())
@@ -96,11 +99,25 @@ impl NodeLoop {
 
     /// Beats until the kubelet stops.
     pub async fn run(mut self) {
+        self.seek_pod_cidr(BEAT).await;
         let mut ticks = tokio::time::interval(BEAT);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         ticks.tick().await;
         loop {
             ticks.tick().await;
+            if let Err(error) = self.beat().await {
+                tracing::warn!(%error, "the node's heartbeat failed");
+            }
+        }
+    }
+
+    /// A node is of no use before it has addresses for pods, which come soon after it is known: looks for them in ever
+    /// longer steps, up to `longest`.
+    async fn seek_pod_cidr(&mut self, longest: Duration) {
+        let mut step = FIRST_LOOK;
+        while self.pod_cidr.is_none() && self.not_ready().is_some() && step < longest {
+            tokio::time::sleep(step).await;
+            step *= 2;
             if let Err(error) = self.beat().await {
                 tracing::warn!(%error, "the node's heartbeat failed");
             }
@@ -164,7 +181,11 @@ impl NodeLoop {
     }
 
     async fn note_pod_cidr(&mut self, node: &Node) {
-        let given = node.spec.as_ref().and_then(|spec| spec.pod_cidr.clone());
+        // One of each family, if there are two.
+        let given = node.spec.as_ref().and_then(|spec| {
+            let both = spec.pod_cidrs.clone().filter(|both| !both.is_empty()).map(|both| both.join(","));
+            both.or_else(|| spec.pod_cidr.clone())
+        });
         let cidr = given.or_else(|| self.shared.config.pod_cidr.clone());
         let Some(cidr) = cidr.filter(|cidr| self.pod_cidr.as_ref() != Some(cidr)) else { return };
         match self.shared.engine.set_pod_cidr(&cidr).await {

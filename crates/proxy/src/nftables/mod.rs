@@ -6,7 +6,8 @@
 mod entries;
 mod rules;
 
-use sys::nftables::{Batch, Element, Family, NftError, Socket};
+pub use sys::nftables::NftError;
+use sys::nftables::{Batch, Element, Family, Socket};
 
 use crate::model::Node;
 use crate::plan::Entry;

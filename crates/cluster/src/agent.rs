@@ -1,0 +1,91 @@
+//! A node that joined a cluster somewhere else: kubelet, proxy and routes, as the node's own user.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use base::pki::KubeletPki;
+use base::tasks::TaskGroup;
+use client::{Client, ClientError};
+use k8s_openapi::api::core::v1::{ConfigMap, Service};
+
+use crate::{ClusterError, Join, NodeConfig, chain, run_node, service_network};
+
+/// How long a young cluster may take to have a name service.
+const PATIENCE: Duration = Duration::from_secs(60);
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// Joins and runs the node until `tasks` stop. `ready` is told how the node begun once it is registered.
+pub async fn run_agent(
+    mut node: NodeConfig,
+    join: Join,
+    tasks: &TaskGroup,
+    ready: impl FnOnce(kubelet::Begun),
+) -> Result<(), ClusterError> {
+    let stopping = tasks.stopping();
+    let kubeconfig = tokio::select! {
+        () = stopping => return Ok(()),
+        joined = join.kubeconfig() => joined?,
+    };
+    let client = Client::connect(&kubeconfig, "ferry-agent").map_err(ClusterError::Client)?;
+    join.keep_fresh(client.clone(), tasks);
+    let stopping = tasks.stopping();
+    let authority = tokio::select! {
+        () = stopping => return Ok(()),
+        authority = client_authority(&client) => authority,
+    };
+    if node.cluster_dns.is_empty() {
+        let stopping = tasks.stopping();
+        node.cluster_dns = tokio::select! {
+            () = stopping => return Ok(()),
+            found = name_service(&client) => found,
+        };
+    }
+    let serving = KubeletPki::open(&node.data_dir.join("kubelet/pki"), &node.names(), node.clock.now())
+        .map_err(ClusterError::Pki)?
+        .serving;
+    service_network::start(&node.service_network, &node.name, client.clone(), tasks);
+    let outcome = run_node(&node, client, &serving, &[&authority], tasks, ready).await;
+    if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
+        tracing::warn!(error = chain(&error), "tasks were cancelled");
+    }
+    outcome
+}
+
+/// Who vouches for those who call the kubelet, such as the API server.
+async fn client_authority(client: &Client) -> String {
+    loop {
+        let map = client.get::<ConfigMap>("kube-system", "extension-apiserver-authentication").await;
+        match map.map(|map| map.data.unwrap_or_default().remove("client-ca-file")) {
+            Ok(Some(authority)) => return authority,
+            Ok(None) => tracing::warn!("the cluster does not say whom kubelets can trust; asking again"),
+            Err(error) => {
+                tracing::warn!(error = chain(&error), "whom to trust is not known yet; asking again")
+            }
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// Where pods ask for names: what the service `kube-dns` says, whoever is behind it.
+async fn name_service(client: &Client) -> Vec<IpAddr> {
+    let begun = Instant::now();
+    loop {
+        match client.get::<Service>("kube-system", "kube-dns").await {
+            Ok(service) => {
+                let spec = service.spec.unwrap_or_default();
+                let texts = spec.cluster_ips.unwrap_or_default();
+                return texts.iter().filter_map(|text| text.parse().ok()).collect();
+            }
+            Err(error) if begun.elapsed() > PATIENCE => {
+                tracing::warn!(error = chain(&error), "no name service is known; pods have none");
+                return Vec::new();
+            }
+            Err(error) => debug(&error),
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+fn debug(error: &ClientError) {
+    tracing::debug!(error = chain(error), "no name service yet");
+}

@@ -1,0 +1,357 @@
+//! The cluster's name service in this process, and the service by which pods find it.
+//!
+//! Watches services, endpoint slices and namespaces; writes the service `kube-dns` in kube-system where there is none,
+//! and its endpoint slices. As soon as that service selects pods of somebody else's, such as CoreDNS, ours steps back.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::clock::Clock;
+use base::metrics::Metrics;
+use base::tasks::TaskGroup;
+use client::{Client, ClientError, DeleteOptions};
+use dns::config::StubDomain;
+use dns::feed::Feed;
+use dns::metrics::DnsMetrics;
+use dns::resolver::Resolver;
+use dns::server::Server;
+use dns::zone::Zone;
+use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use runtime::Informers;
+use tokio::sync::Notify;
+
+use crate::{ClusterError, chain};
+
+/// Who the name service is.
+pub const USER: &str = "system:serviceaccount:kube-system:ferry-dns";
+const NAMESPACE: &str = "kube-system";
+const NAME: &str = "kube-dns";
+const MANAGER: &str = "dns.ferry";
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+/// How long after a deletion the service is made again: somebody may be about to put another in its place.
+const RESPECT: Duration = Duration::from_secs(5);
+const RETRY: Duration = Duration::from_secs(5);
+
+/// How the name service is set up.
+#[derive(Clone, Debug)]
+pub struct DnsConfig {
+    /// Where pods reach it: the address of its service, which is created if there is none; the service is left alone
+    /// if empty.
+    pub service_ips: Vec<IpAddr>,
+    /// The addresses to serve at, one of each family at most, which other nodes can reach.
+    pub addresses: Vec<IpAddr>,
+    /// The port to serve at; if another has it, and it need not be this one, any.
+    pub port: u16,
+    pub port_is_fixed: bool,
+    pub domain: String,
+    /// Names the servers that know names outside the cluster.
+    pub resolv_conf: PathBuf,
+    /// Those servers, if not the ones of `resolv_conf`.
+    pub upstreams: Vec<SocketAddr>,
+    pub stub_domains: Vec<StubDomain>,
+}
+
+impl Default for DnsConfig {
+    fn default() -> Self {
+        Self {
+            service_ips: Vec::new(),
+            addresses: Vec::new(),
+            port: 10053,
+            port_is_fixed: false,
+            domain: "cluster.local".to_owned(),
+            resolv_conf: "/etc/resolv.conf".into(),
+            upstreams: Vec::new(),
+            stub_domains: Vec::new(),
+        }
+    }
+}
+
+/// Serves names until `tasks` stop. `ready` is told where, once all names are known.
+pub(crate) async fn run(
+    config: &DnsConfig,
+    client: Client,
+    metrics: &Metrics,
+    tasks: &TaskGroup,
+    ready: impl FnOnce(&[SocketAddr]),
+) -> Result<(), ClusterError> {
+    let server = bind(config).await?;
+    let zone = Zone::new(&config.domain, 30, config.service_ips.clone()).map_err(ClusterError::Domain)?;
+    let zone = Arc::new(zone);
+    let informers = Informers::new(client.clone(), tasks);
+    let feed = Feed::start(Arc::clone(&zone), &informers);
+    let own = server.addresses().to_vec();
+    let mut settings = dns::config::Config {
+        listen: own.clone(),
+        domain: config.domain.clone(),
+        service_addresses: config.service_ips.clone(),
+        stub_domains: config.stub_domains.clone(),
+        upstreams: config.upstreams.clone(),
+        ..dns::config::Config::default()
+    };
+    if settings.upstreams.is_empty() {
+        let known = dns::config::upstreams_from(&config.resolv_conf, &own).unwrap_or_default();
+        let through_us = |server: &SocketAddr| !config.service_ips.contains(&server.ip());
+        settings.upstreams = known.into_iter().filter(through_us).collect();
+    }
+    let metrics = DnsMetrics::new(metrics).map_err(ClusterError::Metrics)?;
+    let resolver = Arc::new(Resolver::new(zone, &settings, metrics));
+    let stopping = tasks.stopping();
+    tokio::pin!(stopping);
+    tokio::select! {
+        () = &mut stopping => return Ok(()),
+        () = feed.synced() => {}
+    }
+    server.serve(&resolver, tasks);
+    tracing::info!(addresses = ?own, domain = config.domain, "names of the cluster are served");
+    ready(&own);
+    if config.service_ips.is_empty() {
+        stopping.await;
+        return Ok(());
+    }
+    let publishing = publish(&client, &informers, &config.service_ips, &own);
+    tokio::select! {
+        () = &mut stopping => {}
+        () = publishing => {}
+    }
+    Ok(())
+}
+
+/// Serves names alone, for any API server, until `tasks` stop.
+pub async fn run_dns(
+    config: &DnsConfig,
+    kubeconfig: &Path,
+    clock: &Clock,
+    tasks: &TaskGroup,
+    ready: impl FnOnce(&[SocketAddr]),
+) -> Result<(), ClusterError> {
+    let client = Client::connect(kubeconfig, "ferry-dns").map_err(ClusterError::Client)?;
+    let metrics = Metrics::new(clock).map_err(ClusterError::Metrics)?;
+    let outcome = run(config, client, &metrics, tasks, ready).await;
+    if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
+        tracing::warn!(error = chain(&error), "tasks were cancelled");
+    }
+    outcome
+}
+
+/// Binds all addresses to the port asked for, or to any.
+async fn bind(config: &DnsConfig) -> Result<Server, ClusterError> {
+    let with = |port| config.addresses.iter().map(|ip| SocketAddr::new(*ip, port)).collect::<Vec<_>>();
+    match Server::bind(&with(config.port)).await {
+        Err(error) if !config.port_is_fixed => {
+            tracing::info!(error = chain(&error), "the name service takes another port");
+            Server::bind(&with(0)).await.map_err(ClusterError::Dns)
+        }
+        outcome => outcome.map_err(ClusterError::Dns),
+    }
+}
+
+/// Keeps service and endpoint slices as they should be.
+async fn publish(client: &Client, informers: &Informers, service_ips: &[IpAddr], own: &[SocketAddr]) {
+    let (services, slices) = (informers.of::<Service>(), informers.of::<EndpointSlice>());
+    let changed = Arc::new(Notify::new());
+    let told = Arc::clone(&changed);
+    services.on_event(move |change| {
+        let meta = &change.object().metadata;
+        if meta.name.as_deref() == Some(NAME) && meta.namespace.as_deref() == Some(NAMESPACE) {
+            told.notify_one();
+        }
+    });
+    let told = Arc::clone(&changed);
+    slices.on_event(move |change| {
+        if is_ours(change.object()) {
+            told.notify_one();
+        }
+    });
+    let mut seen = false;
+    loop {
+        let service = services.get(NAMESPACE, NAME);
+        if service.is_none() && seen {
+            tokio::time::sleep(RESPECT).await;
+        }
+        seen |= service.is_some();
+        let present: Vec<Arc<EndpointSlice>> =
+            slices.list(NAMESPACE).into_iter().filter(|slice| is_ours(slice)).collect();
+        let steps = plan(services.get(NAMESPACE, NAME).as_deref(), &present, service_ips, own);
+        let mut failed = false;
+        for step in steps {
+            if let Err(error) = step.take(client).await {
+                tracing::warn!(error = chain(&error), "the name service is not published; trying again");
+                failed = true;
+                break;
+            }
+        }
+        if failed {
+            tokio::time::sleep(RETRY).await;
+        } else {
+            changed.notified().await;
+        }
+    }
+}
+
+fn is_ours(slice: &EndpointSlice) -> bool {
+    let label = |key: &str| slice.metadata.labels.as_ref().and_then(|labels| labels.get(key)).cloned();
+    label(MANAGED_BY).as_deref() == Some(MANAGER) && slice.metadata.namespace.as_deref() == Some(NAMESPACE)
+}
+
+/// What is to be done.
+#[derive(Debug, PartialEq)]
+enum Step {
+    CreateService(Box<Service>),
+    CreateSlice(Box<EndpointSlice>),
+    UpdateSlice(Box<EndpointSlice>),
+    DeleteSlice(String),
+}
+
+impl Step {
+    async fn take(self, client: &Client) -> Result<(), ClientError> {
+        let outcome = match self {
+            Self::CreateService(service) => client.create(NAMESPACE, &*service).await.map(drop),
+            Self::CreateSlice(slice) => client.create(NAMESPACE, &*slice).await.map(drop),
+            Self::UpdateSlice(slice) => client.update(&*slice).await.map(drop),
+            Self::DeleteSlice(name) => {
+                client.delete::<EndpointSlice>(NAMESPACE, &name, &DeleteOptions::default()).await
+            }
+        };
+        match outcome {
+            // The next event says what has become of it.
+            Err(error) if error.is_already_exists() || error.is_conflict() || error.is_not_found() => Ok(()),
+            outcome => outcome,
+        }
+    }
+}
+
+/// The steps from what is there to what should be.
+fn plan(
+    service: Option<&Service>,
+    slices: &[Arc<EndpointSlice>],
+    service_ips: &[IpAddr],
+    own: &[SocketAddr],
+) -> Vec<Step> {
+    let selects = |service: &Service| {
+        service
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.selector.as_ref())
+            .is_some_and(|selector| !selector.is_empty())
+    };
+    if service.is_some_and(selects) {
+        return slices
+            .iter()
+            .filter_map(|slice| slice.metadata.name.clone())
+            .map(Step::DeleteSlice)
+            .collect();
+    }
+    let mut steps = Vec::new();
+    if service.is_none() {
+        steps.push(Step::CreateService(Box::new(kube_dns(service_ips))));
+    }
+    for address in own {
+        let wanted = slice(*address);
+        match slices.iter().find(|slice| slice.metadata.name == wanted.metadata.name) {
+            None => steps.push(Step::CreateSlice(Box::new(wanted))),
+            Some(present) if present.endpoints == wanted.endpoints && present.ports == wanted.ports => {}
+            Some(present) => {
+                let mut changed = present.as_ref().clone();
+                (changed.endpoints, changed.ports) = (wanted.endpoints, wanted.ports);
+                steps.push(Step::UpdateSlice(Box::new(changed)));
+            }
+        }
+    }
+    steps
+}
+
+fn kube_dns(service_ips: &[IpAddr]) -> Service {
+    let texts: Vec<String> = service_ips.iter().map(ToString::to_string).collect();
+    let port = |name: &str, protocol: &str| ServicePort {
+        name: Some(name.to_owned()),
+        port: 53,
+        protocol: Some(protocol.to_owned()),
+        ..ServicePort::default()
+    };
+    let labels = [
+        ("k8s-app", "kube-dns"),
+        ("kubernetes.io/cluster-service", "true"),
+        ("kubernetes.io/name", "FerryDNS"),
+    ];
+    Service {
+        metadata: ObjectMeta {
+            name: Some(NAME.to_owned()),
+            namespace: Some(NAMESPACE.to_owned()),
+            labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(ServiceSpec {
+            cluster_ip: texts.first().cloned(),
+            ip_family_policy: (texts.len() > 1).then(|| "RequireDualStack".to_owned()),
+            cluster_ips: Some(texts),
+            ports: Some(vec![port("dns", "UDP"), port("dns-tcp", "TCP")]),
+            ..ServiceSpec::default()
+        }),
+        ..Service::default()
+    }
+}
+
+fn slice(address: SocketAddr) -> EndpointSlice {
+    let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
+    let port = |name: &str, protocol: &str| EndpointPort {
+        name: Some(name.to_owned()),
+        port: Some(i32::from(address.port())),
+        protocol: Some(protocol.to_owned()),
+        ..EndpointPort::default()
+    };
+    let labels = [(SERVICE_NAME, NAME), (MANAGED_BY, MANAGER)];
+    let labels: BTreeMap<String, String> =
+        labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    EndpointSlice {
+        metadata: ObjectMeta {
+            name: Some(format!("{NAME}-ferry-{}", family.to_ascii_lowercase())),
+            namespace: Some(NAMESPACE.to_owned()),
+            labels: Some(labels),
+            ..ObjectMeta::default()
+        },
+        address_type: family.to_owned(),
+        endpoints: Some(vec![Endpoint {
+            addresses: vec![address.ip().to_string()],
+            conditions: Some(EndpointConditions { ready: Some(true), ..EndpointConditions::default() }),
+            ..Endpoint::default()
+        }]),
+        ports: Some(vec![port("dns", "UDP"), port("dns-tcp", "TCP")]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> Vec<SocketAddr> {
+        vec!["172.30.0.1:10053".parse().expect("an address")]
+    }
+
+    #[test]
+    fn a_new_cluster_gets_service_and_slice_once() {
+        let ips = ["10.96.0.10".parse().expect("an address")];
+        let steps = plan(None, &[], &ips, &own());
+        let [Step::CreateService(service), Step::CreateSlice(made)] = &steps[..] else { panic!("{steps:?}") };
+        assert!(plan(Some(service), &[Arc::new((**made).clone())], &ips, &own()).is_empty());
+        let moved = vec!["172.30.0.1:53".parse().expect("an address")];
+        let steps = plan(Some(service), &[Arc::new((**made).clone())], &ips, &moved);
+        assert!(matches!(&steps[..], [Step::UpdateSlice(_)]), "{steps:?}");
+    }
+
+    #[test]
+    fn it_steps_back_for_another() {
+        let mut service = kube_dns(&["10.96.0.10".parse().expect("an address")]);
+        let ours = slice(own()[0]);
+        let name = ours.metadata.name.clone().expect("a name");
+        service.spec.as_mut().expect("a spec").selector =
+            Some(BTreeMap::from([("k8s-app".to_owned(), "kube-dns".to_owned())]));
+        assert_eq!(plan(Some(&service), &[Arc::new(ours)], &[], &own()), [Step::DeleteSlice(name)]);
+        assert!(plan(Some(&service), &[], &[], &own()).is_empty());
+    }
+}

@@ -1,0 +1,210 @@
+//! Whom to trust in a cluster that one knows by a token only: the cluster tells it to everybody, signed with the token's
+//! secret. Nothing else that an unknown server says is believed, and the token itself is not sent to it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aws_lc_rs::hmac;
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use bytes::Bytes;
+use http::Uri;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper_util::rt::TokioIo;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::BootstrapToken;
+
+const PATH: &str = "/api/v1/namespaces/kube-public/configmaps/cluster-info";
+const LIMIT: usize = 1 << 20;
+const ATTEMPT: Duration = Duration::from_secs(10);
+/// How long the server may take to come up, and the signer to sign.
+const PATIENCE: Duration = Duration::from_secs(60);
+const AGAIN: Duration = Duration::from_millis(250);
+
+#[derive(Debug, thiserror::Error)]
+pub enum DiscoverError {
+    #[error("it is not an https URL")]
+    Url,
+    #[error("connecting")]
+    Connect(#[source] std::io::Error),
+    #[error("speaking TLS")]
+    Tls(#[source] rustls::Error),
+    #[error("speaking HTTP")]
+    Http(#[source] hyper::Error),
+    #[error("it answered {0}")]
+    Status(http::StatusCode),
+    #[error("its answer is too long, or broken off")]
+    Body,
+    #[error("its answer is not what clusters say about themselves")]
+    Answer,
+    #[error("it does not know token {0}, or has not signed with it yet")]
+    Unsigned(String),
+    #[error("what it says is not signed with this token: it may not be the cluster that the token is for")]
+    Signature,
+    #[error("it did not answer in time")]
+    Slow,
+}
+
+impl DiscoverError {
+    /// Whether it is worth asking again.
+    fn may_pass(&self) -> bool {
+        !matches!(self, Self::Url | Self::Signature | Self::Answer)
+    }
+}
+
+/// The certificate of the cluster's authority, as PEM.
+pub async fn authority(server: &str, token: &BootstrapToken) -> Result<String, DiscoverError> {
+    let begun = Instant::now();
+    loop {
+        let attempt = tokio::time::timeout(ATTEMPT, fetch(server)).await.unwrap_or(Err(DiscoverError::Slow));
+        match attempt.and_then(|map| verified(&map, token)) {
+            Err(error) if error.may_pass() && begun.elapsed() < PATIENCE => {
+                tracing::debug!(error = crate::chain(&error), server, "asking again");
+                tokio::time::sleep(AGAIN).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+async fn fetch(server: &str) -> Result<Value, DiscoverError> {
+    let uri: Uri = server.parse().map_err(|_| DiscoverError::Url)?;
+    let host = uri.host().filter(|_| uri.scheme_str() == Some("https")).ok_or(DiscoverError::Url)?;
+    let host = host.trim_matches(['[', ']']);
+    let port = uri.port_u16().unwrap_or(443);
+    let name = ServerName::try_from(host.to_owned()).map_err(|_| DiscoverError::Url)?;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(DiscoverError::Tls)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Unverified(provider)))
+        .with_no_client_auth();
+    let stream = TcpStream::connect((host, port)).await.map_err(DiscoverError::Connect)?;
+    let connector = TlsConnector::from(Arc::new(config));
+    let stream = connector.connect(name, stream).await.map_err(DiscoverError::Connect)?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(DiscoverError::Http)?;
+    let exchange = async {
+        let request = http::Request::get(PATH)
+            .header(http::header::HOST, format!("{host}:{port}"))
+            .header(http::header::ACCEPT, "application/json")
+            .body(Empty::<Bytes>::new())
+            .map_err(|_| DiscoverError::Url)?;
+        let response = sender.send_request(request).await.map_err(DiscoverError::Http)?;
+        if !response.status().is_success() {
+            return Err(DiscoverError::Status(response.status()));
+        }
+        let body = Limited::new(response.into_body(), LIMIT).collect().await;
+        let body = body.map_err(|_| DiscoverError::Body)?.to_bytes();
+        serde_json::from_slice(&body).map_err(|_| DiscoverError::Answer)
+    };
+    tokio::pin!(exchange);
+    tokio::select! {
+        outcome = &mut exchange => outcome,
+        ended = connection => match ended {
+            Ok(()) => exchange.await,
+            Err(error) => Err(DiscoverError::Http(error)),
+        },
+    }
+}
+
+/// What the map says, if it is signed with the token.
+fn verified(map: &Value, token: &BootstrapToken) -> Result<String, DiscoverError> {
+    let text = |key: &str| map["data"][key].as_str();
+    let content = text("kubeconfig").ok_or(DiscoverError::Answer)?;
+    let signature = text(&format!("jws-kubeconfig-{}", token.id))
+        .ok_or_else(|| DiscoverError::Unsigned(token.id.clone()))?;
+    let (header, tag) = signature.split_once("..").ok_or(DiscoverError::Signature)?;
+    let algorithm = URL_SAFE_NO_PAD.decode(header).ok();
+    let algorithm: Value =
+        algorithm.and_then(|bytes| serde_json::from_slice(&bytes).ok()).ok_or(DiscoverError::Signature)?;
+    if algorithm["alg"] != "HS256" {
+        return Err(DiscoverError::Signature);
+    }
+    let tag = URL_SAFE_NO_PAD.decode(tag).map_err(|_| DiscoverError::Signature)?;
+    let signed = format!("{header}.{}", URL_SAFE_NO_PAD.encode(content));
+    let key = hmac::Key::new(hmac::HMAC_SHA256, token.secret().as_bytes());
+    hmac::verify(&key, signed.as_bytes(), &tag).map_err(|_| DiscoverError::Signature)?;
+    let parsed = machinery::codec::yaml::decode(content.as_bytes()).map_err(|_| DiscoverError::Answer)?.value;
+    let data = parsed["clusters"][0]["cluster"]["certificate-authority-data"].as_str();
+    let bytes = data.and_then(|data| STANDARD.decode(data).ok()).ok_or(DiscoverError::Answer)?;
+    String::from_utf8(bytes).map_err(|_| DiscoverError::Answer)
+}
+
+/// Lets any server be: what it says is verified instead.
+#[derive(Debug)]
+struct Unverified(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Unverified {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn signed(content: &str, secret: &str) -> Value {
+        let header = URL_SAFE_NO_PAD.encode(r#"{"alg":"HS256","kid":"abcdef"}"#);
+        let text = format!("{header}.{}", URL_SAFE_NO_PAD.encode(content));
+        let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()), text.as_bytes());
+        let signature = format!("{header}..{}", URL_SAFE_NO_PAD.encode(tag.as_ref()));
+        json!({"data": {"kubeconfig": content, "jws-kubeconfig-abcdef": signature}})
+    }
+
+    #[test]
+    fn only_what_the_token_signed_is_believed() {
+        let token = BootstrapToken::parse("abcdef.0123456789abcdef").expect("a token");
+        let content = "clusters:\n- cluster:\n    certificate-authority-data: Y2E=\n";
+        assert_eq!(verified(&signed(content, "0123456789abcdef"), &token).expect("signed"), "ca");
+        let forged = verified(&signed(content, "fedcba9876543210"), &token);
+        assert!(matches!(forged, Err(DiscoverError::Signature)), "{forged:?}");
+        let mut changed = signed(content, "0123456789abcdef");
+        changed["data"]["kubeconfig"] = json!("clusters: []");
+        assert!(matches!(verified(&changed, &token), Err(DiscoverError::Signature)));
+        let unsigned = json!({"data": {"kubeconfig": content}});
+        assert!(matches!(verified(&unsigned, &token), Err(DiscoverError::Unsigned(_))));
+        assert!(matches!(verified(&json!({}), &token), Err(DiscoverError::Answer)));
+    }
+}

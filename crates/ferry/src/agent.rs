@@ -1,0 +1,123 @@
+//! `ferry agent`: joins this machine to a cluster as a node, until a signal.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use base::tasks::TaskGroup;
+use clap::Args;
+use cluster::{Join, NodeConfig};
+use sys::process::{Namespace, enter};
+
+use crate::cli::DataDir;
+use crate::node::{self, NodeArgs};
+use crate::serve::{say, stop_on_signal};
+use crate::traces::Traces;
+use crate::up::{bridge, own_runtime};
+
+#[derive(Args, Debug)]
+pub struct AgentArgs {
+    #[command(flatten)]
+    pub data_dir: DataDir,
+
+    /// The cluster's API server, such as https://10.0.0.1:6443.
+    #[arg(long, value_name = "URL")]
+    pub server: String,
+
+    /// A token that `ferry token create` gave; needed until the node has a certificate of its own.
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<String>,
+
+    /// A file with the token.
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    pub token_file: Option<PathBuf>,
+
+    /// The authority of the API server's certificate; if not given, the token vouches for it.
+    #[arg(long, value_name = "FILE")]
+    pub certificate_authority: Option<PathBuf>,
+
+    /// Another container runtime than Ferry's own, such as `unix:///run/containerd/containerd.sock`.
+    #[arg(long, value_name = "URL")]
+    pub container_runtime_endpoint: Option<String>,
+
+    /// The cluster's domain.
+    #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
+    pub cluster_domain: String,
+
+    /// Ranges of pod addresses of the whole cluster; by default those of this node count.
+    #[arg(long, value_name = "CIDR[,CIDR]", value_delimiter = ',')]
+    pub cluster_cidr: Vec<String>,
+
+    /// Parts not to run: proxy, routes.
+    #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',', value_parser = ["proxy", "routes"])]
+    pub disable: Vec<String>,
+
+    /// The network namespace to be a node in; this one if not given.
+    #[arg(long, value_name = "FILE")]
+    pub network_namespace: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub node: NodeArgs,
+}
+
+/// Moves the whole process; it must not have threads yet.
+pub fn enter_namespace(path: &Path) -> Result<()> {
+    let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
+    enter(file.as_fd(), Namespace::Network)
+        .with_context(|| format!("entering the network namespace {}", path.display()))?;
+    // Whoever made the namespace for this node looks after it, and ends it with itself.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
+        .context("following the parent's end")
+}
+
+pub async fn run(arguments: AgentArgs) -> Result<ExitCode> {
+    let tasks = TaskGroup::new();
+    stop_on_signal(&tasks)?;
+    base::limits::raise_open_files();
+    let data_dir = arguments.data_dir.data_dir;
+    let token = match (&arguments.token, &arguments.token_file) {
+        (Some(token), _) => Some(token.clone()),
+        (None, Some(file)) => {
+            // A node with a certificate does not need it any more.
+            std::fs::read_to_string(file).ok().map(|text| text.trim().to_owned())
+        }
+        (None, None) => None,
+    };
+    let mut node = NodeConfig::new(&data_dir);
+    node.cluster_domain = arguments.cluster_domain;
+    node::configure(&mut node, arguments.node);
+    node.static_pods.get_or_insert_with(|| data_dir.join("manifests"));
+    crate::serve::without(&mut node.service_network, &arguments.disable);
+    if let Some(proxy) = &mut node.service_network.proxy {
+        proxy.cluster_cidrs = arguments.cluster_cidr;
+    }
+    std::fs::create_dir_all(&data_dir).with_context(|| format!("making {}", data_dir.display()))?;
+    let traces = Traces {
+        cgroup_root: node.cgroup_root.clone(),
+        bridge: bridge(&data_dir),
+        runtime: arguments.container_runtime_endpoint.clone(),
+        ..Traces::default()
+    };
+    traces.write(&data_dir)?;
+    node.runtime = match arguments.container_runtime_endpoint {
+        Some(asked) => asked,
+        None => own_runtime(&data_dir, node.pod_cidr.clone().into_iter().collect(), &tasks)?,
+    };
+    let join = Join {
+        server: arguments.server,
+        token,
+        authority: arguments.certificate_authority,
+        directory: data_dir.join("agent"),
+        node: node.name.clone(),
+        clock: node.clock.clone(),
+    };
+    say(format_args!("Joining {} as node {} ...", join.server, node.name));
+    let ready = |begun: cluster::Begun| {
+        say(format_args!("Node {} is registered; its kubelet listens on {}", begun.name, begun.address));
+    };
+    cluster::run_agent(node, join, &tasks, ready).await?;
+    tracing::info!("stopped");
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,326 @@
+//! Several nodes on one machine: each is a network namespace with a cable to a bridge, and an agent in it.
+//!
+//! The first node is the machine itself, with the bridge's address. A machine without any address gets that bridge too:
+//! pods could not reach the API server otherwise.
+
+use std::fs::File;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use base::clock::Clock;
+use base::file::{self, PRIVATE};
+use base::tasks::TaskGroup;
+use cluster::{BootstrapToken, Client};
+use sys::mounts;
+use sys::netlink::Netlink;
+use sys::process::{Namespace, enter, is_namespace_file, unshare};
+use tokio::process::{Child, Command};
+
+use crate::serve::say;
+
+/// Where the nodes' directories are.
+const DIRECTORY: &str = "nodes";
+const MTU: u32 = 1500;
+const INTERFACE: &str = "eth0";
+/// How long the token counts by which the nodes join.
+const TOKEN_LIFE: Duration = Duration::from_secs(3600);
+/// How long an agent may take to end, and how long to wait before one that ended is started again.
+const PATIENCE: Duration = Duration::from_secs(4);
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// The addresses of nodes on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeRange {
+    base: Ipv4Addr,
+    prefix: u8,
+}
+
+impl NodeRange {
+    /// `172.30.0.0/24`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let bad = || format!("{text:?} is not a range of IPv4 addresses such as 172.30.0.0/24");
+        let (base, prefix) = text.split_once('/').ok_or_else(bad)?;
+        let (base, prefix): (Ipv4Addr, u8) =
+            (base.parse().map_err(|_| bad())?, prefix.parse().map_err(|_| bad())?);
+        if !(8..=28).contains(&prefix) {
+            return Err(bad());
+        }
+        Ok(Self { base: Ipv4Addr::from(u32::from(base) & (u32::MAX << (32 - prefix))), prefix })
+    }
+
+    fn address(&self, number: usize) -> Result<IpAddr> {
+        let room = (1_usize << (32 - self.prefix)) - 2;
+        ensure!(number <= room, "{}/{} has addresses for {room} nodes only", self.base, self.prefix);
+        Ok(Ipv4Addr::from(u32::from(self.base) + u32::try_from(number).unwrap_or(1)).into())
+    }
+}
+
+/// A node in a namespace.
+#[derive(Clone, Debug)]
+struct Member {
+    name: String,
+    number: usize,
+    address: IpAddr,
+    directory: PathBuf,
+}
+
+impl Member {
+    fn namespace(&self) -> PathBuf {
+        self.directory.join("netns")
+    }
+}
+
+/// How many nodes the cluster of a data directory has.
+pub fn count(data_dir: &Path) -> usize {
+    let entries = std::fs::read_dir(data_dir.join(DIRECTORY)).ok();
+    1 + entries.into_iter().flatten().flatten().filter(|entry| entry.path().is_dir()).count()
+}
+
+/// The data directories of the nodes in namespaces.
+pub fn directories(data_dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(data_dir.join(DIRECTORY)).ok();
+    entries.into_iter().flatten().flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+}
+
+/// The name of the bridge between nodes, the same for the same data directory.
+pub fn bridge(fingerprint: u32) -> String {
+    format!("fnodes{fingerprint:08x}")
+}
+
+/// The address this machine is known by, if it has one: the one it uses to reach others, or any of an interface that
+/// is not Ferry's own.
+pub fn own_address() -> Result<Option<IpAddr>> {
+    let mut netlink = Netlink::open().context("talking to the kernel about links")?;
+    let elsewhere = IpAddr::from([192, 0, 2, 1]);
+    if let Some(source) = netlink.way_to(elsewhere)?.and_then(|way| way.source) {
+        return Ok(Some(source));
+    }
+    for link in netlink.links()? {
+        if link.name == "lo" || link.name.starts_with("ferry") || link.name.starts_with("fnodes") || !link.up
+        {
+            continue;
+        }
+        let addresses = netlink.addresses(&link.name)?;
+        if let Some((address, _)) = addresses.into_iter().find(|(address, _)| address.is_ipv4()) {
+            return Ok(Some(address));
+        }
+    }
+    Ok(None)
+}
+
+/// The nodes of this machine besides the first.
+pub struct Nodes {
+    members: Vec<Member>,
+    /// The first node's address.
+    pub address: IpAddr,
+}
+
+impl Nodes {
+    /// Makes the bridge, the namespaces and the cables for `count` nodes, as far as they are not there.
+    pub fn prepare(
+        data_dir: &Path,
+        first: &str,
+        count: usize,
+        range: NodeRange,
+        bridge: &str,
+    ) -> Result<Self> {
+        let address = range.address(1)?;
+        let mut netlink = Netlink::open().context("talking to the kernel about links")?;
+        netlink.add_bridge(bridge, MTU).context("making the bridge between nodes")?;
+        netlink.add_address(bridge, address, range.prefix).context("giving the bridge its address")?;
+        netlink.set_up(bridge).context("bringing up the bridge")?;
+        netlink.set_up("lo").context("bringing up loopback")?;
+        let mut members = Vec::new();
+        for number in 2..=count {
+            let name = format!("{first}-{number}");
+            let directory = data_dir.join(DIRECTORY).join(&name);
+            let member = Member { name, number, address: range.address(number)?, directory };
+            member
+                .prepare(&mut netlink, bridge, range.prefix, address)
+                .with_context(|| format!("making node {}", member.name))?;
+            members.push(member);
+        }
+        // Packets between nodes' pods pass through here.
+        if !members.is_empty() {
+            let forwarding = "/proc/sys/net/ipv4/ip_forward";
+            if std::fs::read_to_string(forwarding).is_ok_and(|value| value.trim() == "0") {
+                std::fs::write(forwarding, "1").context("letting packets be forwarded")?;
+            }
+        }
+        Ok(Self { members, address })
+    }
+
+    /// Starts the agents, which join the cluster at `server`, and keeps them running until `tasks` stop.
+    pub fn start(
+        self,
+        server: String,
+        flags: Vec<String>,
+        cgroup_root: &str,
+        administrator: Client,
+        tasks: &TaskGroup,
+    ) {
+        if self.members.is_empty() {
+            return;
+        }
+        let (group, cgroup_root) = (tasks.clone(), cgroup_root.to_owned());
+        tasks.spawn(async move {
+            let token = BootstrapToken::random();
+            let now = Clock::system().now();
+            let description = "nodes of this machine";
+            let created = cluster::create_token(&administrator, &token, Some(TOKEN_LIFE), description, now);
+            if let Err(error) = created.await {
+                tracing::error!(
+                    error = cluster::chain(&error),
+                    "no token for the other nodes: they may not join"
+                );
+            }
+            for member in self.members {
+                let mut flags = flags.clone();
+                flags.extend(["--server".to_owned(), server.clone()]);
+                let cgroup = format!("{cgroup_root}-{}", member.number);
+                match member.command(&token, flags, &cgroup) {
+                    Ok(command) => {
+                        say(format_args!(
+                            "Node {} at {} joins; its log is {}",
+                            member.name,
+                            member.address,
+                            member.directory.join("agent.log").display()
+                        ));
+                        group.spawn(keep(member.name, command, group.clone()));
+                    }
+                    Err(error) => {
+                        tracing::error!(node = member.name, error = format!("{error:#}"), "no agent")
+                    }
+                }
+            }
+        });
+    }
+}
+
+impl Member {
+    fn prepare(&self, netlink: &mut Netlink, bridge: &str, prefix: u8, gateway: IpAddr) -> Result<()> {
+        std::fs::create_dir_all(&self.directory)
+            .with_context(|| format!("making {}", self.directory.display()))?;
+        let pin = self.namespace();
+        let is_new = !is_namespace_file(&pin);
+        if is_new {
+            File::create(&pin).with_context(|| format!("making {}", pin.display()))?;
+            let target = pin.clone();
+            apart(move || {
+                unshare(&[Namespace::Network]).context("making a network namespace")?;
+                let own = Path::new("/proc/thread-self/ns/net");
+                mounts::bind(own, &target, false).context("keeping the network namespace")
+            })?;
+        }
+        let cable = format!("{}-{}", &bridge[..bridge.len().min(11)], self.number);
+        let namespace = File::open(&pin).with_context(|| format!("opening {}", pin.display()))?;
+        if is_new || netlink.link(&cable)?.is_none() {
+            netlink.remove(&cable).context("removing an old cable")?;
+            netlink.add_pair(&cable, INTERFACE, namespace.as_fd(), MTU).context("making the cable")?;
+        }
+        netlink.plug(&cable, bridge).context("plugging in the cable")?;
+        netlink.set_up(&cable).context("bringing up the cable")?;
+        let address = self.address;
+        apart(move || {
+            enter(namespace.as_fd(), Namespace::Network).context("entering the network namespace")?;
+            let mut netlink = Netlink::open()?;
+            netlink.set_up("lo").context("bringing up loopback")?;
+            netlink.add_address(INTERFACE, address, prefix).context("giving the node its address")?;
+            netlink.set_up(INTERFACE).context("bringing up the node's interface")?;
+            netlink.add_route(None, Some(gateway), INTERFACE).context("giving the node a route")
+        })
+    }
+
+    fn command(&self, token: &BootstrapToken, flags: Vec<String>, cgroup_root: &str) -> Result<Command> {
+        let tokens = self.directory.join("token");
+        file::replace(&tokens, token.to_string().as_bytes(), PRIVATE)
+            .with_context(|| format!("writing {}", tokens.display()))?;
+        let log = self.directory.join("agent.log");
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .with_context(|| format!("opening {}", log.display()))?;
+        let mut command = Command::new(std::env::current_exe().context("finding this program")?);
+        command
+            .arg("agent")
+            .args(flags)
+            .arg("--token-file")
+            .arg(&tokens)
+            .arg("--data-dir")
+            .arg(&self.directory)
+            .arg("--network-namespace")
+            .arg(self.namespace())
+            .args(["--hostname-override", &self.name, "--cgroup-root", cgroup_root])
+            .args(["--node-ip", &self.address.to_string()])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().context("sharing the log")?)
+            .stderr(log)
+            .kill_on_drop(true);
+        Ok(command)
+    }
+}
+
+/// Keeps an agent running until `tasks` stop.
+async fn keep(name: String, mut command: Command, tasks: TaskGroup) {
+    loop {
+        let mut child = match command.spawn() {
+            Ok(child) => child,
+            Err(error) => {
+                tracing::error!(node = name, %error, "the agent cannot be started");
+                return;
+            }
+        };
+        tokio::select! {
+            ended = child.wait() => {
+                let status = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
+                tracing::warn!(node = name, status, "the agent ended; it is started again");
+            }
+            () = tasks.stopping() => return end(&mut child).await,
+        }
+        tokio::select! {
+            () = tokio::time::sleep(AGAIN) => {}
+            () = tasks.stopping() => return,
+        }
+    }
+}
+
+async fn end(child: &mut Child) {
+    let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw);
+    if let Some(pid) = pid {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    }
+    if tokio::time::timeout(PATIENCE, child.wait()).await.is_err() {
+        let _ = child.kill().await;
+    }
+}
+
+/// Does something in a thread of its own, whose namespaces nobody else shares.
+fn apart(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+    std::thread::spawn(work).join().map_err(|_| anyhow!("a thread panicked"))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_nodes() {
+        let range = NodeRange::parse("172.30.0.9/24").expect("a range");
+        assert_eq!(range.address(1).expect("room"), IpAddr::from([172, 30, 0, 1]));
+        assert_eq!(range.address(254).expect("room"), IpAddr::from([172, 30, 0, 254]));
+        assert!(range.address(255).is_err());
+        for bad in ["", "172.30.0.0", "172.30.0.0/31", "fd00::/64", "172.30.0.0/0"] {
+            assert!(NodeRange::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn names_fit_the_kernel() {
+        assert!(bridge(u32::MAX).len() < 16);
+    }
+}

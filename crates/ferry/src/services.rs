@@ -1,0 +1,112 @@
+//! `ferry proxy` and `ferry dns`: what serves services and names, alone, against any API server.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Result, ensure};
+use base::clock::Clock;
+use base::tasks::TaskGroup;
+use clap::Args;
+use cluster::{DnsConfig, ProxyConfig, StubDomain};
+
+use crate::serve::{say, stop_on_signal};
+
+#[derive(Args, Debug)]
+pub struct ProxyArgs {
+    /// How to reach the API server, and who to be there.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: PathBuf,
+
+    /// Name of the node; the machine's own if not given.
+    #[arg(long, value_name = "NAME")]
+    pub hostname_override: Option<String>,
+
+    /// Ranges of pod addresses of the cluster; by default those of this node's pods.
+    #[arg(long, value_name = "CIDR[,CIDR]", value_delimiter = ',')]
+    pub cluster_cidr: Vec<String>,
+
+    /// Whether all traffic to services is masqueraded.
+    #[arg(long, value_name = "BOOL", default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1,
+          default_missing_value = "true", require_equals = true)]
+    pub masquerade_all: bool,
+}
+
+/// `ferry proxy`.
+pub async fn proxy(arguments: ProxyArgs) -> Result<ExitCode> {
+    let tasks = TaskGroup::new();
+    stop_on_signal(&tasks)?;
+    let name = arguments.hostname_override.or_else(base::addresses::hostname).unwrap_or_default();
+    ensure!(!name.is_empty(), "this machine has no name; say --hostname-override");
+    let config =
+        ProxyConfig { cluster_cidrs: arguments.cluster_cidr, masquerade_all: arguments.masquerade_all };
+    let node = name.clone();
+    let ready = move || say(format_args!("Services are served on node {node}"));
+    cluster::run_proxy(&config, &name, &arguments.kubeconfig, &tasks, ready).await?;
+    tracing::info!("stopped");
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Args, Debug)]
+pub struct DnsArgs {
+    /// How to reach the API server, and who to be there.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: PathBuf,
+
+    /// Addresses to serve at, UDP and TCP; not wildcards, since answers have to come from the address that was asked.
+    #[arg(long, value_name = "IP[,IP]", value_delimiter = ',', default_value = "127.0.0.1")]
+    pub address: Vec<IpAddr>,
+
+    /// The port to serve at; 0 takes a free one and prints it.
+    #[arg(long, value_name = "PORT", default_value_t = 53)]
+    pub port: u16,
+
+    /// The cluster's domain.
+    #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
+    pub cluster_domain: String,
+
+    /// The address of the service kube-dns, which is created if it is not there and led to this server; without it the
+    /// service is left alone.
+    #[arg(long, value_name = "IP[,IP]", value_delimiter = ',')]
+    pub cluster_dns: Vec<IpAddr>,
+
+    /// Names the servers that know other names.
+    #[arg(long, value_name = "FILE", default_value = "/etc/resolv.conf")]
+    pub resolv_conf: PathBuf,
+
+    /// Servers that know other names, instead of those of `--resolv-conf`.
+    #[arg(long, value_name = "ADDR:PORT[,...]", value_delimiter = ',')]
+    pub upstream: Vec<SocketAddr>,
+
+    /// A domain that servers of its own know.
+    #[arg(long, value_name = "DOMAIN=ADDR[,ADDR]", value_parser = parse_stub)]
+    pub stub_domain: Vec<StubDomain>,
+}
+
+fn parse_stub(text: &str) -> Result<StubDomain, String> {
+    StubDomain::parse(text).map_err(|error| error.to_string())
+}
+
+/// `ferry dns`.
+pub async fn dns(arguments: DnsArgs) -> Result<ExitCode> {
+    let tasks = TaskGroup::new();
+    stop_on_signal(&tasks)?;
+    base::limits::raise_open_files();
+    let config = DnsConfig {
+        service_ips: arguments.cluster_dns,
+        addresses: arguments.address,
+        port: arguments.port,
+        port_is_fixed: true,
+        domain: arguments.cluster_domain,
+        resolv_conf: arguments.resolv_conf,
+        upstreams: arguments.upstream,
+        stub_domains: arguments.stub_domain,
+    };
+    let ready = |own: &[SocketAddr]| {
+        let own: Vec<String> = own.iter().map(ToString::to_string).collect();
+        say(format_args!("Names of {} are served at {}", config.domain, own.join(", ")));
+    };
+    cluster::run_dns(&config, &arguments.kubeconfig, &Clock::system(), &tasks, ready).await?;
+    tracing::info!("stopped");
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,82 @@
+//! `ferry token`: tokens by which nodes join.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use base::clock::Clock;
+use clap::{Args, Subcommand};
+use cluster::{BootstrapToken, Client};
+
+use crate::cli::DataDir;
+use crate::flags::parse_duration;
+use crate::serve::say;
+
+#[derive(Args, Debug)]
+pub struct TokenArgs {
+    #[command(subcommand)]
+    pub verb: TokenVerb,
+
+    #[command(flatten)]
+    pub data_dir: DataDir,
+
+    /// How to reach the API server; by default the administrator's kubeconfig in the data directory.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub kubeconfig: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TokenVerb {
+    /// Make a token and print it, with the command that joins a node.
+    Create {
+        /// How long it counts; 0s for ever.
+        #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = parse_duration)]
+        ttl: Duration,
+
+        /// What it is for.
+        #[arg(long, value_name = "TEXT", default_value = "made by ferry token create")]
+        description: String,
+
+        /// Print nothing but the token.
+        #[arg(long)]
+        quiet: bool,
+    },
+    /// List tokens, without their secrets.
+    List,
+    /// Delete tokens: those that joined stay.
+    Delete { ids: Vec<String> },
+}
+
+pub async fn run(arguments: TokenArgs) -> Result<ExitCode> {
+    let kubeconfig = arguments.kubeconfig.unwrap_or_else(|| arguments.data_dir.data_dir.join("kubeconfig"));
+    let client = Client::connect(&kubeconfig, "ferry-token")
+        .with_context(|| format!("using {}", kubeconfig.display()))?;
+    match arguments.verb {
+        TokenVerb::Create { ttl, description, quiet } => {
+            let token = BootstrapToken::random();
+            let life = (!ttl.is_zero()).then_some(ttl);
+            cluster::create_token(&client, &token, life, &description, Clock::system().now()).await?;
+            if quiet {
+                say(format_args!("{token}"));
+                return Ok(ExitCode::SUCCESS);
+            }
+            let server = cluster::advertised_server(&client).await?;
+            say(format_args!("{token}"));
+            say(format_args!("Join a node:  ferry agent --server {server} --token {token}"));
+        }
+        TokenVerb::List => {
+            for (id, end, description) in cluster::list_tokens(&client).await? {
+                say(format_args!("{id}  {}  {description}", end.unwrap_or_else(|| "for ever".to_owned())));
+            }
+        }
+        TokenVerb::Delete { ids } => {
+            for id in ids {
+                let id = id.split('.').next().unwrap_or_default();
+                cluster::delete_token(&client, id).await.with_context(|| format!("deleting {id}"))?;
+                say(format_args!("Deleted {id}"));
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,220 @@
+//! Pods reach pods of other nodes: plain routes to nodes on the same link, a VXLAN tunnel to those behind others.
+//!
+//! Watches nodes; writes routes of this machine. Every packet between pods keeps its addresses.
+
+mod plan;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::tasks::TaskGroup;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::networking::v1::ServiceCIDR;
+use runtime::Informers;
+use sys::netlink::{Netlink, Peer, Route, Way};
+use tokio::sync::Notify;
+
+pub use plan::{Machine, Plan, View, hardware, peer, plan, range};
+
+/// Changes that come within this time are made together.
+const GATHER: Duration = Duration::from_millis(50);
+const FIRST_RETRY: Duration = Duration::from_millis(500);
+const LAST_RETRY: Duration = Duration::from_secs(30);
+/// By this number the kernel knows whose routes they are.
+const OWNER: u8 = 176;
+const TUNNEL: &str = "ferry-vxlan";
+const TUNNEL_NETWORK: u32 = 1;
+const TUNNEL_PORT: u16 = 4789;
+/// What a tunnel's headers take of a packet.
+const TUNNEL_HEADERS: u32 = 50;
+
+/// Why routes could not be set.
+#[derive(Debug, thiserror::Error)]
+pub enum RouteError {
+    #[error("talking to the kernel")]
+    Open(#[source] io::Error),
+    #[error("listing routes")]
+    List(#[source] io::Error),
+    #[error("setting the route to {}/{}", .0.0, .0.1)]
+    Set((IpAddr, u8), #[source] io::Error),
+    #[error("removing the route to {}/{}", .0.0, .0.1)]
+    Remove((IpAddr, u8), #[source] io::Error),
+    #[error("making the tunnel")]
+    Tunnel(#[source] io::Error),
+    #[error("telling the tunnel of the node at {0}")]
+    Peer(IpAddr, #[source] io::Error),
+}
+
+/// Keeps the routes of the node `name` until `tasks` stop.
+pub async fn run(name: String, informers: Informers, tasks: TaskGroup) {
+    let (nodes, ranges) = (informers.of::<Node>(), informers.of::<ServiceCIDR>());
+    let changed = Arc::new(Notify::new());
+    let told = Arc::clone(&changed);
+    nodes.on_event(move |change| {
+        // Heartbeats change nothing that matters here.
+        if change.old().is_none_or(|old| View::of(old) != View::of(change.object())) {
+            told.notify_one();
+        }
+    });
+    let told = Arc::clone(&changed);
+    ranges.on_event(move |_| told.notify_one());
+    let stopping = tasks.stopping();
+    tokio::pin!(stopping);
+    tokio::select! {
+        () = &mut stopping => return,
+        () = async { nodes.synced().await; ranges.synced().await } => {}
+    }
+    let mut peers = BTreeSet::new();
+    let mut retry = FIRST_RETRY;
+    loop {
+        let views: Vec<View> = nodes.all().iter().map(|node| View::of(node)).collect();
+        let services: Vec<(IpAddr, u8)> = ranges
+            .all()
+            .iter()
+            .flat_map(|range| range.spec.clone().unwrap_or_default().cidrs.unwrap_or_default())
+            .filter_map(|text| range(&text))
+            .collect();
+        let own = views.iter().find(|view| view.name == name);
+        let outcome = own.map_or(Ok(()), |own| apply(own, &views, &services, &mut peers));
+        let wait = match outcome {
+            Ok(()) => {
+                retry = FIRST_RETRY;
+                None
+            }
+            Err(error) => {
+                let cause = std::error::Error::source(&error).map(ToString::to_string);
+                tracing::warn!(%error, cause, "routes to other nodes could not be set; trying again");
+                let wait = retry;
+                retry = (retry * 2).min(LAST_RETRY);
+                Some(wait)
+            }
+        };
+        let next = async {
+            match wait {
+                Some(wait) => tokio::time::sleep(wait).await,
+                None => {
+                    changed.notified().await;
+                    tokio::time::sleep(GATHER).await;
+                }
+            }
+        };
+        tokio::select! {
+            () = &mut stopping => return,
+            () = next => {}
+        }
+    }
+}
+
+/// Takes away the routes and the tunnel.
+pub fn remove() -> Result<(), RouteError> {
+    let mut netlink = Netlink::open().map_err(RouteError::Open)?;
+    for route in netlink.routes(Some(OWNER)).map_err(RouteError::List)? {
+        netlink.remove_route(&route, OWNER).map_err(|error| RouteError::Remove(route.destination, error))?;
+    }
+    netlink.remove(TUNNEL).map_err(RouteError::Tunnel)
+}
+
+struct Kernel {
+    netlink: Netlink,
+    default_routes: [bool; 2],
+    loopback: u32,
+}
+
+impl Machine for Kernel {
+    fn way_to(&mut self, address: IpAddr) -> Option<Way> {
+        self.netlink.way_to(address).ok().flatten()
+    }
+
+    fn has_default_route(&self, ipv4: bool) -> bool {
+        self.default_routes[usize::from(!ipv4)]
+    }
+
+    fn loopback(&self) -> u32 {
+        self.loopback
+    }
+}
+
+fn apply(
+    own: &View,
+    all: &[View],
+    services: &[(IpAddr, u8)],
+    peers: &mut BTreeSet<Peer>,
+) -> Result<(), RouteError> {
+    let mut netlink = Netlink::open().map_err(RouteError::Open)?;
+    let present = netlink.routes(None).map_err(RouteError::List)?;
+    let default =
+        |ipv4| present.iter().any(|route| route.destination.1 == 0 && route.destination.0.is_ipv4() == ipv4);
+    let default_routes = [default(true), default(false)];
+    let loopback = netlink.link("lo").map_err(RouteError::List)?.map_or(1, |link| link.index);
+    let mut kernel = Kernel { netlink, default_routes, loopback };
+    let plan = plan(own, all, services, &mut kernel);
+    let mut netlink = kernel.netlink;
+    let mut wanted: BTreeMap<(IpAddr, u8), Route> =
+        plan.routes.iter().map(|route| (route.destination, route.clone())).collect();
+    tunnels(&mut netlink, &plan, peers, &mut wanted)?;
+    for route in netlink.routes(Some(OWNER)).map_err(RouteError::List)? {
+        match wanted.get(&route.destination) {
+            Some(same) if *same == route => {
+                wanted.remove(&route.destination);
+            }
+            // It is replaced below.
+            Some(_) => {}
+            None => netlink
+                .remove_route(&route, OWNER)
+                .map_err(|error| RouteError::Remove(route.destination, error))?,
+        }
+    }
+    for (destination, route) in wanted {
+        netlink.set_route(&route, OWNER).map_err(|error| RouteError::Set(destination, error))?;
+    }
+    Ok(())
+}
+
+/// Makes the tunnel and tells it of its peers, if there are any; their pods are wanted through it.
+fn tunnels(
+    netlink: &mut Netlink,
+    plan: &Plan,
+    peers: &mut BTreeSet<Peer>,
+    wanted: &mut BTreeMap<(IpAddr, u8), Route>,
+) -> Result<(), RouteError> {
+    let Some((local, inside)) = &plan.tunnel_from else {
+        if !peers.is_empty() {
+            netlink.remove(TUNNEL).map_err(RouteError::Tunnel)?;
+            peers.clear();
+        }
+        return Ok(());
+    };
+    let outer = netlink
+        .way_to(plan.tunnels.first().map_or(*local, |(_, peer)| peer.machine))
+        .map_err(RouteError::Tunnel)?;
+    let links = netlink.links().map_err(RouteError::Tunnel)?;
+    let link = links.iter().find(|link| outer.is_some_and(|way| way.interface == link.index));
+    let mtu = link.map_or(1500, |link| link.mtu).saturating_sub(TUNNEL_HEADERS);
+    netlink
+        .add_vxlan(TUNNEL, TUNNEL_NETWORK, *local, TUNNEL_PORT, mtu, hardware(*local))
+        .map_err(RouteError::Tunnel)?;
+    for address in inside {
+        let prefix = if address.is_ipv4() { 32 } else { 128 };
+        netlink.add_address(TUNNEL, *address, prefix).map_err(RouteError::Tunnel)?;
+    }
+    netlink.set_up(TUNNEL).map_err(RouteError::Tunnel)?;
+    let interface = netlink.link(TUNNEL).map_err(RouteError::Tunnel)?.map_or(0, |link| link.index);
+    let now: BTreeSet<Peer> = plan.tunnels.iter().map(|(_, peer)| *peer).collect();
+    for gone in peers.difference(&now) {
+        netlink.remove_peer(interface, gone).map_err(|error| RouteError::Peer(gone.machine, error))?;
+    }
+    for peer in &now {
+        netlink.set_peer(interface, peer).map_err(|error| RouteError::Peer(peer.machine, error))?;
+    }
+    *peers = now;
+    for (destination, peer) in &plan.tunnels {
+        let gateway = Some(peer.inside);
+        let route =
+            Route { destination: *destination, gateway, interface, source: None, gateway_on_link: true };
+        wanted.insert(*destination, route);
+    }
+    Ok(())
+}

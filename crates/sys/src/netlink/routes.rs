@@ -1,0 +1,186 @@
+//! Routes: those that somebody of this machine set, and which way a packet would go.
+
+use std::io;
+use std::net::IpAddr;
+
+use super::{
+    ACK, CREATE, DUMP, Message, NEW_ROUTE, Netlink, REPLACE, address_of, attributes, family, number, octets,
+};
+
+const DELETE_ROUTE: u16 = 25;
+const GET_ROUTE: u16 = 26;
+
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
+const RTA_PREFSRC: u16 = 7;
+const MAIN_TABLE: u8 = 254;
+const UNICAST: u8 = 1;
+const EVERYWHERE: u8 = 0;
+const ON_LINK: u8 = 253;
+const GATEWAY_IS_ON_LINK: u32 = 4;
+
+/// A way for packets.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Route {
+    pub destination: (IpAddr, u8),
+    pub gateway: Option<IpAddr>,
+    /// The interface's number.
+    pub interface: u32,
+    /// The address that packets of this machine get as their source.
+    pub source: Option<IpAddr>,
+    /// The gateway is reached through the interface whatever the addresses say.
+    pub gateway_on_link: bool,
+}
+
+/// Which way a packet to an address would go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    pub interface: u32,
+    pub gateway: Option<IpAddr>,
+    pub source: Option<IpAddr>,
+}
+
+impl Netlink {
+    /// Sets a route in the name of `owner`, in place of one to the same destination.
+    pub fn set_route(&mut self, route: &Route, owner: u8) -> io::Result<()> {
+        let scope =
+            if route.gateway.is_some() || route.destination.0.is_ipv6() { EVERYWHERE } else { ON_LINK };
+        let flags = if route.gateway_on_link { GATEWAY_IS_ON_LINK } else { 0 };
+        let head =
+            [family(route.destination.0), route.destination.1, 0, 0, MAIN_TABLE, owner, scope, UNICAST];
+        let message = Message::new(NEW_ROUTE, CREATE | REPLACE).raw(&head).raw(&flags.to_ne_bytes());
+        self.ask(describe(message, route)).map(drop)
+    }
+
+    /// Removes a route of `owner`; none there is no error.
+    pub fn remove_route(&mut self, route: &Route, owner: u8) -> io::Result<()> {
+        const ANY_SCOPE: u8 = 255;
+        let head = [family(route.destination.0), route.destination.1, 0, 0, MAIN_TABLE, owner, ANY_SCOPE, 0];
+        let message = Message::new(DELETE_ROUTE, 0).raw(&head).raw(&[0; 4]);
+        match self.ask(describe(message, route)) {
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// The routes of the main table, of one owner or of all. A default route has the prefix length 0.
+    pub fn routes(&mut self, owner: Option<u8>) -> io::Result<Vec<Route>> {
+        let mut found = Vec::new();
+        for unspecified in [IpAddr::from([0; 4]), IpAddr::from([0; 16])] {
+            let head = [family(unspecified), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+            let answers = self.ask(Message::new(GET_ROUTE, DUMP).raw(&head))?;
+            let routes = answers.iter().filter(|(kind, _)| *kind == NEW_ROUTE);
+            found.extend(routes.filter_map(|(_, body)| read(body, unspecified, owner)));
+        }
+        Ok(found)
+    }
+
+    /// Which way a packet to `address` would go; none if there is no way.
+    pub fn way_to(&mut self, address: IpAddr) -> io::Result<Option<Way>> {
+        let prefix = if address.is_ipv4() { 32 } else { 128 };
+        let head = [family(address), prefix, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let answers = self.ask(Message::new(GET_ROUTE, ACK).raw(&head).attribute(RTA_DST, &octets(address)));
+        let answers = match answers {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENETUNREACH | libc::EHOSTUNREACH)) => {
+                return Ok(None);
+            }
+            other => other?,
+        };
+        let way = |body: &[u8]| {
+            let mut way = Way { interface: 0, gateway: None, source: None };
+            for (kind, data) in attributes(body.get(12..)?) {
+                match kind {
+                    RTA_OIF => way.interface = number(data)?,
+                    RTA_GATEWAY => way.gateway = address_of(data),
+                    RTA_PREFSRC => way.source = address_of(data),
+                    _ => {}
+                }
+            }
+            Some(way)
+        };
+        Ok(answers.iter().find_map(|(_, body)| way(body)))
+    }
+}
+
+fn describe(message: Message, route: &Route) -> Message {
+    let mut message = message.attribute(RTA_DST, &octets(route.destination.0));
+    if let Some(gateway) = route.gateway {
+        message = message.attribute(RTA_GATEWAY, &octets(gateway));
+    }
+    if let Some(source) = route.source {
+        message = message.attribute(RTA_PREFSRC, &octets(source));
+    }
+    message.number(RTA_OIF, route.interface)
+}
+
+fn read(body: &[u8], unspecified: IpAddr, owner: Option<u8>) -> Option<Route> {
+    let head = body.first_chunk::<12>()?;
+    if head[4] != MAIN_TABLE || head[7] != UNICAST || owner.is_some_and(|owner| head[5] != owner) {
+        return None;
+    }
+    let mut route = Route {
+        destination: (unspecified, head[1]),
+        gateway: None,
+        interface: 0,
+        source: None,
+        gateway_on_link: number(&head[8..])? & GATEWAY_IS_ON_LINK != 0,
+    };
+    for (kind, data) in attributes(body.get(12..)?) {
+        match kind {
+            RTA_DST => route.destination.0 = address_of(data)?,
+            RTA_OIF => route.interface = number(data)?,
+            RTA_GATEWAY => route.gateway = address_of(data),
+            RTA_PREFSRC => route.source = address_of(data),
+            _ => {}
+        }
+    }
+    Some(route)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::{self, Namespace};
+
+    /// In a network namespace of this thread's own, which goes with it.
+    #[test]
+    fn routes_come_and_go() {
+        const OWNER: u8 = 177;
+        let worker = std::thread::spawn(|| {
+            if process::unshare(&[Namespace::Network]).is_err() {
+                return println!("skipped: no right to make network namespaces");
+            }
+            let mut netlink = Netlink::open().unwrap();
+            netlink.set_up("lo").unwrap();
+            netlink.add_bridge("b", 1500).unwrap();
+            netlink.add_address("b", "10.9.0.1".parse().unwrap(), 24).unwrap();
+            netlink.set_up("b").unwrap();
+            let interface = netlink.link("b").unwrap().unwrap().index;
+            let near = netlink.way_to("10.9.0.7".parse().unwrap()).unwrap().unwrap();
+            assert_eq!((near.interface, near.gateway), (interface, None));
+            assert_eq!(netlink.way_to("192.0.2.1".parse().unwrap()).unwrap(), None);
+            let gateway = Some("10.9.0.7".parse().unwrap());
+            let destination = ("10.1.2.0".parse().unwrap(), 24);
+            let route = Route { destination, gateway, interface, source: None, gateway_on_link: false };
+            netlink.set_route(&route, OWNER).unwrap();
+            netlink.set_route(&route, OWNER).unwrap();
+            assert_eq!(netlink.routes(Some(OWNER)).unwrap(), [route.clone()]);
+            assert_eq!(netlink.way_to("10.1.2.3".parse().unwrap()).unwrap().unwrap().gateway, gateway);
+            // Straight to loopback, with the source that answers come back to.
+            let service = Route {
+                destination: ("10.96.0.0".parse().unwrap(), 12),
+                gateway: None,
+                interface: netlink.link("lo").unwrap().unwrap().index,
+                source: Some("10.9.0.1".parse().unwrap()),
+                gateway_on_link: false,
+            };
+            netlink.set_route(&service, OWNER).unwrap();
+            assert!(netlink.routes(Some(OWNER)).unwrap().contains(&service));
+            netlink.remove_route(&route, OWNER).unwrap();
+            netlink.remove_route(&route, OWNER).unwrap();
+            assert_eq!(netlink.routes(Some(OWNER)).unwrap(), [service]);
+        });
+        worker.join().unwrap();
+    }
+}
