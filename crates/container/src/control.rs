@@ -1,22 +1,42 @@
-//! What the runtime does on its socket beyond CRI: importing images from files of this machine. It is not part of CRI,
-//! as what pods ask for must never name files of the node.
+//! What the runtime does on its socket beyond CRI: importing images from files of this machine, which is not part of
+//! CRI as what pods ask for must never name files of the node, and pulling with a report of how it goes.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cri::server::HttpAnswer;
-use cri::v1::{ImageSpec, ListImagesResponse};
+use cri::server::{HttpAnswer, ResponseStream};
+use cri::v1::{ImageSpec, ListImagesResponse, PullImageRequest};
+use futures_util::stream;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
-use tonic::transport::Endpoint;
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
 use crate::service::cri_runtime::Served;
 
-/// The method's path.
+/// The methods' paths.
 pub(crate) const IMPORT: &str = "/ferry.v1.Images/Import";
+pub(crate) const PULL: &str = "/ferry.v1.Images/Pull";
+
+/// How often a pull says how far it is.
+const REPORTS: Duration = Duration::from_millis(250);
+
+/// How far a pull is. The last one has the image.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct PullProgress {
+    #[prost(uint64, tag = "1")]
+    pub done: u64,
+    #[prost(uint64, tag = "2")]
+    pub total: u64,
+    #[prost(uint64, tag = "3")]
+    pub layers_done: u64,
+    #[prost(uint64, tag = "4")]
+    pub layers: u64,
+    #[prost(string, tag = "5")]
+    pub image_id: String,
+}
 
 /// Imports large archives patiently.
 const PATIENCE: Duration = Duration::from_secs(3600);
@@ -36,6 +56,29 @@ pub(crate) fn import(served: Arc<Served>, request: http::Request<hyper::body::In
     })
 }
 
+pub(crate) fn pull(served: Arc<Served>, request: http::Request<hyper::body::Incoming>) -> HttpAnswer {
+    cri::server::server_streaming(request, move |request: Request<PullImageRequest>| {
+        Box::pin(async move {
+            let request = request.into_inner();
+            let name = request.image.unwrap_or_default().image;
+            let flight = served.begin_pull(&name, request.auth)?;
+            // The stream holds the flight: a client that leaves ends it, unless others wait too.
+            let reports = stream::unfold(Some((flight, name)), |state| async move {
+                let (flight, name) = state?;
+                let ended = tokio::time::timeout(REPORTS, flight.end(&name)).await;
+                let now = flight.report();
+                match ended {
+                    Err(_) => Some((Ok(now), Some((flight, name)))),
+                    Ok(Ok(image_id)) => Some((Ok(PullProgress { image_id, ..now }), None)),
+                    Ok(Err(error)) => Some((Err(error.into()), None)),
+                }
+            });
+            let reports: ResponseStream<PullProgress> = Box::pin(reports);
+            Ok(Response::new(reports))
+        })
+    })
+}
+
 /// An error with its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -47,8 +90,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Asks the runtime at `socket` to import an archive. The answer names the images.
-pub async fn import_archive(socket: &Path, archive: &Path) -> Result<Vec<cri::v1::Image>, Status> {
+async fn connect(socket: &Path) -> Result<Grpc<Channel>, Status> {
     let unavailable = |error: tonic::transport::Error| Status::unavailable(chain(&error));
     let channel = Endpoint::from_shared(format!("unix://{}", socket.display()))
         .map_err(unavailable)?
@@ -58,6 +100,31 @@ pub async fn import_archive(socket: &Path, archive: &Path) -> Result<Vec<cri::v1
         .map_err(unavailable)?;
     let mut client = Grpc::new(channel);
     client.ready().await.map_err(unavailable)?;
+    Ok(client)
+}
+
+/// Asks the runtime at `socket` to pull an image, and tells `report` how it goes. The answer is the image's id.
+pub async fn pull_image(
+    socket: &Path,
+    request: PullImageRequest,
+    mut report: impl FnMut(&PullProgress),
+) -> Result<String, Status> {
+    let mut client = connect(socket).await?;
+    let codec = ProstCodec::<PullImageRequest, PullProgress>::default();
+    let path = PathAndQuery::from_static(PULL);
+    let mut reports = client.server_streaming(Request::new(request), path, codec).await?.into_inner();
+    while let Some(now) = reports.message().await? {
+        report(&now);
+        if !now.image_id.is_empty() {
+            return Ok(now.image_id);
+        }
+    }
+    Err(Status::aborted("the runtime ended before the pull"))
+}
+
+/// Asks the runtime at `socket` to import an archive. The answer names the images.
+pub async fn import_archive(socket: &Path, archive: &Path) -> Result<Vec<cri::v1::Image>, Status> {
+    let mut client = connect(socket).await?;
     let request = Request::new(ImageSpec { image: archive.display().to_string(), ..ImageSpec::default() });
     let codec = ProstCodec::<ImageSpec, ListImagesResponse>::default();
     let answer = client.unary(request, PathAndQuery::from_static(IMPORT), codec).await?;

@@ -8,6 +8,7 @@ pub mod control;
 pub mod images;
 mod launch;
 pub mod network;
+mod registry;
 mod service;
 pub mod shim;
 

@@ -77,6 +77,7 @@ pub async fn serve(root: &Path) -> TaskGroup {
     let mut config = Config::new(root.join("state"));
     config.cni_configurations = root.join("net.d");
     config.pod_ranges = vec!["10.222.0.0/24".to_owned()];
+    config.registries = root.join("registries.yaml");
     let runtime = Runtime::open(config, tasks.clone()).expect("the runtime opens");
     let (images, archive) = (std::sync::Arc::clone(runtime.images()), root.join("busybox.tar"));
     tokio::task::spawn_blocking(move || images.import(&archive))

@@ -87,7 +87,7 @@ pub enum Command {
     Check(CheckArgs),
     /// Run the container runtime alone; it serves CRI on a socket.
     Runtime(RuntimeArgs),
-    /// Import, list and remove images of the container runtime.
+    /// Pull, import, list and remove images of the container runtime.
     Images(ImagesArgs),
     /// Print the version.
     Version,
@@ -113,6 +113,10 @@ pub struct RuntimeArgs {
     /// Where network plugins are.
     #[arg(long, value_name = "DIR", default_value = "/opt/cni/bin")]
     pub cni_bin_dir: PathBuf,
+
+    /// Mirrors, credentials and trust for registries.
+    #[arg(long, value_name = "FILE", default_value = "/etc/ferry/registries.yaml")]
+    pub registries: PathBuf,
 }
 
 #[derive(Args, Debug)]
@@ -132,6 +136,13 @@ pub struct ImagesArgs {
 pub enum ImagesVerb {
     /// Import images from an archive, as `docker save` writes it or in the OCI layout.
     Import { archive: PathBuf },
+    /// Pull an image from its registry.
+    Pull {
+        image: String,
+        /// Who asks; the password comes on standard input.
+        #[arg(long, value_name = "NAME")]
+        username: Option<String>,
+    },
     /// List images.
     List,
     /// Remove images.

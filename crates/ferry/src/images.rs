@@ -1,10 +1,14 @@
 //! `ferry images`: what the container runtime has, in its words.
 
+use std::io::IsTerminal as _;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use cri::v1::{Image, ImageSpec, ImageStatusRequest, ListImagesRequest, RemoveImageRequest};
+use cri::v1::{
+    AuthConfig, Image, ImageSpec, ImageStatusRequest, ListImagesRequest, PullImageRequest, RemoveImageRequest,
+};
 
 use crate::cli::{ImagesArgs, ImagesVerb};
 
@@ -27,11 +31,14 @@ pub async fn run(arguments: ImagesArgs) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
+    if let ImagesVerb::Pull { image, username } = arguments.verb {
+        return pull(&socket, image, username).await;
+    }
     let address = socket.display().to_string();
     let mut runtime =
         cri::connect(&address, Duration::from_secs(5)).await.context("is the runtime running?")?;
     match arguments.verb {
-        ImagesVerb::Import { .. } => {}
+        ImagesVerb::Import { .. } | ImagesVerb::Pull { .. } => {}
         ImagesVerb::List => {
             let listed = runtime.images.list_images(ListImagesRequest::default()).await;
             for image in listed.map_err(|status| anyhow!("{}", status.message()))?.into_inner().images {
@@ -50,6 +57,34 @@ pub async fn run(arguments: ImagesArgs) -> Result<ExitCode> {
             }
         }
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Pulls; a terminal sees how far it is.
+async fn pull(socket: &Path, image: String, username: Option<String>) -> Result<ExitCode> {
+    let auth = match username {
+        Some(username) => {
+            let mut password = String::new();
+            std::io::stdin().read_line(&mut password).context("reading the password")?;
+            let password = password.trim_end_matches(['\r', '\n']).to_owned();
+            Some(AuthConfig { username, password, ..AuthConfig::default() })
+        }
+        None => None,
+    };
+    let spec = Some(ImageSpec { image: image.clone(), ..ImageSpec::default() });
+    let request = PullImageRequest { image: spec, auth, sandbox_config: None };
+    let terminal = std::io::stderr().is_terminal();
+    let pulled = container::control::pull_image(socket, request, |now| {
+        if terminal {
+            let [done, total] = [now.done, now.total].map(|bytes| bytes as f64 / 1e6);
+            eprint!("\r\x1b[K{image}: {}/{} layers, {done:.1}/{total:.1} MB", now.layers_done, now.layers);
+        }
+    })
+    .await;
+    if terminal {
+        eprintln!();
+    }
+    println!("{}", pulled.map_err(|status| anyhow!("{}", status.message()))?);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -20,6 +20,7 @@ pub async fn run(arguments: RuntimeArgs) -> Result<ExitCode> {
     config.pod_ranges = arguments.pod_cidr;
     config.cni_configurations = arguments.cni_conf_dir;
     config.cni_programs = vec![arguments.cni_bin_dir];
+    config.registries = arguments.registries;
     let mut terminate = signal(SignalKind::terminate()).context("listening for signals")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for signals")?;
     let tasks = TaskGroup::new();

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Descriptor {
+    #[serde(deserialize_with = "null_is_default")]
     pub media_type: String,
     pub digest: String,
     pub size: u64,
@@ -37,17 +38,22 @@ pub struct Manifest {
 pub const ARCHITECTURE: &str = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
 
 impl Manifest {
-    /// Of an index: the manifest for this machine.
+    /// Of an index: the manifest for this machine. Of several that fit, the one that asks least of the processor.
     #[must_use]
     pub fn for_this_machine(&self) -> Option<&Descriptor> {
+        const PLAIN: &[&str] = &["", "v1", "v8"];
         let fits = |descriptor: &&Descriptor| {
             descriptor
                 .platform
                 .as_ref()
                 .is_some_and(|found| found.os == "linux" && found.architecture == ARCHITECTURE)
         };
+        let demands = |descriptor: &&Descriptor| {
+            let variant = descriptor.platform.as_ref().map_or("", |found| found.variant.as_str());
+            (!PLAIN.contains(&variant), variant.to_owned())
+        };
         // Indexes without platforms have one entry.
-        self.manifests.iter().find(fits).or_else(|| match self.manifests.as_slice() {
+        self.manifests.iter().filter(fits).min_by_key(demands).or_else(|| match self.manifests.as_slice() {
             [only] if only.platform.is_none() => Some(only),
             _ => None,
         })
@@ -110,6 +116,12 @@ mod tests {
         ]}))
         .unwrap();
         assert_eq!(index.for_this_machine().unwrap().digest, "b");
+        let levels: Manifest = serde_json::from_value(serde_json::json!({"manifests": [
+            {"digest": "new", "platform": {"os": "linux", "architecture": ARCHITECTURE, "variant": "v9"}},
+            {"digest": "old", "platform": {"os": "linux", "architecture": ARCHITECTURE}},
+        ]}))
+        .unwrap();
+        assert_eq!(levels.for_this_machine().unwrap().digest, "old");
         assert_eq!(Manifest::default().for_this_machine(), None);
     }
 

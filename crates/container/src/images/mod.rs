@@ -2,10 +2,12 @@
 
 mod import;
 mod manifest;
+mod pull;
 mod reference;
 mod store;
 
 pub use import::ImportError;
-pub use manifest::{Descriptor, ImageConfig, Manifest, RunConfig};
+pub use manifest::{ARCHITECTURE, Descriptor, ImageConfig, Manifest, RunConfig};
+pub use pull::{PullError, Puller};
 pub use reference::{BadReference, Reference, is_digest};
-pub use store::{Image, ImageStore, Layer, StoreError};
+pub use store::{Held, Image, ImageStore, Layer, StoreError};

@@ -59,9 +59,12 @@ pub enum StoreError {
     WrongLayer { wanted: String, found: String },
     #[error("the image's configuration is not valid: {0}")]
     Config(serde_json::Error),
-    #[error("the image has {layers} layers, its configuration names {named}")]
-    LayerCount { layers: usize, named: usize },
+    #[error("the image has {0} layers, more than the {MOST_LAYERS} that can be mounted together")]
+    TooManyLayers(usize),
 }
+
+/// As many as other runtimes take, and as fit into the options of one mount.
+const MOST_LAYERS: usize = 127;
 
 /// Where the archive of a layer is.
 #[derive(Clone, Debug)]
@@ -78,6 +81,27 @@ pub struct ImageStore {
     images: Mutex<BTreeMap<String, Image>>,
     /// One layer is unpacked at a time; the disk is no faster otherwise, and none is unpacked twice.
     unpacking: Mutex<()>,
+    /// Layers of images that are being added, with how many images want them: they stay though no image has them yet.
+    held: Mutex<BTreeMap<String, usize>>,
+}
+
+/// Keeps layers from being swept while an image that has them is being added.
+#[derive(Debug)]
+pub struct Held<'a> {
+    store: &'a ImageStore,
+    names: Vec<String>,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let mut held = self.store.held.lock();
+        for name in &self.names {
+            match held.get_mut(name) {
+                Some(count) if *count > 1 => *count -= 1,
+                _ => drop(held.remove(name)),
+            }
+        }
+    }
 }
 
 /// A layer's identity: what it contains and what is below it.
@@ -91,19 +115,26 @@ fn chain(below: &str, diff_id: &str) -> String {
 impl ImageStore {
     /// Opens the store, removing what an interrupted unpack left.
     pub fn open(root: &Path, launcher: Launcher) -> io::Result<Self> {
-        for part in ["layers", "staging"] {
+        for part in ["layers", "staging", "downloads"] {
             std::fs::create_dir_all(root.join(part))?;
         }
-        for left in std::fs::read_dir(root.join("staging"))? {
-            std::fs::remove_dir_all(left?.path())?;
+        for part in ["staging", "downloads"] {
+            for left in std::fs::read_dir(root.join(part))? {
+                std::fs::remove_dir_all(left?.path())?;
+            }
         }
         let images = match std::fs::read(root.join("images.json")) {
             Ok(bytes) => serde_json::from_slice(&bytes)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
             Err(error) => return Err(error),
         };
-        let store =
-            Self { root: root.to_owned(), launcher, images: Mutex::new(images), unpacking: Mutex::new(()) };
+        let store = Self {
+            root: root.to_owned(),
+            launcher,
+            images: Mutex::new(images),
+            unpacking: Mutex::new(()),
+            held: Mutex::default(),
+        };
         store.sweep()?;
         Ok(store)
     }
@@ -117,6 +148,13 @@ impl ImageStore {
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// An empty directory for what is being downloaded; what a crash leaves in it goes with the next start.
+    pub fn downloads(&self) -> io::Result<PathBuf> {
+        let path = self.root.join("downloads").join(hex::encode(rand::random::<[u8; 8]>()));
+        std::fs::create_dir(&path)?;
+        Ok(path)
     }
 
     #[must_use]
@@ -171,7 +209,39 @@ impl ImageStore {
         self.layers().join(layer_name(chain)).is_dir()
     }
 
-    /// Adds an image: `archive` is asked for the layers that are not there yet, by position.
+    /// Keeps these layers, whether they are there already or come now, until the answer is dropped.
+    #[must_use]
+    pub fn hold(&self, chains: &[String]) -> Held<'_> {
+        let names: Vec<String> = chains.iter().map(|chain| layer_name(chain)).collect();
+        let mut held = self.held.lock();
+        for name in &names {
+            *held.entry(name.clone()).or_default() += 1;
+        }
+        Held { store: self, names }
+    }
+
+    /// Gives an image that is there further names. Says whether it is there.
+    pub fn name(&self, id: &str, tag: Option<String>, digest: String) -> Result<bool, StoreError> {
+        let mut images = self.images.lock();
+        if !images.contains_key(id) {
+            return Ok(false);
+        }
+        let before = images.clone();
+        // A tag names one image at a time.
+        for image in images.values_mut().filter(|image| image.id != id) {
+            image.tags.retain(|known| Some(known) != tag.as_ref());
+        }
+        if let Some(image) = images.get_mut(id) {
+            image.tags.extend(tag);
+            image.digests.insert(digest);
+        }
+        if *images != before {
+            self.save(&images)?;
+        }
+        Ok(true)
+    }
+
+    /// Adds an image: `archive` is asked for the layers that are not there yet, by position, and may take its time.
     pub fn add<E: From<StoreError>>(
         &self,
         config: &[u8],
@@ -182,14 +252,22 @@ impl ImageStore {
         let id = format!("sha256:{}", hex::encode(Sha256::digest(config)));
         let config: ImageConfig = serde_json::from_slice(config).map_err(StoreError::Config)?;
         let chains = Self::chains(&config);
-        let _one = self.unpacking.lock();
+        if chains.len() > MOST_LAYERS {
+            return Err(StoreError::TooManyLayers(chains.len()).into());
+        }
+        let _held = self.hold(&chains);
         let mut layers: Vec<Layer> = Vec::new();
         for (at, chain) in chains.iter().enumerate() {
             let name = layer_name(chain);
             let size_file = self.root.join("layers").join(format!("{name}.size"));
             if !self.has_layer(chain) {
-                let size = self.unpack(&archive(at)?, &layers, &config.rootfs.diff_ids[at], &name)?;
-                std::fs::write(&size_file, size.to_string()).map_err(StoreError::from)?;
+                let archive = archive(at)?;
+                let _one = self.unpacking.lock();
+                // Another image may have brought it meanwhile.
+                if !self.has_layer(chain) {
+                    let size = self.unpack(&archive, &layers, &config.rootfs.diff_ids[at], &name)?;
+                    std::fs::write(&size_file, size.to_string()).map_err(StoreError::from)?;
+                }
             }
             let size =
                 std::fs::read_to_string(&size_file).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
@@ -275,7 +353,9 @@ impl ImageStore {
     fn sweep(&self) -> io::Result<()> {
         let used: BTreeSet<String> = {
             let images = self.images.lock();
-            images.values().flat_map(|image| image.layers.iter().map(|layer| layer.name.clone())).collect()
+            let held = self.held.lock();
+            let of_images = images.values().flat_map(|image| image.layers.iter().map(|layer| &layer.name));
+            of_images.chain(held.keys()).cloned().collect()
         };
         for entry in std::fs::read_dir(self.layers())? {
             let entry = entry?;

@@ -53,6 +53,8 @@ impl Runtime {
             let path = request.uri().path();
             let answer = if path == crate::control::IMPORT {
                 Some(crate::control::import(served, request))
+            } else if path == crate::control::PULL {
+                Some(crate::control::pull(served, request))
             } else if path.starts_with("/runtime.v1.ImageService/") {
                 serve_image_service(served, request)
             } else {

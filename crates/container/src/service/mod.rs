@@ -22,7 +22,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::broadcast;
 use tonic::Status;
 
-use crate::images::{ImageStore, StoreError};
+use crate::images::{ImageStore, PullError, StoreError};
 use crate::launch::{LaunchError, Launcher};
 use crate::network::{NetworkError, Plugins};
 use cri::v1::ContainerEventResponse;
@@ -42,6 +42,8 @@ pub struct Config {
     /// Address ranges of pods on this node; the kubelet can set them later.
     pub pod_ranges: Vec<String>,
     pub bridge: String,
+    /// Mirrors, credentials and trust for registries; read anew for every pull.
+    pub registries: PathBuf,
 }
 
 impl Config {
@@ -55,6 +57,7 @@ impl Config {
             cni_programs: vec!["/opt/cni/bin".into()],
             pod_ranges: Vec::new(),
             bridge: "ferry0".to_owned(),
+            registries: "/etc/ferry/registries.yaml".into(),
         }
     }
 }
@@ -77,6 +80,8 @@ pub enum RuntimeError {
     Conflict(String),
     #[error("{0}")]
     TimedOut(String),
+    #[error("failed to pull and unpack image {name:?}: {error}")]
+    Pull { name: String, error: Arc<PullError> },
 }
 
 impl From<RuntimeError> for Status {
@@ -87,6 +92,7 @@ impl From<RuntimeError> for Status {
             RuntimeError::Invalid(_) => Self::invalid_argument(text),
             RuntimeError::Conflict(_) => Self::failed_precondition(text),
             RuntimeError::TimedOut(_) => Self::deadline_exceeded(text),
+            RuntimeError::Pull { error, .. } if error.is_not_found() => Self::not_found(text),
             _ => Self::unknown(text),
         }
     }
@@ -122,6 +128,7 @@ pub struct Runtime {
     streaming: streams::Streaming,
     /// Names that are being given to sandboxes or containers right now.
     reserved: Mutex<std::collections::BTreeSet<String>>,
+    pulls: pull::Pulls,
 }
 
 impl Runtime {
@@ -152,6 +159,7 @@ impl Runtime {
             tasks,
             streaming: streams::Streaming::default(),
             reserved: Mutex::default(),
+            pulls: pull::Pulls::default(),
             config,
         });
         runtime.find_sandboxes()?;

@@ -3,6 +3,7 @@
 pub mod image;
 mod isolation;
 mod lifecycle;
+mod pull;
 mod streams;
 
 use crate::Test;
@@ -29,6 +30,11 @@ table![
     isolation::users_and_capabilities,
     isolation::privileged,
     isolation::pods_reach_each_other,
+    pull::misbehaving_registries,
+    pull::who_may_pull,
+    pull::mirrors_and_platforms,
+    pull::pulls_of_the_same_are_one,
+    pull::from_a_real_registry,
     streams::exec_over_a_websocket,
     streams::exec_with_a_terminal,
     streams::attach_to_a_container,
