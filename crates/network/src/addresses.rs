@@ -51,6 +51,13 @@ fn number(address: IpAddr) -> u128 {
     }
 }
 
+pub fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
 fn from_number(number: u128, v4: bool) -> IpAddr {
     if v4 {
         IpAddr::V4(Ipv4Addr::from(u32::try_from(number & u128::from(u32::MAX)).unwrap_or(0)))
@@ -70,6 +77,24 @@ impl Range {
         let width: u32 = if self.base.is_ipv4() { 32 } else { 128 };
         let mask = u128::MAX.checked_shl(width - u32::from(self.prefix)).unwrap_or(0);
         address.is_ipv4() == self.base.is_ipv4() && number(address) & mask == number(self.base) & mask
+    }
+
+    /// Its mask and its first address, as bytes.
+    #[must_use]
+    pub fn mask_and_network(&self) -> (Vec<u8>, Vec<u8>) {
+        let width: u32 = if self.base.is_ipv4() { 32 } else { 128 };
+        let mask = u128::MAX.checked_shl(width - u32::from(self.prefix)).unwrap_or(0);
+        (octets(from_number(mask, self.base.is_ipv4())), octets(self.base))
+    }
+
+    /// The range that the pods of all nodes are in, unless somebody says another: nodes usually have neighbours that
+    /// differ in one byte, or two where addresses are long.
+    #[must_use]
+    pub fn around(&self) -> Self {
+        let wider = self.prefix.saturating_sub(if self.base.is_ipv4() { 8 } else { 16 });
+        let width: u32 = if self.base.is_ipv4() { 32 } else { 128 };
+        let mask = u128::MAX.checked_shl(width - u32::from(wider)).unwrap_or(0);
+        Self { base: from_number(number(self.base) & mask, self.base.is_ipv4()), prefix: wider }
     }
 
     /// How many addresses pods can have: not the network's, the gateway's or the broadcast one.
@@ -184,7 +209,10 @@ mod tests {
         assert!(
             range.contains(ip("10.1.2.255")) && !range.contains(ip("10.1.3.0")) && !range.contains(ip("::1"))
         );
+        assert_eq!(range.mask_and_network(), (vec![255, 255, 255, 0], vec![10, 1, 2, 0]));
+        assert_eq!(range.around(), "10.1.0.0/16".parse().unwrap());
         let six: Range = "fd00:1::/64".parse().unwrap();
+        assert_eq!(six.around(), "fd00:1::/48".parse().unwrap());
         assert_eq!(six.after(None).next(), Some(ip("fd00:1::2")));
         for bad in ["", "10.0.0.0", "10.0.0.0/31", "10.0.0.0/33", "x/24", "fd00::/127"] {
             assert!(bad.parse::<Range>().is_err(), "{bad}");

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::net::IpAddr;
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,21 +12,32 @@ use sys::netlink::Netlink;
 use sys::process::{self, Namespace};
 
 use crate::addresses::{AddressError, Book, Range};
+use crate::link;
+use crate::ports::{Mapping, PortError, Ports};
+use crate::rules::Rules;
 
 const VERSIONS: &[&str] = &["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Configuration {
+pub(crate) struct Configuration {
     #[serde(default)]
     cni_version: String,
     #[serde(default = "default_bridge")]
-    bridge: String,
+    pub(crate) bridge: String,
     #[serde(default)]
     subnets: Vec<String>,
     data_dir: PathBuf,
     #[serde(default = "default_mtu")]
-    mtu: u32,
+    pub(crate) mtu: u32,
+    /// Whether what pods send out of the cluster leaves with the node's address.
+    #[serde(default = "yes")]
+    masquerade: bool,
+    /// The ranges of all pods of the cluster, who see each other's own addresses.
+    #[serde(default)]
+    cluster_subnets: Vec<String>,
+    #[serde(default)]
+    runtime_config: RuntimeConfig,
     #[serde(default, rename = "cni.dev/valid-attachments")]
     valid: Vec<Valid>,
 }
@@ -36,6 +46,28 @@ struct Configuration {
 struct Valid {
     #[serde(rename = "containerID")]
     container: String,
+}
+
+/// What the pod asks for.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct RuntimeConfig {
+    port_mappings: Vec<Mapping>,
+    bandwidth: Bandwidth,
+}
+
+/// In bits; zero is no limit.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Bandwidth {
+    pub ingress_rate: u64,
+    pub ingress_burst: u64,
+    pub egress_rate: u64,
+    pub egress_burst: u64,
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn default_bridge() -> String {
@@ -47,13 +79,17 @@ fn default_mtu() -> u32 {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum PluginError {
+pub(crate) enum PluginError {
     #[error("the configuration is not valid: {0}")]
     Configuration(#[from] serde_json::Error),
     #[error("{0} is not set")]
     Missing(&'static str),
     #[error(transparent)]
     Address(#[from] AddressError),
+    #[error(transparent)]
+    Port(#[from] PortError),
+    #[error("packet rules: {0}")]
+    Rules(String),
     #[error("{0}: {1}")]
     Kernel(&'static str, io::Error),
     #[error("command {0:?} is not known")]
@@ -62,7 +98,16 @@ enum PluginError {
     Check(String),
 }
 
-trait Doing<T> {
+impl From<sys::nftables::NftError> for PluginError {
+    fn from(error: sys::nftables::NftError) -> Self {
+        match std::error::Error::source(&error) {
+            Some(source) => Self::Rules(format!("{error}: {source}")),
+            None => Self::Rules(error.to_string()),
+        }
+    }
+}
+
+pub(crate) trait Doing<T> {
     fn doing(self, what: &'static str) -> Result<T, PluginError>;
 }
 
@@ -90,8 +135,8 @@ pub fn main() -> ExitCode {
             let code = match error {
                 PluginError::Configuration(_) => 7,
                 PluginError::Missing(_) | PluginError::Command(_) => 4,
-                PluginError::Address(_) => 11,
-                PluginError::Kernel(..) => 5,
+                PluginError::Address(_) | PluginError::Port(_) => 11,
+                PluginError::Kernel(..) | PluginError::Rules(_) => 5,
                 PluginError::Check(_) => 100,
             };
             println!("{}", json!({"cniVersion": version, "code": code, "msg": error.to_string()}));
@@ -127,39 +172,29 @@ fn ranges(configuration: &Configuration) -> Result<Vec<Range>, PluginError> {
     Ok(configuration.subnets.iter().map(|subnet| subnet.parse()).collect::<Result<_, _>>()?)
 }
 
-/// The name of the node's end of a pod's cable: short, and the same for the same pod.
-fn cable(container: &str) -> String {
-    let short: String = container.chars().filter(char::is_ascii_alphanumeric).take(11).collect();
-    format!("fe-{short}")
-}
-
 fn add(configuration: &Configuration) -> Result<Value, PluginError> {
     let (container, interface) = (variable("CNI_CONTAINERID")?, variable("CNI_IFNAME")?);
     let namespace_path = variable("CNI_NETNS")?;
     let namespace = File::open(&namespace_path).doing("open the network namespace")?;
     let ranges = ranges(configuration)?;
     let mut netlink = Netlink::open().doing("talk to the kernel")?;
-    bridge(&mut netlink, configuration, &ranges)?;
-    let mut taken = Vec::new();
-    {
-        let book = Book::open(&configuration.data_dir)?;
-        for range in &ranges {
-            taken.push((book.take(range, &container)?, range));
-        }
-    }
-    let outcome = connect(&mut netlink, configuration, &container, &interface, &namespace, &taken);
+    link::bridge(&mut netlink, configuration, &ranges)?;
+    let taken = reserve(configuration, &container, &ranges)?;
+    let bandwidth = configuration.runtime_config.bandwidth;
+    let pod = link::Pod { container: &container, interface: &interface, namespace: &namespace, bandwidth };
+    let outcome = link::connect(&mut netlink, configuration, &pod, &taken);
     let mac = match outcome {
         Ok(mac) => mac,
         Err(error) => {
-            let _ = netlink.remove(&cable(&container));
-            let _ = Book::open(&configuration.data_dir).and_then(|book| book.give_back(&container));
+            let _ = release(configuration, &container);
             return Err(error);
         }
     };
     let ips: Vec<Value> = taken
         .iter()
         .map(|(address, range)| {
-            json!({"interface": 1, "address": format!("{address}/{}", range.prefix), "gateway": range.gateway()})
+            let alone = if address.is_ipv4() { 32 } else { 128 };
+            json!({"interface": 1, "address": format!("{address}/{alone}"), "gateway": range.gateway()})
         })
         .collect();
     let routes: Vec<Value> = ranges
@@ -169,7 +204,7 @@ fn add(configuration: &Configuration) -> Result<Value, PluginError> {
     Ok(json!({
         "cniVersion": configuration.cni_version,
         "interfaces": [
-            {"name": cable(&container)},
+            {"name": link::cable(&container)},
             {"name": interface, "mac": mac, "sandbox": namespace_path},
         ],
         "ips": ips,
@@ -177,72 +212,77 @@ fn add(configuration: &Configuration) -> Result<Value, PluginError> {
     }))
 }
 
-/// The bridge that the pods of this node hang on; it is their gateway.
-fn bridge(netlink: &mut Netlink, configuration: &Configuration, ranges: &[Range]) -> Result<(), PluginError> {
-    let name = &configuration.bridge;
-    netlink.add_bridge(name, configuration.mtu).doing("make the bridge")?;
-    for range in ranges {
-        netlink.add_address(name, range.gateway(), range.prefix).doing("give the bridge an address")?;
-        let file = if range.base.is_ipv4() {
-            "/proc/sys/net/ipv4/ip_forward"
-        } else {
-            "/proc/sys/net/ipv6/conf/all/forwarding"
-        };
-        // Written only where it is not so: many systems have /proc/sys read-only for such as us.
-        if std::fs::read_to_string(file).is_ok_and(|value| value.trim() == "0") {
-            std::fs::write(file, "1").doing("let packets be forwarded")?;
-        }
-    }
-    netlink.set_up(name).doing("bring up the bridge")
-}
-
-fn connect(
-    netlink: &mut Netlink,
+/// Takes addresses and ports for a pod, and sees to the packet rules.
+fn reserve<'a>(
     configuration: &Configuration,
     container: &str,
-    interface: &str,
-    namespace: &File,
-    addresses: &[(IpAddr, &Range)],
-) -> Result<String, PluginError> {
-    let name = cable(container);
-    // What an interrupted attempt left.
-    netlink.remove(&name).doing("remove an old cable")?;
-    netlink.add_pair(&name, interface, namespace.as_fd(), configuration.mtu).doing("make the cable")?;
-    netlink.plug(&name, &configuration.bridge).doing("plug in the cable")?;
-    netlink.set_up(&name).doing("bring up the cable")?;
-    let here = File::open("/proc/self/ns/net").doing("find the own network namespace")?;
-    process::enter(namespace.as_fd(), Namespace::Network).doing("enter the network namespace")?;
-    let inside = inside(interface, addresses);
-    process::enter(here.as_fd(), Namespace::Network).doing("leave the network namespace")?;
-    inside
+    ranges: &'a [Range],
+) -> Result<Vec<(std::net::IpAddr, &'a Range)>, PluginError> {
+    let book = Book::open(&configuration.data_dir)?;
+    let mut taken = Vec::new();
+    for range in ranges {
+        taken.push((book.take(range, container)?, range));
+    }
+    let addresses: Vec<_> = taken.iter().map(|(address, _)| *address).collect();
+    let mut ports = Ports::read(&configuration.data_dir)?;
+    let opened = ports.open(container, &configuration.runtime_config.port_mappings, &addresses);
+    let ready = opened.map_err(PluginError::from).and_then(|()| {
+        ports.write()?;
+        rules(configuration, ranges, &ports).apply()
+    });
+    if let Err(error) = ready {
+        let _ = ports.close(container).then(|| ports.write());
+        let _ = book.give_back(container);
+        return Err(error);
+    }
+    Ok(taken)
 }
 
-fn inside(interface: &str, addresses: &[(IpAddr, &Range)]) -> Result<String, PluginError> {
+fn rules<'a>(configuration: &'a Configuration, ranges: &'a [Range], ports: &'a Ports) -> Rules<'a> {
+    let named = configuration.cluster_subnets.iter().filter_map(|range| range.parse().ok());
+    let mut cluster: Vec<Range> = named.collect();
+    if cluster.is_empty() {
+        cluster = ranges.iter().map(Range::around).collect();
+    }
+    Rules {
+        bridge: &configuration.bridge,
+        subnets: ranges,
+        cluster,
+        masquerade: configuration.masquerade,
+        ports,
+    }
+}
+
+/// Gives back all that a pod has. It may be done again.
+fn release(configuration: &Configuration, container: &str) -> Result<(), PluginError> {
     let mut netlink = Netlink::open().doing("talk to the kernel")?;
-    for (address, range) in addresses {
-        netlink.add_address(interface, *address, range.prefix).doing("give the pod its address")?;
+    netlink.remove(&link::cable(container)).doing("remove the cable")?;
+    let book = Book::open(&configuration.data_dir)?;
+    let mut ports = Ports::read(&configuration.data_dir)?;
+    if ports.close(container) {
+        // The rules first: should they fail, the file still tells what is to be removed.
+        rules(configuration, &ranges(configuration)?, &ports).apply()?;
+        ports.write()?;
     }
-    netlink.set_up("lo").doing("bring up the pod's loopback")?;
-    netlink.set_up(interface).doing("bring up the pod's interface")?;
-    for (_, range) in addresses {
-        netlink.add_route(None, Some(range.gateway()), interface).doing("give the pod a route")?;
-    }
-    let link = netlink.link(interface).doing("look at the pod's interface")?.unwrap_or_default();
-    Ok(link.address.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":"))
+    Ok(book.give_back(container)?)
 }
 
 fn delete(configuration: &Configuration) -> Result<(), PluginError> {
-    let container = variable("CNI_CONTAINERID")?;
-    let mut netlink = Netlink::open().doing("talk to the kernel")?;
-    netlink.remove(&cable(&container)).doing("remove the cable")?;
-    Ok(Book::open(&configuration.data_dir)?.give_back(&container)?)
+    release(configuration, &variable("CNI_CONTAINERID")?)
 }
 
 fn check(configuration: &Configuration) -> Result<(), PluginError> {
     let (container, interface) = (variable("CNI_CONTAINERID")?, variable("CNI_IFNAME")?);
-    let wanted = Book::open(&configuration.data_dir)?.of(&container)?;
+    let wanted = {
+        let book = Book::open(&configuration.data_dir)?;
+        let ports = Ports::read(&configuration.data_dir)?;
+        if !rules(configuration, &ranges(configuration)?, &ports).are_there()? {
+            return Err(PluginError::Check("the packet rules are gone".to_owned()));
+        }
+        book.of(&container)?
+    };
     let mut netlink = Netlink::open().doing("talk to the kernel")?;
-    if netlink.link(&cable(&container)).doing("look at the cable")?.is_none() {
+    if netlink.link(&link::cable(&container)).doing("look at the cable")?.is_none() {
         return Err(PluginError::Check(format!("the cable of {container} is gone")));
     }
     let namespace = File::open(variable("CNI_NETNS")?).doing("open the network namespace")?;
@@ -259,7 +299,7 @@ fn check(configuration: &Configuration) -> Result<(), PluginError> {
 /// Removes what belongs to no pod that the runtime still knows.
 fn collect(configuration: &Configuration) -> Result<(), PluginError> {
     let valid: Vec<String> = configuration.valid.iter().map(|valid| valid.container.clone()).collect();
-    let cables: Vec<String> = valid.iter().map(|container| cable(container)).collect();
+    let cables: Vec<String> = valid.iter().map(|container| link::cable(container)).collect();
     let mut netlink = Netlink::open().doing("talk to the kernel")?;
     if let Some(bridge) = netlink.link(&configuration.bridge).doing("look at the bridge")? {
         for link in netlink.links().doing("list links")? {
@@ -271,20 +311,18 @@ fn collect(configuration: &Configuration) -> Result<(), PluginError> {
             }
         }
     }
-    Ok(Book::open(&configuration.data_dir)?.keep_only(&valid)?)
+    let book = Book::open(&configuration.data_dir)?;
+    let mut ports = Ports::read(&configuration.data_dir)?;
+    if ports.keep_only(&valid) {
+        rules(configuration, &ranges(configuration)?, &ports).apply()?;
+        ports.write()?;
+    }
+    Ok(book.keep_only(&valid)?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_fit_the_kernel() {
-        let name = cable(&"0123456789abcdef".repeat(4));
-        assert_eq!(name, "fe-0123456789a");
-        assert!(name.len() < 16);
-        assert_eq!(cable("../x/y"), "fe-xy");
-    }
 
     #[test]
     fn configurations() {

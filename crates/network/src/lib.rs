@@ -1,7 +1,11 @@
-//! The built-in pod network: a CNI plugin with a bridge and addresses, and the routes between nodes.
+//! The built-in pod network: a CNI plugin with a bridge, addresses, host ports and masquerade, and the routes between
+//! nodes.
 
 mod addresses;
 pub mod cni;
+mod link;
+mod ports;
 pub mod routes;
+mod rules;
 
 pub use addresses::{AddressError, Range};

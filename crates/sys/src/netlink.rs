@@ -2,6 +2,7 @@
 
 mod conntrack;
 mod routes;
+mod shaping;
 mod vxlan;
 
 use std::io;
@@ -32,6 +33,8 @@ pub struct Link {
     pub master: Option<u32>,
     pub mtu: u32,
 }
+
+pub use shaping::Rate;
 
 /// A connection to the kernel's routing tables.
 #[derive(Debug)]

@@ -12,13 +12,10 @@ use streaming::Wanted;
 use tokio::sync::broadcast::error::RecvError;
 use tonic::{Request, Response, Status};
 
-use super::containers::reason;
-use super::create::limits;
-use super::records::{Container, Phase, Sandbox};
-use super::sandboxes::namespaces;
+use super::records::Container;
 use super::streams::Ticket;
-use super::{Doing, Runtime, RuntimeError};
-use crate::attach::{self, Kind};
+use super::{Runtime, RuntimeError};
+use crate::attach::Kind;
 
 /// The runtime as a server sees it. Clones are the same runtime.
 #[derive(Clone)]
@@ -29,18 +26,6 @@ impl Deref for Served {
 
     fn deref(&self) -> &Arc<Runtime> {
         &self.0
-    }
-}
-
-fn matches(selector: &BTreeMap<String, String>, labels: &BTreeMap<String, String>) -> bool {
-    selector.iter().all(|(key, value)| labels.get(key) == Some(value))
-}
-
-fn state(container: &Container) -> ContainerState {
-    match *container.phase.borrow() {
-        Phase::Created => ContainerState::ContainerCreated,
-        Phase::Running(_) => ContainerState::ContainerRunning,
-        Phase::Exited { .. } => ContainerState::ContainerExited,
     }
 }
 
@@ -73,126 +58,6 @@ impl Runtime {
         tokio::join!(cri::server::serve_routes(listener, route, self.tasks.stopping()), streaming);
     }
 
-    fn sandbox_state(sandbox: &Sandbox) -> PodSandboxState {
-        if sandbox.ready() { PodSandboxState::SandboxReady } else { PodSandboxState::SandboxNotready }
-    }
-
-    pub(super) fn sandbox_status(&self, sandbox: &Sandbox) -> PodSandboxStatus {
-        let meta = sandbox.meta.lock().clone();
-        let mut addresses =
-            meta.attached.iter().flat_map(|attached| &attached.addresses).map(ToString::to_string);
-        let ip = addresses.next().unwrap_or_default();
-        PodSandboxStatus {
-            id: meta.id,
-            metadata: sandbox.config.metadata.clone(),
-            state: Self::sandbox_state(sandbox).into(),
-            created_at: meta.created,
-            network: Some(PodSandboxNetworkStatus {
-                ip,
-                additional_ips: addresses.map(|ip| PodIP { ip }).collect(),
-            }),
-            linux: Some(LinuxPodSandboxStatus {
-                namespaces: Some(Namespace { options: Some(namespaces(&sandbox.config)) }),
-            }),
-            labels: sandbox.config.labels.clone(),
-            annotations: sandbox.config.annotations.clone(),
-            runtime_handler: meta.runtime_handler,
-        }
-    }
-
-    pub(super) fn container_status(&self, container: &Container) -> ContainerStatus {
-        let (mut started_at, mut finished_at, mut exit_code) = (0, 0, 0);
-        let (mut why, mut message) = (String::new(), String::new());
-        match &*container.phase.borrow() {
-            Phase::Created => {}
-            Phase::Running(started) => started_at = started.at,
-            Phase::Exited { started, exited } => {
-                (started_at, finished_at, exit_code) = (*started, exited.at, exited.code);
-                reason(exited).clone_into(&mut why);
-                message.clone_from(&exited.message);
-            }
-        }
-        let image = container.config.image.clone().unwrap_or_default();
-        let resources = container.resources.lock().clone();
-        ContainerStatus {
-            id: container.meta.id.clone(),
-            metadata: container.config.metadata.clone(),
-            state: state(container).into(),
-            created_at: container.meta.created,
-            started_at,
-            finished_at,
-            exit_code,
-            image: Some(ImageSpec { image: image_name(self, container, &image.image), ..image }),
-            image_ref: container.meta.image_ref.clone(),
-            image_id: container.meta.image_id.clone(),
-            reason: why,
-            message,
-            labels: container.config.labels.clone(),
-            annotations: container.config.annotations.clone(),
-            mounts: container.config.mounts.clone(),
-            log_path: container.meta.log_path.clone(),
-            resources: Some(ContainerResources { linux: resources, ..ContainerResources::default() }),
-            ..ContainerStatus::default()
-        }
-    }
-
-    fn select_containers(&self, filter: Option<ContainerFilter>) -> Vec<Arc<Container>> {
-        let filter = filter.unwrap_or_default();
-        let fits = |container: &&Arc<Container>| {
-            container.meta.id.starts_with(&filter.id)
-                && container.meta.sandbox.starts_with(&filter.pod_sandbox_id)
-                && filter.state.as_ref().is_none_or(|wanted| wanted.state == i32::from(state(container)))
-                && matches(&filter.label_selector, &container.config.labels)
-        };
-        self.state.read().containers.values().filter(fits).cloned().collect()
-    }
-
-    fn select_sandboxes(&self, filter: Option<PodSandboxFilter>) -> Vec<Arc<Sandbox>> {
-        let filter = filter.unwrap_or_default();
-        let all: Vec<Arc<Sandbox>> = self.state.read().sandboxes.values().cloned().collect();
-        let fits = |sandbox: &Arc<Sandbox>| {
-            sandbox.meta.lock().id.starts_with(&filter.id)
-                && filter
-                    .state
-                    .as_ref()
-                    .is_none_or(|wanted| wanted.state == i32::from(Self::sandbox_state(sandbox)))
-                && matches(&filter.label_selector, &sandbox.config.labels)
-        };
-        all.into_iter().filter(fits).collect()
-    }
-
-    fn list_sandboxes(&self, filter: Option<PodSandboxFilter>) -> Vec<PodSandbox> {
-        let describe = |sandbox: Arc<Sandbox>| {
-            let status = self.sandbox_status(&sandbox);
-            PodSandbox {
-                id: status.id,
-                metadata: status.metadata,
-                state: status.state,
-                created_at: status.created_at,
-                labels: status.labels,
-                annotations: status.annotations,
-                runtime_handler: status.runtime_handler,
-            }
-        };
-        self.select_sandboxes(filter).into_iter().map(describe).collect()
-    }
-
-    fn list_containers(&self, filter: Option<ContainerFilter>) -> Vec<cri::v1::Container> {
-        let describe = |container: Arc<Container>| cri::v1::Container {
-            id: container.meta.id.clone(),
-            pod_sandbox_id: container.meta.sandbox.clone(),
-            metadata: container.config.metadata.clone(),
-            image: container.config.image.clone(),
-            image_ref: container.meta.image_ref.clone(),
-            image_id: container.meta.image_id.clone(),
-            state: state(&container).into(),
-            created_at: container.meta.created,
-            labels: container.config.labels.clone(),
-            annotations: container.config.annotations.clone(),
-        };
-        self.select_containers(filter).into_iter().map(describe).collect()
-    }
-
     fn running(&self, id: &str) -> Result<Arc<Container>, RuntimeError> {
         let container = self.container(id)?;
         match container.running() {
@@ -200,89 +65,6 @@ impl Runtime {
             None => Err(RuntimeError::Conflict(format!("container {id} is not running"))),
         }
     }
-
-    /// Asks a container's shim for something and waits for its word.
-    fn ask_shim(&self, container: &Container, kind: Kind) -> Result<(), RuntimeError> {
-        use std::io::{Read as _, Write as _};
-        let step = || "talk to the container's shim".to_owned();
-        let mut socket = sys::sockets::connect(&container.directory.join("shim.sock")).doing(step)?;
-        socket.set_read_timeout(Some(Duration::from_secs(10))).doing(step)?;
-        let mut bytes = Vec::new();
-        attach::put(&mut bytes, kind, b"");
-        socket.write_all(&bytes).doing(step)?;
-        bytes.clear();
-        let mut buffer = [0; 1024];
-        loop {
-            match attach::take(&mut bytes) {
-                Ok(Some(frame)) if frame.kind == Kind::Done => return Ok(()),
-                Ok(Some(frame)) => {
-                    return Err(RuntimeError::Invalid(String::from_utf8_lossy(&frame.data).into_owned()));
-                }
-                Ok(None) => {}
-                Err(error) => return Err(RuntimeError::Invalid(error.to_string())),
-            }
-            match socket.read(&mut buffer).doing(step)? {
-                0 => return Err(RuntimeError::NotFound("the container's shim is gone".to_owned())),
-                count => bytes.extend_from_slice(&buffer[..count]),
-            }
-        }
-    }
-
-    fn update_resources(
-        &self,
-        container: &Container,
-        asked: &LinuxContainerResources,
-    ) -> Result<(), RuntimeError> {
-        let group = sys::cgroups::Hierarchy::detect().doing(|| "find the control groups".to_owned())?;
-        let group = group.group(&container.meta.cgroup);
-        let merged = merge(container.resources.lock().clone().unwrap_or_default(), asked);
-        if container.running().is_some() {
-            let group = group.ok_or_else(|| RuntimeError::NotFound("the control group".to_owned()))?;
-            group.limit(&limits(asked)).doing(|| "set limits".to_owned())?;
-        }
-        // A container that starts later starts with these.
-        let path = container.directory.join("spec.json");
-        if let Some(mut spec) = super::records::read::<crate::shim::spec::Spec>(&path)? {
-            spec.resources = limits(&merged);
-            super::records::write(&path, &spec)?;
-        }
-        *container.resources.lock() = Some(merged);
-        Ok(())
-    }
-}
-
-/// What is not said stays as it was.
-fn merge(mut before: LinuxContainerResources, asked: &LinuxContainerResources) -> LinuxContainerResources {
-    for (old, new) in [
-        (&mut before.cpu_period, asked.cpu_period),
-        (&mut before.cpu_quota, asked.cpu_quota),
-        (&mut before.cpu_shares, asked.cpu_shares),
-        (&mut before.memory_limit_in_bytes, asked.memory_limit_in_bytes),
-        (&mut before.memory_swap_limit_in_bytes, asked.memory_swap_limit_in_bytes),
-        (&mut before.oom_score_adj, asked.oom_score_adj),
-    ] {
-        if new != 0 {
-            *old = new;
-        }
-    }
-    for (old, new) in
-        [(&mut before.cpuset_cpus, &asked.cpuset_cpus), (&mut before.cpuset_mems, &asked.cpuset_mems)]
-    {
-        if !new.is_empty() {
-            old.clone_from(new);
-        }
-    }
-    if !asked.hugepage_limits.is_empty() {
-        before.hugepage_limits.clone_from(&asked.hugepage_limits);
-    }
-    before.unified.extend(asked.unified.clone());
-    before
-}
-
-/// The name that people know an image by: a tag, or else what was asked for.
-fn image_name(runtime: &Runtime, container: &Container, asked: &str) -> String {
-    let image = runtime.images.find(&container.meta.image_id);
-    image.and_then(|image| image.tags.first().cloned()).unwrap_or_else(|| asked.to_owned())
 }
 
 fn one<T: Send + 'static>(answer: T) -> Response<ResponseStream<T>> {
@@ -335,9 +117,16 @@ impl RuntimeService for Served {
         &self,
         request: Request<PodSandboxStatusRequest>,
     ) -> Reply<PodSandboxStatusResponse> {
-        let sandbox = self.sandbox(&request.into_inner().pod_sandbox_id)?;
+        let request = request.into_inner();
+        let sandbox = self.sandbox(&request.pod_sandbox_id)?;
         let id = sandbox.meta.lock().id.clone();
         let containers = self.containers_of(&id);
+        let mut info = BTreeMap::new();
+        if request.verbose {
+            let ours = Arc::clone(&sandbox);
+            let health = self.blocking(move |runtime| Ok(runtime.network_health(&ours))).await?;
+            info.insert("network".to_owned(), health);
+        }
         Ok(Response::new(PodSandboxStatusResponse {
             status: Some(self.sandbox_status(&sandbox)),
             containers_statuses: containers
@@ -345,7 +134,7 @@ impl RuntimeService for Served {
                 .map(|container| self.0.container_status(container))
                 .collect(),
             timestamp: super::now(),
-            ..PodSandboxStatusResponse::default()
+            info,
         }))
     }
 
@@ -559,7 +348,16 @@ impl RuntimeService for Served {
     }
 
     async fn status(&self, _: Request<StatusRequest>) -> Reply<StatusResponse> {
-        let network = self.plugins.configuration(&self.pod_ranges.read());
+        let network = self
+            .blocking(|runtime| {
+                let configuration = runtime.plugins.configuration(&runtime.pod_ranges.read())?;
+                // The built-in network is ready once it has a range: no need to run a program to hear that.
+                match configuration["plugins"][0]["type"] == crate::network::BUILT_IN {
+                    true => Ok(()),
+                    false => Ok(runtime.plugins.status(&configuration)?),
+                }
+            })
+            .await;
         let condition = |kind: &str, problem: Option<String>| RuntimeCondition {
             r#type: kind.to_owned(),
             status: problem.is_none(),
@@ -615,6 +413,29 @@ impl RuntimeService for Served {
     ) -> Reply<ResponseStream<StreamContainersResponse>> {
         let containers = self.0.list_containers(request.into_inner().filter);
         Ok(one(StreamContainersResponse { containers }))
+    }
+
+    async fn list_metric_descriptors(
+        &self,
+        _: Request<ListMetricDescriptorsRequest>,
+    ) -> Reply<ListMetricDescriptorsResponse> {
+        Ok(Response::new(ListMetricDescriptorsResponse { descriptors: super::metrics::descriptors() }))
+    }
+
+    async fn list_pod_sandbox_metrics(
+        &self,
+        _: Request<ListPodSandboxMetricsRequest>,
+    ) -> Reply<ListPodSandboxMetricsResponse> {
+        let pod_metrics = self.blocking(|runtime| Ok(runtime.metrics())).await?;
+        Ok(Response::new(ListPodSandboxMetricsResponse { pod_metrics }))
+    }
+
+    async fn stream_pod_sandbox_metrics(
+        &self,
+        _: Request<StreamPodSandboxMetricsRequest>,
+    ) -> Reply<ResponseStream<StreamPodSandboxMetricsResponse>> {
+        let pod_sandbox_metrics = self.blocking(|runtime| Ok(runtime.metrics())).await?;
+        Ok(one(StreamPodSandboxMetricsResponse { pod_sandbox_metrics }))
     }
 
     async fn checkpoint_container(

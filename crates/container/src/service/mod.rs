@@ -4,13 +4,16 @@ mod containers;
 mod create;
 mod cri_images;
 pub(crate) mod cri_runtime;
+mod describe;
 mod events;
 mod exec;
+mod metrics;
 mod pull;
 mod records;
 mod sandboxes;
 mod stats;
 mod streams;
+mod update;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -42,6 +45,9 @@ pub struct Config {
     /// Address ranges of pods on this node; the kubelet can set them later.
     pub pod_ranges: Vec<String>,
     pub bridge: String,
+    /// Address ranges of all pods of the cluster, who see each other's own addresses. Without them the neighbourhood of
+    /// this node's is taken for it.
+    pub cluster_ranges: Vec<String>,
     /// Mirrors, credentials and trust for registries; read anew for every pull.
     pub registries: PathBuf,
 }
@@ -54,9 +60,10 @@ impl Config {
             root,
             program: "/proc/self/exe".into(),
             cni_configurations: "/etc/cni/net.d".into(),
-            cni_programs: vec!["/opt/cni/bin".into()],
+            cni_programs: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
             pod_ranges: Vec::new(),
             bridge: "ferry0".to_owned(),
+            cluster_ranges: Vec::new(),
             registries: "/etc/ferry/registries.yaml".into(),
         }
     }
@@ -147,6 +154,7 @@ impl Runtime {
             built_in: config.program.clone(),
             state: config.root.join("addresses"),
             bridge: config.bridge.clone(),
+            cluster_ranges: config.cluster_ranges.clone(),
         };
         let (events, _) = broadcast::channel(1024);
         let runtime = Arc::new(Self {
@@ -164,6 +172,7 @@ impl Runtime {
         });
         runtime.find_sandboxes()?;
         runtime.find_containers()?;
+        runtime.collect_networks();
         Ok(runtime)
     }
 

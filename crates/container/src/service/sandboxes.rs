@@ -6,15 +6,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cri::v1::{DNSConfig, NamespaceMode, NamespaceOption, PodSandboxConfig, Protocol};
+use machinery::quantity::Quantity;
 use sys::process;
 
 use super::records::{self, Sandbox, SandboxMeta};
 use super::{Doing, Runtime, RuntimeError, new_id, now};
-use crate::network::{Pod, PortMapping};
+use crate::network::{Bandwidth, Pod, PortMapping};
 use crate::shim::spec::SandboxSpec;
 use crate::shim::{Report, Task};
 
 const SHARED_MEMORY: u64 = 64 << 20;
+/// In bits: a few packets of the largest kind.
+const SMALLEST_BURST: u64 = 8 * (32 << 10);
 
 /// Which namespaces a pod asks for; without a word, its own.
 pub(super) fn namespaces(config: &PodSandboxConfig) -> NamespaceOption {
@@ -40,7 +43,7 @@ impl Sandbox {
         self.directory.join("namespaces").join(name)
     }
 
-    fn pod(&self, id: &str) -> Pod {
+    pub(super) fn pod(&self, id: &str) -> Pod {
         pod(&self.config, id, self.namespace("net"))
     }
 }
@@ -67,6 +70,25 @@ fn pod(config: &PodSandboxConfig, id: &str, network_namespace: std::path::PathBu
         uid: metadata.uid,
         network_namespace,
         ports: ports.collect(),
+        bandwidth: bandwidth(config),
+    }
+}
+
+/// What the pod's annotations say of its bandwidth. The kubelet has refused pods with nonsense in them.
+fn bandwidth(config: &PodSandboxConfig) -> Bandwidth {
+    let rate = |name: &str| {
+        let quantity = config.annotations.get(name).and_then(|text| Quantity::parse(text).ok());
+        quantity.and_then(|quantity| u64::try_from(quantity.value()).ok()).unwrap_or(0)
+    };
+    // After a pause a pod may send what it could in a tenth of a second.
+    let burst =
+        |rate: u64| if rate == 0 { 0 } else { (rate / 10).clamp(SMALLEST_BURST, u64::from(u32::MAX)) };
+    let (ingress, egress) = (rate("kubernetes.io/ingress-bandwidth"), rate("kubernetes.io/egress-bandwidth"));
+    Bandwidth {
+        ingress_rate: ingress,
+        ingress_burst: burst(ingress),
+        egress_rate: egress,
+        egress_burst: burst(egress),
     }
 }
 
@@ -311,6 +333,32 @@ impl Runtime {
         tracing::debug!(count = known.len(), "sandboxes found");
         Ok(())
     }
+
+    /// Lets the network forget pods that nobody knows any more. That is no reason not to start.
+    pub(super) fn collect_networks(&self) {
+        let Ok(configuration) = self.plugins.configuration(&self.pod_ranges.read()) else { return };
+        let known: Vec<String> = {
+            let state = self.state.read();
+            let connected = state.sandboxes.values().filter(|sandbox| sandbox.meta.lock().attached.is_some());
+            connected.map(|sandbox| sandbox.meta.lock().id.clone()).collect()
+        };
+        if let Err(error) = self.plugins.collect(&configuration, &known) {
+            tracing::warn!(%error, "the network may remember pods that are gone");
+        }
+    }
+
+    /// Whether a sandbox's network is as it was made, in words; for people who look closely.
+    pub(super) fn network_health(&self, sandbox: &Sandbox) -> String {
+        let (id, attached) = {
+            let meta = sandbox.meta.lock();
+            (meta.id.clone(), meta.attached.clone())
+        };
+        match attached.map(|attached| self.plugins.check(&attached, &sandbox.pod(&id))) {
+            None => "not connected".to_owned(),
+            Some(Ok(())) => "ok".to_owned(),
+            Some(Err(error)) => error.to_string(),
+        }
+    }
 }
 
 impl Drop for Reservation<'_> {
@@ -322,6 +370,21 @@ impl Drop for Reservation<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bandwidths() {
+        let with = |ingress: &str, egress: &str| {
+            let mut config = PodSandboxConfig::default();
+            config.annotations.insert("kubernetes.io/ingress-bandwidth".into(), ingress.into());
+            config.annotations.insert("kubernetes.io/egress-bandwidth".into(), egress.into());
+            bandwidth(&config)
+        };
+        assert_eq!(bandwidth(&PodSandboxConfig::default()), Bandwidth::default());
+        let found = with("10M", "1Gi");
+        assert_eq!((found.ingress_rate, found.ingress_burst), (10_000_000, 1_000_000));
+        assert_eq!((found.egress_rate, found.egress_burst), (1 << 30, (1 << 30) / 10));
+        assert_eq!(with("-1", "nonsense"), Bandwidth::default());
+    }
 
     #[test]
     fn resolver_files() {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use cri::v1::{
     ContainerAttributes, ContainerStats, CpuUsage, FilesystemIdentifier, FilesystemUsage,
-    LinuxPodSandboxStats, MemoryUsage, PodSandboxAttributes, PodSandboxStats, ProcessUsage, UInt64Value,
+    LinuxPodSandboxStats, MemoryUsage, NetworkInterfaceUsage, NetworkUsage, PodSandboxAttributes,
+    PodSandboxStats, ProcessUsage, UInt64Value,
 };
 use sys::cgroups::{Hierarchy, Stats};
 
@@ -71,6 +72,7 @@ impl Runtime {
         let group = Hierarchy::detect().ok().and_then(|hierarchy| hierarchy.group(&meta.cgroup_parent));
         let stats = group.map(|group| group.stats()).unwrap_or_default();
         let containers = self.containers_of(&meta.id);
+        let network = self.traffic(sandbox, &containers).map(|interfaces| network(&interfaces, at));
         PodSandboxStats {
             attributes: Some(PodSandboxAttributes {
                 id: meta.id,
@@ -81,6 +83,7 @@ impl Runtime {
             linux: Some(LinuxPodSandboxStats {
                 cpu: Some(cpu(&stats, at)),
                 memory: Some(memory(&stats, at)),
+                network,
                 process: Some(ProcessUsage { timestamp: at, process_count: value(stats.processes) }),
                 containers: containers.iter().map(|container| self.container_stats(container)).collect(),
                 ..LinuxPodSandboxStats::default()
@@ -88,6 +91,47 @@ impl Runtime {
             ..PodSandboxStats::default()
         }
     }
+}
+
+impl Runtime {
+    /// What went through the pod's interfaces, as one of its processes sees it. Pods on the host's network have none of
+    /// their own.
+    pub(super) fn traffic(&self, sandbox: &Sandbox, containers: &[Arc<Container>]) -> Option<Vec<Traffic>> {
+        if sandbox.host_network() {
+            return None;
+        }
+        let started = containers.iter().find_map(|container| container.running())?;
+        let text = std::fs::read_to_string(format!("/proc/{}/net/dev", started.pid)).ok()?;
+        Some(text.lines().filter_map(parse_traffic).filter(|found| found.name != "lo").collect())
+    }
+}
+
+/// Counters of an interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Traffic {
+    pub name: String,
+    /// Bytes, packets, errors, drops.
+    pub received: [u64; 4],
+    pub sent: [u64; 4],
+}
+
+/// A line of `/proc/net/dev`: eight numbers for each direction.
+fn parse_traffic(line: &str) -> Option<Traffic> {
+    let (name, rest) = line.split_once(':')?;
+    let numbers: Vec<u64> = rest.split_ascii_whitespace().map_while(|number| number.parse().ok()).collect();
+    let four = |from: usize| numbers.get(from..from + 4)?.try_into().ok();
+    Some(Traffic { name: name.trim().to_owned(), received: four(0)?, sent: four(8)? })
+}
+
+fn network(interfaces: &[Traffic], at: i64) -> NetworkUsage {
+    let mut described = interfaces.iter().map(|traffic| NetworkInterfaceUsage {
+        name: traffic.name.clone(),
+        rx_bytes: value(traffic.received[0]),
+        rx_errors: value(traffic.received[2]),
+        tx_bytes: value(traffic.sent[0]),
+        tx_errors: value(traffic.sent[2]),
+    });
+    NetworkUsage { timestamp: at, default_interface: described.next(), interfaces: described.collect() }
 }
 
 /// Bytes and files below a directory, as the disk has them; links are not followed.
@@ -107,4 +151,19 @@ pub(super) fn usage(root: &std::path::Path) -> (u64, u64) {
         }
     }
     (bytes, files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_traffic() {
+        let line = "  eth0: 1000 10 1 2 0 0 0 0 2000 20 3 4 0 0 0 0";
+        let wanted = Traffic { name: "eth0".into(), received: [1000, 10, 1, 2], sent: [2000, 20, 3, 4] };
+        assert_eq!(parse_traffic(line), Some(wanted));
+        for bad in ["Inter-|   Receive", " face |bytes packets", "eth0: 1 2 3", ""] {
+            assert_eq!(parse_traffic(bad), None, "{bad}");
+        }
+    }
 }

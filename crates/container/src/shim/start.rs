@@ -30,6 +30,7 @@ pub(super) fn become_program(process: &Process) -> Result<std::convert::Infallib
     };
     let filter = filter.map(|profile| seccomp::compile(&profile, held)).transpose();
     let filter = filter.map_err(|error| failure("compile the seccomp profile", error.to_string()))?;
+    limit_open_files().step(|| "limit open files".to_owned())?;
     process::own_keyring();
     process::default_signals();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
@@ -54,6 +55,16 @@ pub(super) fn become_program(process: &Process) -> Result<std::convert::Infallib
     }
     let error = command.exec();
     Err(ShimError { step: format!("exec {}", program.display()), source: error })
+}
+
+/// Programs begin with the usual limit of open files and may raise it: the daemon's own is far above, and programs that
+/// go through all possible descriptors would take their time.
+fn limit_open_files() -> io::Result<()> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    const USUAL: u64 = 1024;
+    let now = getrlimit(Resource::Nofile);
+    let current = now.maximum.map_or(USUAL, |most| most.min(USUAL));
+    Ok(setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum: now.maximum })?)
 }
 
 fn enter_directory(directory: &Path, who: &Identity) -> Result<(), ShimError> {

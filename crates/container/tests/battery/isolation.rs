@@ -20,7 +20,7 @@ pub async fn what_a_container_sees(node: Node) {
     let places: Vec<&str> = mounts.lines().filter_map(|line| line.split(' ').nth(1)).collect();
     assert!(places.iter().all(|place| !place.contains("state") && !place.starts_with("/tmp")), "{places:?}");
     let interfaces = shell("ip -o addr").await.1;
-    assert!(interfaces.contains("eth0") && interfaces.contains("10.222.0.2/24"), "{interfaces}");
+    assert!(interfaces.contains("eth0") && interfaces.contains("10.222.0.2/32"), "{interfaces}");
     let groups = shell("cat /proc/self/cgroup").await.1;
     assert!(groups.lines().all(|line| !line.contains("ferry-test")), "the own group is the root: {groups}");
     assert_eq!(shell("cat /sys/fs/cgroup/pids/cgroup.procs | head -1").await.1, "1");

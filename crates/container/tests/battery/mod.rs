@@ -3,6 +3,7 @@
 pub mod image;
 mod isolation;
 mod lifecycle;
+mod network;
 mod pull;
 mod streams;
 
@@ -30,6 +31,12 @@ table![
     isolation::users_and_capabilities,
     isolation::privileged,
     isolation::pods_reach_each_other,
+    network::host_ports,
+    network::the_way_out,
+    network::bandwidth_limits,
+    network::plugins_of_others,
+    network::what_a_crash_leaves,
+    network::metrics,
     pull::misbehaving_registries,
     pull::who_may_pull,
     pull::mirrors_and_platforms,

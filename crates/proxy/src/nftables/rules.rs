@@ -2,10 +2,8 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use sys::nftables::{
-    Base, Batch, Chain, CtKey, Expr, Family, FibField, FibResult, Hook, MetaKey, Nat, Register, Reject,
-    Verdict,
-};
+use sys::nftables::steps::{self, bits, not_zero, protocol_and_port};
+use sys::nftables::{Batch, Chain, CtKey, Expr, Family, Hook, MetaKey, Nat, Register, Reject, Side, Verdict};
 
 use super::entries::{
     AFFINITY, CLOSED, CLOSED_PORTS, ELSEWHERE, ENDPOINTS, GUARDED, HAIRPINS, KNOWN, NODE_PORTS, SERVICES,
@@ -18,10 +16,7 @@ pub const REJECT: &str = "reject";
 
 /// The mark of packets that leave with this node's address.
 const MASQUERADE: u32 = 0x4000;
-/// Addresses of this machine, as the kernel's routes see them.
-const LOCAL: u32 = 2;
 const STATE_NEW: u32 = 8;
-const STATUS_TRANSLATED: u32 = 0x20;
 
 const R0: Register = Register(0);
 
@@ -84,11 +79,7 @@ pub fn add_base(batch: &mut Batch, family: Family) {
 fn add_postrouting(batch: &mut Batch, family: Family, hook: Option<Hook>) {
     let name = "nat-postrouting";
     batch.add_chain(&Chain { name, hook });
-    let marked = [
-        Expr::Meta { key: MetaKey::Mark, to: R0 },
-        bits(R0, MASQUERADE),
-        Expr::Compare { from: R0, equal: false, value: vec![0; 4] },
-    ];
+    let marked = [Expr::Meta { key: MetaKey::Mark, to: R0 }, bits(R0, MASQUERADE), not_zero(R0)];
     let unmark = [
         Expr::Meta { key: MetaKey::Mark, to: R0 },
         Expr::Bitwise { from: R0, to: R0, mask: (!MASQUERADE).to_ne_bytes().to_vec(), xor: vec![0; 4] },
@@ -96,11 +87,7 @@ fn add_postrouting(batch: &mut Batch, family: Family, hook: Option<Hook>) {
         Expr::Masquerade { random: true },
     ];
     batch.add_rule(name, &chain_of(&[&marked, &unmark]));
-    let translated = [
-        Expr::Ct { key: CtKey::Status, to: R0 },
-        bits(R0, STATUS_TRANSLATED),
-        Expr::Compare { from: R0, equal: false, value: vec![0; 4] },
-    ];
+    let translated = steps::was_translated(R0);
     let to_itself = [
         source(family, R0),
         destination(family, R0.after(family.address_length())),
@@ -155,10 +142,7 @@ pub fn add_pick(batch: &mut Batch, family: Family, pick: &Pick, node: &Node) {
             for cidr in &pods {
                 batch.add_rule(&name, &chain_of(&[&within(family, cidr, true), std::slice::from_ref(&go)]));
             }
-            let from_here = [
-                Expr::Fib { field: FibField::Source, result: FibResult::AddressType, to: R0 },
-                Expr::Compare { from: R0, equal: true, value: LOCAL.to_ne_bytes().to_vec() },
-            ];
+            let from_here = steps::is_local(Side::Source, R0);
             batch.add_rule(&name, &chain_of(&[&from_here, &mark(), &[go]]));
             pick_from(batch, family, &name, pick, ENDPOINTS, pick.count);
         }
@@ -221,12 +205,8 @@ pub fn add_guard(batch: &mut Batch, family: Family, name: &str, ranges: &[Cidr])
         batch.add_rule(name, &chain_of(&[&within(family, range, true), &[Expr::Verdict(Verdict::Return)]]));
     }
     // The node itself may always: a load balancer's address may be one of its own.
-    let from_here = [
-        Expr::Fib { field: FibField::Source, result: FibResult::AddressType, to: R0 },
-        Expr::Compare { from: R0, equal: true, value: LOCAL.to_ne_bytes().to_vec() },
-        Expr::Verdict(Verdict::Return),
-    ];
-    batch.add_rule(name, &from_here);
+    let from_here = steps::is_local(Side::Source, R0);
+    batch.add_rule(name, &chain_of(&[&from_here, &[Expr::Verdict(Verdict::Return)]]));
     batch.add_rule(name, &[Expr::Verdict(Verdict::Drop)]);
 }
 
@@ -235,20 +215,11 @@ fn chain_of(parts: &[&[Expr]]) -> Vec<Expr> {
 }
 
 fn source(family: Family, to: Register) -> Expr {
-    let offset = if family == Family::Ipv4 { 12 } else { 8 };
-    Expr::Payload { base: Base::Network, offset, length: family.address_length() as u32, to }
+    steps::address(family, Side::Source, to)
 }
 
 fn destination(family: Family, to: Register) -> Expr {
-    let offset = if family == Family::Ipv4 { 16 } else { 24 };
-    Expr::Payload { base: Base::Network, offset, length: family.address_length() as u32, to }
-}
-
-fn protocol_and_port(to: Register) -> Vec<Expr> {
-    vec![
-        Expr::Meta { key: MetaKey::L4Protocol, to },
-        Expr::Payload { base: Base::Transport, offset: 2, length: 2, to: to.after(4) },
-    ]
+    steps::address(family, Side::Destination, to)
 }
 
 /// Destination, protocol and port: the key of a service.
@@ -269,25 +240,14 @@ fn verdict_of(map: &str) -> Expr {
     Expr::VerdictOf { map: map.to_owned(), key: R0 }
 }
 
-fn bits(register: Register, mask: u32) -> Expr {
-    Expr::Bitwise { from: register, to: register, mask: mask.to_ne_bytes().to_vec(), xor: vec![0; 4] }
-}
-
 fn new_only() -> Vec<Expr> {
-    vec![
-        Expr::Ct { key: CtKey::State, to: R0 },
-        bits(R0, STATE_NEW),
-        Expr::Compare { from: R0, equal: false, value: vec![0; 4] },
-    ]
+    vec![Expr::Ct { key: CtKey::State, to: R0 }, bits(R0, STATE_NEW), not_zero(R0)]
 }
 
 /// To an address of this machine other than loopback, which cannot be translated to another machine.
 fn to_this_machine(family: Family) -> Vec<Expr> {
-    let mut out = vec![
-        Expr::Fib { field: FibField::Destination, result: FibResult::AddressType, to: R0 },
-        Expr::Compare { from: R0, equal: true, value: LOCAL.to_ne_bytes().to_vec() },
-        destination(family, R0),
-    ];
+    let mut out = steps::is_local(Side::Destination, R0);
+    out.push(destination(family, R0));
     match family {
         Family::Ipv4 => {
             let mask = vec![255, 0, 0, 0];
@@ -305,13 +265,7 @@ fn to_this_machine(family: Family) -> Vec<Expr> {
 
 /// The source is in the range, or is not.
 fn within(family: Family, cidr: &Cidr, inside: bool) -> Vec<Expr> {
-    let (mask, network) = cidr.mask_and_network();
-    let xor = vec![0; mask.len()];
-    vec![
-        source(family, R0),
-        Expr::Bitwise { from: R0, to: R0, mask, xor },
-        Expr::Compare { from: R0, equal: inside, value: network },
-    ]
+    steps::within(family, Side::Source, cidr.mask_and_network(), inside, R0)
 }
 
 fn mark() -> Vec<Expr> {

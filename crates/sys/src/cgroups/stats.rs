@@ -5,6 +5,12 @@ use super::{Group, Hierarchy, keyed, number};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuStats {
     pub usage_nanoseconds: u64,
+    pub user_nanoseconds: u64,
+    pub system_nanoseconds: u64,
+    /// Of its quota: how many periods passed, in how many it was used up, and how long the group waited then.
+    pub periods: u64,
+    pub throttled_periods: u64,
+    pub throttled_nanoseconds: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,6 +19,8 @@ pub struct MemoryStats {
     /// Usage without file pages that nobody used lately: what eviction looks at.
     pub working_set: u64,
     pub rss: u64,
+    /// File pages.
+    pub cache: u64,
     pub page_faults: u64,
     pub major_page_faults: u64,
     /// `None` is no limit.
@@ -41,6 +49,15 @@ fn read_v1(group: &Group) -> Stats {
     let mut stats = Stats::default();
     if let Some(directory) = group.directory("cpuacct") {
         stats.cpu.usage_nanoseconds = number(&directory.join("cpuacct.usage")).unwrap_or(0);
+        stats.cpu.user_nanoseconds = number(&directory.join("cpuacct.usage_user")).unwrap_or(0);
+        stats.cpu.system_nanoseconds = number(&directory.join("cpuacct.usage_sys")).unwrap_or(0);
+    }
+    if let Some(directory) = group.directory("cpu") {
+        let detail = directory.join("cpu.stat");
+        let of = |key: &str| keyed(&detail, key).unwrap_or(0);
+        stats.cpu.periods = of("nr_periods");
+        stats.cpu.throttled_periods = of("nr_throttled");
+        stats.cpu.throttled_nanoseconds = of("throttled_time");
     }
     if let Some(directory) = group.directory("memory") {
         let detail = directory.join("memory.stat");
@@ -51,6 +68,7 @@ fn read_v1(group: &Group) -> Stats {
             usage,
             working_set: usage.saturating_sub(of("total_inactive_file")),
             rss: of("total_rss"),
+            cache: of("total_cache"),
             page_faults: of("total_pgfault"),
             major_page_faults: of("total_pgmajfault"),
             limit: number(&directory.join("memory.limit_in_bytes")).filter(|limit| *limit < UNLIMITED),
@@ -68,16 +86,23 @@ fn read_v2(group: &Group) -> Stats {
     let detail = directory.join("memory.stat");
     let of = |key: &str| keyed(&detail, key).unwrap_or(0);
     let usage = number(&directory.join("memory.current")).unwrap_or(0);
+    let cpu = directory.join("cpu.stat");
+    let of_cpu = |key: &str| keyed(&cpu, key).unwrap_or(0);
+    let time = |key: &str| of_cpu(key).saturating_mul(1000);
     Stats {
         cpu: CpuStats {
-            usage_nanoseconds: keyed(&directory.join("cpu.stat"), "usage_usec")
-                .unwrap_or(0)
-                .saturating_mul(1000),
+            usage_nanoseconds: time("usage_usec"),
+            user_nanoseconds: time("user_usec"),
+            system_nanoseconds: time("system_usec"),
+            periods: of_cpu("nr_periods"),
+            throttled_periods: of_cpu("nr_throttled"),
+            throttled_nanoseconds: time("throttled_usec"),
         },
         memory: MemoryStats {
             usage,
             working_set: usage.saturating_sub(of("inactive_file")),
             rss: of("anon"),
+            cache: of("file"),
             page_faults: of("pgfault"),
             major_page_faults: of("pgmajfault"),
             limit: number(&directory.join("memory.max")),

@@ -15,6 +15,7 @@ const NEW_SET: u16 = 9;
 const NEW_ELEMENT: u16 = 12;
 const DELETE_ELEMENT: u16 = 14;
 const DESTROY_TABLE: u16 = 26;
+const TABLE_USER_DATA: u16 = 6;
 
 const REQUEST: u16 = 1;
 const ACK: u16 = 4;
@@ -146,6 +147,16 @@ impl Batch {
     pub fn add_table(&mut self) {
         let table = self.table.clone();
         self.step(NEW_TABLE, CREATE, format!("adding the table {table}"), |out| out.text(1, &table));
+    }
+
+    /// Makes the table anew, empty, with a mark by which [`super::Socket::mark`] knows what is in it.
+    pub fn replace_table(&mut self, mark: &[u8]) {
+        self.remove_table();
+        let table = self.table.clone();
+        self.step(NEW_TABLE, CREATE, format!("adding the table {table}"), |out| {
+            out.text(1, &table);
+            out.attribute(TABLE_USER_DATA, mark);
+        });
     }
 
     /// Removes the table with all that is in it, if it is there.

@@ -54,15 +54,11 @@ pub enum CtKey {
     Status = 2,
 }
 
+/// Which of a packet's two addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FibField {
+pub enum Side {
     Source = 1,
     Destination = 2,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FibResult {
-    AddressType = 3,
 }
 
 /// Destination address translation from registers.
@@ -100,9 +96,9 @@ pub enum Expr {
         key: CtKey,
         to: Register,
     },
-    Fib {
-        field: FibField,
-        result: FibResult,
+    /// What the address is to this machine's routes: its own, another's, a broadcast.
+    AddressType {
+        of: Side,
         to: Register,
     },
     Compare {
@@ -163,133 +159,113 @@ fn data(to: &mut Writer, kind: u16, value: &[u8]) {
 }
 
 impl Expr {
-    fn name(&self) -> &'static str {
+    /// As an element of a rule's list of expressions. Attribute numbers are the kernel's, per expression.
+    pub(super) fn write(&self, out: &mut Writer) {
         match self {
-            Self::Payload { .. } => "payload",
-            Self::Meta { .. } | Self::SetMark { .. } => "meta",
-            Self::Ct { .. } => "ct",
-            Self::Fib { .. } => "fib",
-            Self::Compare { .. } => "cmp",
-            Self::Bitwise { .. } => "bitwise",
-            Self::Load { .. } | Self::Verdict(_) => "immediate",
-            Self::Random { .. } => "numgen",
-            Self::In { .. } | Self::Lookup { .. } | Self::VerdictOf { .. } => "lookup",
-            Self::Remember { .. } => "dynset",
-            Self::Dnat(_) => "nat",
-            Self::Masquerade { .. } => "masq",
-            Self::Reject(_) => "reject",
-        }
-    }
-
-    /// As an element of a rule's list of expressions.
-    pub(super) fn write(&self, to: &mut Writer) {
-        to.nest(1, |to| {
-            to.text(1, self.name());
-            to.nest(2, |to| self.attributes(to));
-        });
-    }
-
-    /// Attribute numbers as the kernel's interface gives them, per expression.
-    fn attributes(&self, out: &mut Writer) {
-        match self {
-            Self::Payload { base, offset, length, to } => {
+            Self::Payload { base, offset, length, to } => step(out, "payload", |out| {
                 out.number(1, to.code());
                 out.number(2, *base as u32);
                 out.number(3, *offset);
                 out.number(4, *length);
-            }
-            Self::Meta { key, to } => {
+            }),
+            Self::Meta { key, to } => step(out, "meta", |out| {
                 out.number(2, *key as u32);
                 out.number(1, to.code());
-            }
-            Self::SetMark { from } => {
+            }),
+            Self::SetMark { from } => step(out, "meta", |out| {
                 out.number(2, MetaKey::Mark as u32);
                 out.number(3, from.code());
-            }
-            Self::Ct { key, to } => {
+            }),
+            Self::Ct { key, to } => step(out, "ct", |out| {
                 out.number(2, *key as u32);
                 out.number(1, to.code());
-            }
-            Self::Fib { field, result, to } => {
-                out.number(3, *field as u32);
-                out.number(2, *result as u32);
+            }),
+            Self::AddressType { of, to } => step(out, "fib", |out| {
+                const ADDRESS_TYPE: u32 = 3;
+                out.number(3, *of as u32);
+                out.number(2, ADDRESS_TYPE);
                 out.number(1, to.code());
-            }
-            Self::Compare { from, equal, value } => {
+            }),
+            Self::Compare { from, equal, value } => step(out, "cmp", |out| {
                 out.number(1, from.code());
                 out.number(2, u32::from(!*equal));
                 data(out, 3, value);
-            }
-            Self::Bitwise { from, to, mask, xor } => {
+            }),
+            Self::Bitwise { from, to, mask, xor } => step(out, "bitwise", |out| {
                 out.number(1, from.code());
                 out.number(2, to.code());
                 out.number(3, mask.len() as u32);
                 data(out, 4, mask);
                 data(out, 5, xor);
-            }
-            Self::Load { to, value } => {
+            }),
+            Self::Load { to, value } => step(out, "immediate", |out| {
                 out.number(1, to.code());
                 data(out, 2, value);
-            }
-            Self::Verdict(verdict) => {
+            }),
+            Self::Verdict(verdict) => step(out, "immediate", |out| {
                 out.number(1, 0);
                 out.nest(2, |out| verdict.write(out));
-            }
-            Self::Random { to, modulus } => {
+            }),
+            Self::Random { to, modulus } => step(out, "numgen", |out| {
                 out.number(1, to.code());
                 out.number(2, *modulus);
                 out.number(3, 1);
                 out.number(4, 0);
-            }
-            Self::In { set, key, inverted } => {
+            }),
+            Self::In { set, key, inverted } => step(out, "lookup", |out| {
                 out.text(1, set);
                 out.number(2, key.code());
                 if *inverted {
                     out.number(5, 1);
                 }
-            }
-            Self::Lookup { map, key, to } => {
-                out.text(1, map);
-                out.number(2, key.code());
-                out.number(3, to.code());
-            }
-            Self::VerdictOf { map, key } => {
-                out.text(1, map);
-                out.number(2, key.code());
-                out.number(3, 0);
-            }
-            Self::Remember { map, key, value, seconds } => {
+            }),
+            Self::Lookup { map, key, to } => lookup(out, map, *key, to.code()),
+            Self::VerdictOf { map, key } => lookup(out, map, *key, 0),
+            Self::Remember { map, key, value, seconds } => step(out, "dynset", |out| {
                 out.text(1, map);
                 out.number(3, 1);
                 out.number(4, key.code());
                 out.number(5, value.code());
                 out.long(6, seconds * 1000);
-            }
-            Self::Dnat(Nat { family, address, port }) => {
+            }),
+            Self::Dnat(Nat { family, address, port }) => step(out, "nat", |out| {
                 out.number(1, 1);
                 out.number(2, u32::from(family.code()));
-                out.number(3, address.code());
-                out.number(4, address.code());
-                out.number(5, port.code());
-                out.number(6, port.code());
-            }
-            Self::Masquerade { random } => {
+                for (first, register) in [(3, address), (5, port)] {
+                    out.number(first, register.code());
+                    out.number(first + 1, register.code());
+                }
+            }),
+            Self::Masquerade { random } => step(out, "masq", |out| {
                 if *random {
                     out.number(1, 0x10);
                 }
-            }
-            Self::Reject(Reject::TcpReset) => {
-                out.number(1, 1);
-                out.attribute(2, &[0]);
-            }
-            Self::Reject(Reject::Unreachable(family)) => {
-                let code = match family {
-                    Family::Ipv4 => 3,
-                    Family::Ipv6 => 4,
-                };
-                out.number(1, 0);
-                out.attribute(2, &[code]);
-            }
+            }),
+            Self::Reject(Reject::TcpReset) => reject(out, 1, 0),
+            Self::Reject(Reject::Unreachable(Family::Ipv4)) => reject(out, 0, 3),
+            Self::Reject(Reject::Unreachable(Family::Ipv6)) => reject(out, 0, 4),
         }
     }
+}
+
+fn step(out: &mut Writer, name: &str, attributes: impl FnOnce(&mut Writer)) {
+    out.nest(1, |out| {
+        out.text(1, name);
+        out.nest(2, attributes);
+    });
+}
+
+fn lookup(out: &mut Writer, map: &str, key: Register, to: u32) {
+    step(out, "lookup", |out| {
+        out.text(1, map);
+        out.number(2, key.code());
+        out.number(3, to);
+    });
+}
+
+fn reject(out: &mut Writer, kind: u32, code: u8) {
+    step(out, "reject", |out| {
+        out.number(1, kind);
+        out.attribute(2, &[code]);
+    });
 }

@@ -6,9 +6,10 @@ mod batch;
 mod expr;
 mod message;
 mod socket;
+pub mod steps;
 
 pub use batch::{Batch, Chain, Element, Hook, Set, Value};
-pub use expr::{Base, CtKey, Expr, FibField, FibResult, MetaKey, Nat, Reject, Verdict};
+pub use expr::{Base, CtKey, Expr, MetaKey, Nat, Reject, Side, Verdict};
 pub use socket::{NftError, Socket};
 
 /// Address families of tables.

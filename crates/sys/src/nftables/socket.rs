@@ -8,7 +8,8 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, sendto, socket_with, sockopt,
 };
 
-use super::Batch;
+use super::message::Writer;
+use super::{Batch, Family};
 
 /// Why the kernel did not take a batch. Nothing of it was done.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +39,8 @@ pub struct Socket {
 }
 
 const ERROR: u16 = 2;
+/// Of netlink and of netfilter.
+const HEADERS: usize = 20;
 
 impl Socket {
     pub fn open() -> Result<Self, NftError> {
@@ -65,6 +68,33 @@ impl Socket {
         sendto(&self.fd, bytes, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))
             .map_err(|error| NftError::Send { bytes: bytes.len(), source: error.into() })?;
         self.answers(&steps)
+    }
+
+    /// The mark that a table was made with; `None` if there is no table, or it has none.
+    pub fn mark(&self, family: Family, table: &str) -> Result<Option<Vec<u8>>, NftError> {
+        const GET_TABLE: u16 = 10 << 8 | 1;
+        const REQUEST: u16 = 1;
+        const USER_DATA: u16 = 6;
+        let mut writer = Writer::default();
+        writer.message(GET_TABLE, REQUEST, 1, family.code(), 0, |out| out.text(1, table));
+        let bytes = writer.bytes();
+        sendto(&self.fd, bytes, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))
+            .map_err(|error| NftError::Send { bytes: bytes.len(), source: error.into() })?;
+        let mut buffer = vec![0; 16 << 10];
+        let (_, received) = recv(&self.fd, &mut buffer[..], RecvFlags::empty())
+            .map_err(|error| NftError::Receive(error.into()))?;
+        let answer = buffer.get(..received).unwrap_or_default();
+        let Some((length, kind, _, code)) = header(answer) else { return Ok(None) };
+        match kind {
+            ERROR if code == 0 || io::Error::from_raw_os_error(-code).kind() == io::ErrorKind::NotFound => {
+                Ok(None)
+            }
+            ERROR => Err(NftError::Refused {
+                step: format!("looking at the table {table}"),
+                source: io::Error::from_raw_os_error(-code),
+            }),
+            _ => Ok(attribute(answer.get(HEADERS..length).unwrap_or_default(), USER_DATA)),
+        }
     }
 
     fn answers(&self, steps: &[String]) -> Result<(), NftError> {
@@ -96,6 +126,19 @@ impl Socket {
             }
         }
         outcome
+    }
+}
+
+/// The value of an attribute among others.
+fn attribute(mut bytes: &[u8], wanted: u16) -> Option<Vec<u8>> {
+    loop {
+        let head = bytes.first_chunk::<4>()?;
+        let length = usize::from(u16::from_ne_bytes([head[0], head[1]]));
+        let value = bytes.get(4..length)?;
+        if u16::from_ne_bytes([head[2], head[3]]) & 0x3fff == wanted {
+            return Some(value.to_vec());
+        }
+        bytes = bytes.get(length.next_multiple_of(4)..)?;
     }
 }
 

@@ -1,19 +1,21 @@
 //! Pod networks by the rules of CNI: the plugins of a configuration list are programs, run one after the other.
 //! Without a configuration of the administrator's there is the built-in network: this binary, run as plugin.
 
-use std::io::{self, Write as _};
+mod plugin;
+
+use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use plugin::{Command, INTERFACE};
+
 /// The name by which the built-in plugin is known, and the subcommand that it is.
 pub const BUILT_IN: &str = "ferry";
 pub const SUBCOMMAND: &str = "cni";
-const INTERFACE: &str = "eth0";
-const VERSION: &str = "1.0.0";
+const VERSION: &str = "1.1.0";
 
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
@@ -40,6 +42,16 @@ pub struct PortMapping {
     pub host_ip: String,
 }
 
+/// How much a pod may send and receive, in bits; zero is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Bandwidth {
+    pub ingress_rate: u64,
+    pub ingress_burst: u64,
+    pub egress_rate: u64,
+    pub egress_burst: u64,
+}
+
 /// The pod to connect.
 #[derive(Clone, Debug, Default)]
 pub struct Pod {
@@ -49,6 +61,7 @@ pub struct Pod {
     pub uid: String,
     pub network_namespace: PathBuf,
     pub ports: Vec<PortMapping>,
+    pub bandwidth: Bandwidth,
 }
 
 /// What a pod got, kept to undo it.
@@ -71,6 +84,8 @@ pub struct Plugins {
     pub state: PathBuf,
     /// The bridge of the built-in network.
     pub bridge: String,
+    /// The ranges of all pods of the cluster; what goes elsewhere leaves with the node's address.
+    pub cluster_ranges: Vec<String>,
 }
 
 impl Plugins {
@@ -104,19 +119,8 @@ impl Plugins {
         }
         Ok(json!({"name": BUILT_IN, "cniVersion": VERSION, "plugins": [{
             "type": BUILT_IN, "bridge": self.bridge, "subnets": ranges, "dataDir": self.state,
-            "capabilities": {"portMappings": true},
+            "clusterSubnets": self.cluster_ranges, "capabilities": {"portMappings": true, "bandwidth": true},
         }]}))
-    }
-
-    fn program(&self, kind: &str) -> Option<(PathBuf, Vec<&'static str>)> {
-        if kind == BUILT_IN {
-            return Some((self.built_in.clone(), vec![SUBCOMMAND]));
-        }
-        if kind.is_empty() || kind.contains('/') || kind.starts_with('.') {
-            return None;
-        }
-        let found = self.programs.iter().map(|directory| directory.join(kind)).find(|path| path.is_file());
-        found.map(|path| (path, Vec::new()))
     }
 
     /// Connects a pod. What was done before a failure is undone.
@@ -124,7 +128,7 @@ impl Plugins {
         let mut attached = Attached { configuration, ..Attached::default() };
         let plugins = attached.configuration["plugins"].as_array().cloned().unwrap_or_default();
         for plugin in &plugins {
-            match self.run("ADD", &attached, plugin, pod) {
+            match self.run(Command::Add, &attached, plugin, Some(pod)) {
                 Ok(result) => attached.result = result,
                 Err(error) => {
                     let _ = self.detach(&attached, pod);
@@ -147,79 +151,54 @@ impl Plugins {
         let plugins = attached.configuration["plugins"].as_array().cloned().unwrap_or_default();
         let mut outcome = Ok(());
         for plugin in plugins.iter().rev() {
-            if let Err(error) = self.run("DEL", attached, plugin, pod) {
+            if let Err(error) = self.run(Command::Delete, attached, plugin, Some(pod)) {
                 outcome = Err(error);
             }
         }
         outcome
     }
 
-    fn run(&self, verb: &str, attached: &Attached, plugin: &Value, pod: &Pod) -> Result<Value, NetworkError> {
-        let kind = plugin["type"].as_str().unwrap_or_default().to_owned();
-        let missing = || NetworkError::Run(kind.clone(), io::Error::from(io::ErrorKind::NotFound));
-        let (program, arguments) = self.program(&kind).ok_or_else(missing)?;
-        let input = request(attached, plugin, pod);
-        let arguments_of_pod = format!(
-            "IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={};K8S_POD_INFRA_CONTAINER_ID={};K8S_POD_UID={}",
-            pod.namespace, pod.name, pod.sandbox, pod.uid
-        );
-        let path: Vec<String> = self.programs.iter().map(|path| path.display().to_string()).collect();
-        let inherited = std::env::var_os("PATH").unwrap_or_default();
-        let mut command = Command::new(&program);
-        command
-            .args(arguments)
-            .env_clear()
-            .env("PATH", inherited)
-            .env("CNI_COMMAND", verb)
-            .env("CNI_CONTAINERID", &pod.sandbox)
-            .env("CNI_IFNAME", INTERFACE)
-            .env("CNI_ARGS", arguments_of_pod)
-            .env("CNI_PATH", path.join(":"))
-            .env("CNI_NETNS", &pod.network_namespace)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let failed = |error| NetworkError::Run(kind.clone(), error);
-        let mut child = command.spawn().map_err(failed)?;
-        if let Some(mut stdin) = child.stdin.take() {
-            // A plugin that does not read its input says why on its way out.
-            let _ = stdin.write_all(input.to_string().as_bytes());
+    /// Whether a pod's connection is as it was made.
+    pub fn check(&self, attached: &Attached, pod: &Pod) -> Result<(), NetworkError> {
+        if attached.configuration["disableCheck"] == true {
+            return Ok(());
         }
-        let output = child.wait_with_output().map_err(failed)?;
-        let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
-        if !output.status.success() {
-            let mut message = answer["msg"].as_str().unwrap_or_default().to_owned();
-            if let Some(details) = answer["details"].as_str().filter(|details| !details.is_empty()) {
-                message = format!("{message}: {details}");
-            }
-            if message.is_empty() {
-                let stderr = String::from_utf8_lossy(&output.stderr);
-                message = stderr.chars().take(1000).collect();
-            }
-            return Err(NetworkError::Plugin { plugin: kind, message });
+        self.run_all(Command::Check, attached, Some(pod))
+    }
+
+    /// Whether the plugins can connect pods. Only newer ones can tell; of others nothing is known.
+    pub fn status(&self, configuration: &Value) -> Result<(), NetworkError> {
+        self.run_all(Command::Status, &just(configuration), None)
+    }
+
+    /// Lets the plugins remove what they have of pods that are not in `sandboxes`: what a crash left.
+    pub fn collect(&self, configuration: &Value, sandboxes: &[String]) -> Result<(), NetworkError> {
+        if configuration["disableGC"] == true {
+            return Ok(());
         }
-        Ok(answer)
+        let valid: Vec<Value> =
+            sandboxes.iter().map(|id| json!({"containerID": id, "ifname": INTERFACE})).collect();
+        let mut configuration = configuration.clone();
+        for plugin in configuration["plugins"].as_array_mut().into_iter().flatten() {
+            plugin["cni.dev/valid-attachments"] = json!(valid);
+        }
+        self.run_all(Command::Collect, &just(&configuration), None)
+    }
+
+    /// All plugins, in their order, if their version knows the command.
+    fn run_all(&self, command: Command, attached: &Attached, pod: Option<&Pod>) -> Result<(), NetworkError> {
+        if !command.is_known_to(&attached.configuration["cniVersion"]) {
+            return Ok(());
+        }
+        for plugin in attached.configuration["plugins"].as_array().into_iter().flatten() {
+            self.run(command, attached, plugin, pod)?;
+        }
+        Ok(())
     }
 }
 
-/// What a plugin reads: its configuration, the network's name, what plugins before it did, and what it asked for.
-fn request(attached: &Attached, plugin: &Value, pod: &Pod) -> Value {
-    let mut input = plugin.clone();
-    input["name"] = attached.configuration["name"].clone();
-    input["cniVersion"] = match &attached.configuration["cniVersion"] {
-        Value::String(version) => json!(version),
-        _ => json!("0.4.0"),
-    };
-    if !attached.result.is_null() {
-        input["prevResult"] = attached.result.clone();
-    }
-    if plugin["capabilities"]["portMappings"] == true && !pod.ports.is_empty() {
-        input["runtimeConfig"]["portMappings"] = json!(pod.ports);
-    }
-    if let Some(object) = input.as_object_mut() {
-        object.remove("capabilities");
-    }
-    input
+fn just(configuration: &Value) -> Attached {
+    Attached { configuration: configuration.clone(), ..Attached::default() }
 }
 
 #[cfg(test)]
@@ -235,6 +214,7 @@ mod tests {
             built_in: "/proc/self/exe".into(),
             state: dir.join("state"),
             bridge: "ferry0".to_owned(),
+            cluster_ranges: Vec::new(),
         }
     }
 
@@ -270,14 +250,16 @@ mod tests {
         script(dir.path(), "second", &format!("{}; {answer}", note.replace("{}", "second")));
         let plugins = plugins(dir.path());
         let configuration = json!({"name": "net", "cniVersion": "1.0.0", "plugins": [
-            {"type": "first", "capabilities": {"portMappings": true}}, {"type": "second"}]});
+            {"type": "first", "capabilities": {"portMappings": true}},
+            {"type": "second", "capabilities": {"bandwidth": true}}]});
         let ports = vec![PortMapping {
             host_port: 80,
             container_port: 8080,
             protocol: "tcp".into(),
             host_ip: String::new(),
         }];
-        let pod = Pod { sandbox: "s1".into(), ports, ..Pod::default() };
+        let bandwidth = Bandwidth { egress_rate: 8, ..Bandwidth::default() };
+        let pod = Pod { sandbox: "s1".into(), ports, bandwidth, ..Pod::default() };
         let attached = plugins.attach(configuration, &pod).unwrap();
         assert_eq!(attached.addresses, ["10.1.0.7".parse::<IpAddr>().unwrap()]);
         plugins.detach(&attached, &pod).unwrap();
@@ -288,6 +270,30 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].contains("\"hostPort\":80") && !lines[0].contains("prevResult"));
         assert!(!lines[1].contains("hostPort") && lines[1].contains("prevResult"));
+        assert!(!lines[0].contains("egressRate") && lines[1].contains("\"egressRate\":8"));
+    }
+
+    #[test]
+    fn newer_commands_are_for_newer_plugins() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let note = format!("read -r input; echo \"$CNI_COMMAND $input\" >> {}", log.display());
+        script(dir.path(), "one", &note);
+        let plugins = plugins(dir.path());
+        let list =
+            |version: &str| json!({"name": "net", "cniVersion": version, "plugins": [{"type": "one"}]});
+        for version in ["0.3.1", "0.4.0", "1.0.0", "1.1.0"] {
+            plugins.status(&list(version)).unwrap();
+            plugins.collect(&list(version), &["s1".to_owned()]).unwrap();
+            plugins.check(&just(&list(version)), &Pod::default()).unwrap();
+        }
+        let text = std::fs::read_to_string(&log).unwrap();
+        let commands: Vec<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
+        assert_eq!(commands, ["CHECK", "CHECK", "STATUS", "GC", "CHECK"]);
+        let valid = r#""cni.dev/valid-attachments":[{"containerID":"s1","ifname":"eth0"}]"#;
+        assert!(text.lines().any(|line| line.starts_with("GC") && line.contains(valid)), "{text}");
+        script(dir.path(), "one", r#"echo '{"code":50,"msg":"not yet"}'; exit 1"#);
+        assert!(plugins.status(&list("1.1.0")).unwrap_err().to_string().contains("not yet"));
     }
 
     #[test]

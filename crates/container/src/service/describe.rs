@@ -1,0 +1,151 @@
+//! What there is, in CRI's words.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cri::v1::*;
+
+use super::Runtime;
+use super::containers::reason;
+use super::records::{Container, Phase, Sandbox};
+use super::sandboxes::namespaces;
+
+fn matches(selector: &BTreeMap<String, String>, labels: &BTreeMap<String, String>) -> bool {
+    selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+}
+
+fn state(container: &Container) -> ContainerState {
+    match *container.phase.borrow() {
+        Phase::Created => ContainerState::ContainerCreated,
+        Phase::Running(_) => ContainerState::ContainerRunning,
+        Phase::Exited { .. } => ContainerState::ContainerExited,
+    }
+}
+
+impl Runtime {
+    fn sandbox_state(sandbox: &Sandbox) -> PodSandboxState {
+        if sandbox.ready() { PodSandboxState::SandboxReady } else { PodSandboxState::SandboxNotready }
+    }
+
+    pub(super) fn sandbox_status(&self, sandbox: &Sandbox) -> PodSandboxStatus {
+        let meta = sandbox.meta.lock().clone();
+        let mut addresses =
+            meta.attached.iter().flat_map(|attached| &attached.addresses).map(ToString::to_string);
+        let ip = addresses.next().unwrap_or_default();
+        PodSandboxStatus {
+            id: meta.id,
+            metadata: sandbox.config.metadata.clone(),
+            state: Self::sandbox_state(sandbox).into(),
+            created_at: meta.created,
+            network: Some(PodSandboxNetworkStatus {
+                ip,
+                additional_ips: addresses.map(|ip| PodIP { ip }).collect(),
+            }),
+            linux: Some(LinuxPodSandboxStatus {
+                namespaces: Some(Namespace { options: Some(namespaces(&sandbox.config)) }),
+            }),
+            labels: sandbox.config.labels.clone(),
+            annotations: sandbox.config.annotations.clone(),
+            runtime_handler: meta.runtime_handler,
+        }
+    }
+
+    pub(super) fn container_status(&self, container: &Container) -> ContainerStatus {
+        let (mut started_at, mut finished_at, mut exit_code) = (0, 0, 0);
+        let (mut why, mut message) = (String::new(), String::new());
+        match &*container.phase.borrow() {
+            Phase::Created => {}
+            Phase::Running(started) => started_at = started.at,
+            Phase::Exited { started, exited } => {
+                (started_at, finished_at, exit_code) = (*started, exited.at, exited.code);
+                reason(exited).clone_into(&mut why);
+                message.clone_from(&exited.message);
+            }
+        }
+        let image = container.config.image.clone().unwrap_or_default();
+        let resources = container.resources.lock().clone();
+        ContainerStatus {
+            id: container.meta.id.clone(),
+            metadata: container.config.metadata.clone(),
+            state: state(container).into(),
+            created_at: container.meta.created,
+            started_at,
+            finished_at,
+            exit_code,
+            image: Some(ImageSpec { image: image_name(self, container, &image.image), ..image }),
+            image_ref: container.meta.image_ref.clone(),
+            image_id: container.meta.image_id.clone(),
+            reason: why,
+            message,
+            labels: container.config.labels.clone(),
+            annotations: container.config.annotations.clone(),
+            mounts: container.config.mounts.clone(),
+            log_path: container.meta.log_path.clone(),
+            resources: Some(ContainerResources { linux: resources, ..ContainerResources::default() }),
+            ..ContainerStatus::default()
+        }
+    }
+
+    pub(super) fn select_containers(&self, filter: Option<ContainerFilter>) -> Vec<Arc<Container>> {
+        let filter = filter.unwrap_or_default();
+        let fits = |container: &&Arc<Container>| {
+            container.meta.id.starts_with(&filter.id)
+                && container.meta.sandbox.starts_with(&filter.pod_sandbox_id)
+                && filter.state.as_ref().is_none_or(|wanted| wanted.state == i32::from(state(container)))
+                && matches(&filter.label_selector, &container.config.labels)
+        };
+        self.state.read().containers.values().filter(fits).cloned().collect()
+    }
+
+    pub(super) fn select_sandboxes(&self, filter: Option<PodSandboxFilter>) -> Vec<Arc<Sandbox>> {
+        let filter = filter.unwrap_or_default();
+        let all: Vec<Arc<Sandbox>> = self.state.read().sandboxes.values().cloned().collect();
+        let fits = |sandbox: &Arc<Sandbox>| {
+            sandbox.meta.lock().id.starts_with(&filter.id)
+                && filter
+                    .state
+                    .as_ref()
+                    .is_none_or(|wanted| wanted.state == i32::from(Self::sandbox_state(sandbox)))
+                && matches(&filter.label_selector, &sandbox.config.labels)
+        };
+        all.into_iter().filter(fits).collect()
+    }
+
+    pub(super) fn list_sandboxes(&self, filter: Option<PodSandboxFilter>) -> Vec<PodSandbox> {
+        let describe = |sandbox: Arc<Sandbox>| {
+            let status = self.sandbox_status(&sandbox);
+            PodSandbox {
+                id: status.id,
+                metadata: status.metadata,
+                state: status.state,
+                created_at: status.created_at,
+                labels: status.labels,
+                annotations: status.annotations,
+                runtime_handler: status.runtime_handler,
+            }
+        };
+        self.select_sandboxes(filter).into_iter().map(describe).collect()
+    }
+
+    pub(super) fn list_containers(&self, filter: Option<ContainerFilter>) -> Vec<cri::v1::Container> {
+        let describe = |container: Arc<Container>| cri::v1::Container {
+            id: container.meta.id.clone(),
+            pod_sandbox_id: container.meta.sandbox.clone(),
+            metadata: container.config.metadata.clone(),
+            image: container.config.image.clone(),
+            image_ref: container.meta.image_ref.clone(),
+            image_id: container.meta.image_id.clone(),
+            state: state(&container).into(),
+            created_at: container.meta.created,
+            labels: container.config.labels.clone(),
+            annotations: container.config.annotations.clone(),
+        };
+        self.select_containers(filter).into_iter().map(describe).collect()
+    }
+}
+
+/// The name that people know an image by: a tag, or else what was asked for.
+fn image_name(runtime: &Runtime, container: &Container, asked: &str) -> String {
+    let image = runtime.images.find(&container.meta.image_id);
+    image.and_then(|image| image.tags.first().cloned()).unwrap_or_else(|| asked.to_owned())
+}

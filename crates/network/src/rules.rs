@@ -1,0 +1,232 @@
+//! Packet rules of the pod network: ports of the node that lead to pods, and the node's address for what pods send out of
+//! the cluster. They are in a table of the bridge's own, replaced whole, and only when it is not as it should be.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
+
+use sys::nftables::steps::{address, interface, is_local, protocol_and_port, was_translated, within};
+use sys::nftables::{
+    Batch, Chain, Element, Expr, Family, Hook, MetaKey, Nat, Register, Set, Side, Socket, Value, Verdict,
+};
+
+use crate::addresses::{Range, octets};
+use crate::cni::PluginError;
+use crate::ports::{Open, Ports};
+
+const R0: Register = Register(0);
+
+const PREROUTING: u32 = 0;
+const OUTPUT: u32 = 3;
+const POSTROUTING: u32 = 4;
+const BEFORE_CONNECTIONS: i32 = -300;
+const DESTINATION: i32 = -100;
+const SOURCE: i32 = 100;
+
+const PORTS: &str = "ports";
+const PORTS_AT: &str = "ports-at";
+const THEMSELVES: &str = "themselves";
+
+/// The numbers by which tools know the types of a key's parts.
+const TYPE_IPV4: u32 = 7;
+const TYPE_IPV6: u32 = 8;
+const TYPE_PROTOCOL: u32 = 12;
+const TYPE_PORT: u32 = 13;
+
+/// Grows with every change of what the rules are, so that a new Ferry replaces those of an old one.
+const EDITION: u32 = 1;
+
+/// What the rules are made from.
+pub struct Rules<'a> {
+    pub bridge: &'a str,
+    pub subnets: &'a [Range],
+    pub cluster: Vec<Range>,
+    pub masquerade: bool,
+    pub ports: &'a Ports,
+}
+
+fn family_of(address: IpAddr) -> Family {
+    if address.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 }
+}
+
+impl Rules<'_> {
+    fn table(&self) -> String {
+        format!("ferry-network-{}", self.bridge)
+    }
+
+    fn families(&self) -> impl Iterator<Item = Family> {
+        let has = |family| self.subnets.iter().any(|range| family_of(range.base) == family);
+        [Family::Ipv4, Family::Ipv6].into_iter().filter(move |family| has(*family))
+    }
+
+    /// What a table with these rules is marked with.
+    fn mark(&self) -> Vec<u8> {
+        let mut hasher = DefaultHasher::new();
+        (EDITION, self.bridge, self.masquerade).hash(&mut hasher);
+        for range in self.subnets.iter().chain(&self.cluster) {
+            (range.base, range.prefix).hash(&mut hasher);
+        }
+        for open in self.ports.all() {
+            (open.protocol, open.at, open.port, open.to, open.to_port).hash(&mut hasher);
+        }
+        hasher.finish().to_be_bytes().to_vec()
+    }
+
+    /// Whether the kernel has them.
+    pub fn are_there(&self) -> Result<bool, PluginError> {
+        let (socket, wanted) = (Socket::open()?, self.mark());
+        for family in self.families() {
+            if socket.mark(family, &self.table())? != Some(wanted.clone()) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Makes the kernel's rules these.
+    pub fn apply(&self) -> Result<(), PluginError> {
+        let (socket, wanted) = (Socket::open()?, self.mark());
+        for family in self.families() {
+            if socket.mark(family, &self.table())? == Some(wanted.clone()) {
+                continue;
+            }
+            let mut batch = Batch::new(family, &self.table());
+            batch.replace_table(&wanted);
+            self.write(&mut batch, family);
+            socket.apply(batch)?;
+        }
+        Ok(())
+    }
+
+    fn write(&self, batch: &mut Batch, family: Family) {
+        let hook = |kind, number, priority| Some(Hook { kind, number, priority });
+        sets(batch, family);
+        let ports: Vec<&Open> = self.ports.all().filter(|open| family_of(open.to) == family).collect();
+        fill(batch, &ports);
+        for (name, number) in [("ports-prerouting", PREROUTING), ("ports-output", OUTPUT)] {
+            batch.add_chain(&Chain { name, hook: hook("nat", number, DESTINATION) });
+            for rule in leads(family) {
+                batch.add_rule(name, &rule);
+            }
+        }
+        let name = "nat-postrouting";
+        batch.add_chain(&Chain { name, hook: hook("nat", POSTROUTING, SOURCE) });
+        // A pod that reaches itself through a port of the node would answer itself.
+        let length = family.address_length();
+        let mut to_itself = was_translated(R0);
+        to_itself.extend([
+            address(family, Side::Source, R0),
+            address(family, Side::Destination, R0.after(length)),
+            Expr::In { set: THEMSELVES.to_owned(), key: R0, inverted: false },
+            Expr::Masquerade { random: false },
+        ]);
+        batch.add_rule(name, &to_itself);
+        if family == Family::Ipv4 {
+            self.loopback(batch, name);
+        }
+        if self.masquerade {
+            self.outward(batch, family, name);
+        }
+    }
+
+    /// Programs of the node reach ports on its loopback address, which means nothing to a pod; and pods do not reach
+    /// what listens there.
+    fn loopback(&self, batch: &mut Batch, postrouting: &str) {
+        let range = || (vec![255, 0, 0, 0], vec![127, 0, 0, 0]);
+        let mut from = within(Family::Ipv4, Side::Source, range(), true, R0);
+        from.extend(interface(MetaKey::OutInterfaceName, self.bridge, true, R0));
+        from.push(Expr::Masquerade { random: false });
+        batch.add_rule(postrouting, &from);
+        let hook = Some(Hook { kind: "filter", number: PREROUTING, priority: BEFORE_CONNECTIONS });
+        batch.add_chain(&Chain { name: "guard", hook });
+        let mut to = within(Family::Ipv4, Side::Destination, range(), true, R0);
+        to.extend(interface(MetaKey::InInterfaceName, self.bridge, true, R0));
+        to.push(Expr::Verdict(Verdict::Drop));
+        batch.add_rule("guard", &to);
+    }
+
+    /// What pods send out of the cluster leaves with the node's address.
+    fn outward(&self, batch: &mut Batch, family: Family, name: &str) {
+        let multicast = match family {
+            Family::Ipv4 => Range { base: IpAddr::from([224, 0, 0, 0]), prefix: 4 },
+            Family::Ipv6 => Range { base: IpAddr::from([0xff00, 0, 0, 0, 0, 0, 0, 0]), prefix: 8 },
+        };
+        let own = self.subnets.iter().filter(|range| family_of(range.base) == family);
+        for range in own {
+            let from = within(family, Side::Source, range.mask_and_network(), true, R0);
+            let inside = self.cluster.iter().filter(|range| family_of(range.base) == family);
+            for inside in inside.chain([&multicast]) {
+                let to = within(family, Side::Destination, inside.mask_and_network(), true, R0);
+                batch.add_rule(name, &[&from[..], &to, &[Expr::Verdict(Verdict::Return)]].concat());
+            }
+            let out = interface(MetaKey::OutInterfaceName, self.bridge, false, R0);
+            batch.add_rule(name, &[&from[..], &out, &[Expr::Masquerade { random: true }]].concat());
+        }
+    }
+}
+
+fn kind(parts: &[u32]) -> u32 {
+    parts.iter().fold(0, |kind, part| kind << 6 | part)
+}
+
+fn sets(batch: &mut Batch, family: Family) {
+    let length = family.address_length() as u32;
+    let ip = if family == Family::Ipv4 { TYPE_IPV4 } else { TYPE_IPV6 };
+    let value = Value::Bytes { length: length + 4, kind: kind(&[ip, TYPE_PORT]) };
+    let set = |name, key_length, parts: &[u32], value| Set {
+        name,
+        key_length,
+        key_kind: kind(parts),
+        value,
+        dynamic: None,
+        interval: false,
+    };
+    batch.add_set(&set(PORTS, 8, &[TYPE_PROTOCOL, TYPE_PORT], value));
+    batch.add_set(&set(PORTS_AT, length + 8, &[ip, TYPE_PROTOCOL, TYPE_PORT], value));
+    batch.add_set(&set(THEMSELVES, length * 2, &[ip, ip], Value::Nothing));
+}
+
+fn fill(batch: &mut Batch, ports: &[&Open]) {
+    let (mut anywhere, mut somewhere, mut themselves) = (Vec::new(), Vec::new(), Vec::new());
+    for open in ports {
+        let mut key = vec![open.protocol, 0, 0, 0];
+        key.extend(open.port.to_be_bytes());
+        key.extend([0, 0]);
+        let mut to = octets(open.to);
+        to.extend(open.to_port.to_be_bytes());
+        to.extend([0, 0]);
+        match open.at {
+            None => anywhere.push(Element::Bytes(key, to)),
+            Some(at) => somewhere.push(Element::Bytes([octets(at), key].concat(), to)),
+        }
+        let both = Element::Key([octets(open.to), octets(open.to)].concat());
+        if !themselves.contains(&both) {
+            themselves.push(both);
+        }
+    }
+    batch.add_elements(PORTS, &anywhere);
+    batch.add_elements(PORTS_AT, &somewhere);
+    batch.add_elements(THEMSELVES, &themselves);
+}
+
+/// The rules that lead from a port to a pod: one that names the node's address goes first.
+fn leads(family: Family) -> [Vec<Expr>; 2] {
+    let length = family.address_length();
+    let to = |register: Register| Expr::Dnat(Nat { family, address: register, port: register.after(length) });
+    let port = R0.after(length);
+    let found = port.after(8);
+    let mut somewhere = vec![address(family, Side::Destination, R0)];
+    somewhere.extend(protocol_and_port(port));
+    somewhere.extend([Expr::Lookup { map: PORTS_AT.to_owned(), key: R0, to: found }, to(found)]);
+    let mut anywhere = is_local(Side::Destination, R0);
+    if family == Family::Ipv6 {
+        // There is no way from this loopback address to a pod.
+        let mut loopback = vec![0; 16];
+        loopback[15] = 1;
+        anywhere.push(address(family, Side::Destination, R0));
+        anywhere.push(Expr::Compare { from: R0, equal: false, value: loopback });
+    }
+    anywhere.extend(protocol_and_port(R0));
+    let found = R0.after(8);
+    anywhere.extend([Expr::Lookup { map: PORTS.to_owned(), key: R0, to: found }, to(found)]);
+    [somewhere, anywhere]
+}
