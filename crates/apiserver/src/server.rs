@@ -127,6 +127,9 @@ impl ApiServer {
         if let Some(fairness) = self.chain.fairness() {
             fairness.spawn(tasks);
         }
+        if let Some(audit) = &self.chain.audit {
+            audit.start();
+        }
     }
 
     /// Tells other API servers whom this one trusts.
@@ -141,10 +144,10 @@ impl ApiServer {
         self.chain.rest.authentication.service_accounts.set_key(key)
     }
 
-    /// Everything that was recorded is on disk when this returns, or `limit` is over.
-    pub fn flush(&self, limit: Duration) {
+    /// Everything that was recorded is where it belongs when this returns, or `limit` is over.
+    pub async fn flush(&self, limit: Duration) {
         if let Some(audit) = &self.chain.audit {
-            audit.flush(limit);
+            audit.flush(limit).await;
         }
     }
 

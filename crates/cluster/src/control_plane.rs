@@ -164,7 +164,7 @@ impl ControlPlane {
         if let Err(error) = tasks.drain(TASK_GRACE).await {
             tracing::warn!(error = chain(&error), "tasks were cancelled");
         }
-        server.flush(TASK_GRACE);
+        server.flush(TASK_GRACE).await;
         store.close().await;
         started?;
         if drained { Ok(()) } else { Err(ClusterError::Undrained(grace)) }

@@ -1,15 +1,27 @@
 //! Flags about what is recorded of requests, under Kubernetes' names.
 
+use crate::audit_webhook_flags::AuditWebhookFlags;
 use anyhow::Result;
 use clap::{ArgAction, Args, ValueEnum};
 use cluster::audit::{AuditConfig, Format, LogConfig, Mode, Rotation};
 use std::path::PathBuf;
 
+/// Whether requests wait until they are recorded.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum LogMode {
+pub enum AuditMode {
     Batch,
     Blocking,
     BlockingStrict,
+}
+
+impl From<AuditMode> for Mode {
+    fn from(mode: AuditMode) -> Self {
+        match mode {
+            AuditMode::Batch => Self::Batch,
+            AuditMode::Blocking => Self::Blocking,
+            AuditMode::BlockingStrict => Self::BlockingStrict,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -43,18 +55,30 @@ pub struct AuditFlags {
     #[arg(
         long,
         value_name = "DAYS",
-        default_value_t = 0,
+        default_value_t = 366,
         requires = "audit_log_path",
         help_heading = "Audit"
     )]
     pub audit_log_maxage: u32,
 
     /// Full log files that are kept; 0 for all.
-    #[arg(long, value_name = "N", default_value_t = 0, requires = "audit_log_path", help_heading = "Audit")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 100,
+        requires = "audit_log_path",
+        help_heading = "Audit"
+    )]
     pub audit_log_maxbackup: usize,
 
     /// Megabytes after which a log file is full; 0 for never.
-    #[arg(long, value_name = "MB", default_value_t = 0, requires = "audit_log_path", help_heading = "Audit")]
+    #[arg(
+        long,
+        value_name = "MB",
+        default_value_t = 100,
+        requires = "audit_log_path",
+        help_heading = "Audit"
+    )]
     pub audit_log_maxsize: u64,
 
     /// Whether full log files are compressed.
@@ -80,7 +104,7 @@ pub struct AuditFlags {
         requires = "audit_log_path",
         help_heading = "Audit"
     )]
-    pub audit_log_mode: LogMode,
+    pub audit_log_mode: AuditMode,
 
     /// Events that wait for the log in batch mode; more are lost.
     #[arg(
@@ -116,6 +140,9 @@ pub struct AuditFlags {
         help_heading = "Audit"
     )]
     pub audit_log_version: EventVersion,
+
+    #[command(flatten)]
+    pub webhook: AuditWebhookFlags,
 }
 
 impl AuditFlags {
@@ -124,6 +151,7 @@ impl AuditFlags {
             config.trail = None;
         }
         config.policy_file = self.audit_policy_file;
+        config.webhook = self.webhook.config()?;
         config.log = self.audit_log_path.map(|path| LogConfig {
             path,
             rotation: Rotation {
@@ -136,11 +164,7 @@ impl AuditFlags {
                 LogFormat::Json => Format::Json,
                 LogFormat::Legacy => Format::Legacy,
             },
-            mode: match self.audit_log_mode {
-                LogMode::Batch => Mode::Batch,
-                LogMode::Blocking => Mode::Blocking,
-                LogMode::BlockingStrict => Mode::BlockingStrict,
-            },
+            mode: self.audit_log_mode.into(),
             buffer: self.audit_log_batch_buffer_size,
             max_event_bytes: self
                 .audit_log_truncate_enabled

@@ -3,6 +3,7 @@
 mod agent;
 mod audit;
 mod audit_flags;
+mod audit_webhook_flags;
 mod check;
 mod cli;
 mod components;

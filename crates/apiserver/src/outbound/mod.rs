@@ -111,6 +111,12 @@ impl Client {
         self.call(Method::POST, "", body.to_string().into(), limit).await
     }
 
+    /// Posts JSON that is encoded already to the target's own path; nobody cares what the answer says.
+    pub async fn send(&self, body: Bytes, limit: Duration) -> Result<(), CallError> {
+        let url = self.target.url().to_owned();
+        self.answered(Method::POST, "", body, &url, limit).await.map(drop)
+    }
+
     /// Replaces what is at this path below the target's.
     pub async fn put(&self, path: &str, body: &Value, limit: Duration) -> Result<Value, CallError> {
         self.call(Method::PUT, path, body.to_string().into(), limit).await
@@ -124,19 +130,32 @@ impl Client {
         limit: Duration,
     ) -> Result<Value, CallError> {
         let url = format!("{}{path}", self.target.url());
-        let exchange = self.exchange(method.clone(), path, body, &url);
-        let (status, bytes) = match tokio::time::timeout(limit, exchange).await {
-            Ok(outcome) => outcome?,
-            Err(_) => return Err(CallError::Timeout { method, url, limit }),
-        };
-        if !status.is_success() {
-            let body = String::from_utf8_lossy(&bytes[..bytes.len().min(1024)]).into_owned();
-            return Err(CallError::Refused { method, url, status, body });
-        }
+        let bytes = self.answered(method, path, body, &url, limit).await?;
         let decoded = machinery::codec::json::decode(&bytes);
         decoded
             .map(|decoded| decoded.value)
             .map_err(|error| CallError::Answer { url, reason: error.to_string() })
+    }
+
+    /// The body of an answer that says yes.
+    async fn answered(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        url: &str,
+        limit: Duration,
+    ) -> Result<Bytes, CallError> {
+        let exchange = self.exchange(method.clone(), path, body, url);
+        let Ok(outcome) = tokio::time::timeout(limit, exchange).await else {
+            return Err(CallError::Timeout { method, url: url.to_owned(), limit });
+        };
+        let (status, bytes) = outcome?;
+        if !status.is_success() {
+            let body = String::from_utf8_lossy(&bytes[..bytes.len().min(1024)]).into_owned();
+            return Err(CallError::Refused { method, url: url.to_owned(), status, body });
+        }
+        Ok(bytes)
     }
 
     async fn exchange(

@@ -2,6 +2,8 @@
 
 use super::event::Event;
 use super::log_file::LogFile;
+use crate::outbound::CallError;
+use async_trait::async_trait;
 use base::clock::Clock;
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -9,6 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// Why an event was not recorded.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +20,10 @@ pub enum AuditError {
     BufferFull,
     #[error("event is too large even after truncating")]
     TooLarge,
+    #[error("sending to the audit webhook")]
+    Webhook(#[source] CallError),
+    #[error("there is no thread on which a request could wait for the audit webhook")]
+    NowhereToWait,
     #[error("writing the audit log")]
     Write(#[from] std::io::Error),
     #[error("starting the writer of the audit log")]
@@ -25,6 +32,7 @@ pub enum AuditError {
 
 /// What takes events. Called while the request runs: whatever takes time belongs elsewhere, unless the operator wants
 /// requests to wait.
+#[async_trait]
 pub trait Backend: Send + Sync {
     /// Its name in metrics.
     fn plugin(&self) -> &'static str;
@@ -36,8 +44,11 @@ pub trait Backend: Send + Sync {
         false
     }
 
+    /// Begins what it does besides taking events.
+    fn start(&self) {}
+
     /// Waits until what was taken so far is recorded, for so long at most.
-    fn flush(&self, _limit: Duration) {}
+    async fn flush(&self, _limit: Duration) {}
 }
 
 /// Whether requests wait for the log.
@@ -76,6 +87,7 @@ pub struct BlockingLog {
     pub clock: Clock,
 }
 
+#[async_trait]
 impl Backend for BlockingLog {
     fn plugin(&self) -> &'static str {
         "log"
@@ -98,7 +110,7 @@ const GATHERED_BYTES: usize = 1 << 20;
 
 enum Message {
     Line(Bytes),
-    Flush(SyncSender<()>),
+    Flush(oneshot::Sender<()>),
 }
 
 /// A log that a thread of its own writes. What does not fit into its buffer is lost and counted.
@@ -127,6 +139,7 @@ impl BufferedLog {
     }
 }
 
+#[async_trait]
 impl Backend for BufferedLog {
     fn plugin(&self) -> &'static str {
         "buffered"
@@ -138,11 +151,11 @@ impl Backend for BufferedLog {
         sender.try_send(Message::Line(line)).map_err(|_| AuditError::BufferFull)
     }
 
-    fn flush(&self, limit: Duration) {
-        let (done, wait) = sync_channel(1);
+    async fn flush(&self, limit: Duration) {
+        let (done, wait) = oneshot::channel();
         let sent = self.sender.as_ref().is_some_and(|sender| sender.try_send(Message::Flush(done)).is_ok());
         if sent {
-            let _ = wait.recv_timeout(limit);
+            let _ = tokio::time::timeout(limit, wait).await;
         }
     }
 }

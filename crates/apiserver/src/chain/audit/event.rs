@@ -9,6 +9,8 @@ use serde_json::Value;
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
+/// How every event begins when it is written.
+pub const HEAD: &str = r#"{"kind":"Event","apiVersion":"audit.k8s.io/v1","#;
 /// Set on events whose objects were left out for their size.
 const TRUNCATED: &str = "audit.k8s.io/truncated";
 

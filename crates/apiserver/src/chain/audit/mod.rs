@@ -9,14 +9,17 @@ pub mod log_file;
 mod policy;
 mod record;
 mod trail;
+mod webhook;
 
 pub use backend::{Format, Mode};
 pub use log_file::Rotation;
 pub use policy::PolicyError;
 pub use record::Record;
+pub use webhook::{Throttle, WebhookConfig};
 
 use crate::authorize::Attributes;
 use crate::context::Context;
+use crate::outbound::KubeconfigError;
 use crate::serve::{Connection, Peer};
 use backend::{AuditError, Backend, Backends, BlockingLog, BufferedLog};
 use base::clock::Clock;
@@ -29,6 +32,7 @@ use policy::{Level, Policy, Stage};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use webhook::Webhook;
 
 /// The header by which loops say why they write.
 const CAUSE: &str = "ferry-cause";
@@ -41,6 +45,7 @@ pub struct AuditConfig {
     /// Without one, nothing goes to log and webhook.
     pub policy_file: Option<PathBuf>,
     pub log: Option<LogConfig>,
+    pub webhook: Option<WebhookConfig>,
     /// Where the built-in trail is kept, if it is.
     pub trail: Option<PathBuf>,
 }
@@ -65,6 +70,8 @@ pub enum AuditSetupError {
     Log { path: PathBuf, source: std::io::Error },
     #[error("starting the audit log")]
     Start(#[source] AuditError),
+    #[error("setting up the audit webhook")]
+    Webhook(#[source] KubeconfigError),
     #[error("registering metrics")]
     Metrics(#[from] MetricsError),
 }
@@ -76,33 +83,9 @@ struct Counters {
     rejected: IntCounter,
 }
 
-pub struct Audit {
-    policy: Option<Policy>,
-    backends: Backends,
-    trail: Option<Arc<dyn Backend>>,
-    counters: Counters,
-    clock: Clock,
-}
-
-impl Audit {
-    /// `None` if nothing is to be recorded: then auditing costs nothing.
-    pub fn build(
-        config: &AuditConfig,
-        metrics: &Metrics,
-        clock: &Clock,
-    ) -> Result<Option<Arc<Self>>, AuditSetupError> {
-        let policy = config.policy_file.as_deref().map(Policy::read).transpose()?;
-        let mut backends: Backends = Vec::new();
-        if policy.is_none() && config.log.is_some() {
-            tracing::warn!("no audit policy file is given: the audit log gets no events");
-        } else if let Some(log) = &config.log {
-            backends.push(log.open(clock)?);
-        }
-        let trail = config.trail.as_ref().map(|path| trail::open(path, clock)).transpose()?;
-        if backends.is_empty() && trail.is_none() {
-            return Ok(None);
-        }
-        let counters = Counters {
+impl Counters {
+    fn new(metrics: &Metrics) -> Result<Self, MetricsError> {
+        Ok(Self {
             events: metrics.counter(
                 "apiserver_audit_event_total",
                 "Counter of audit events generated and sent to the audit backend.",
@@ -121,14 +104,57 @@ impl Audit {
                 "apiserver_audit_requests_rejected_total",
                 "Counter of apiserver requests rejected due to an error in audit logging backend.",
             )?,
-        };
-        let policy = policy.filter(|_| !backends.is_empty());
+        })
+    }
+}
+
+pub struct Audit {
+    policy: Option<Policy>,
+    backends: Backends,
+    trail: Option<Arc<dyn Backend>>,
+    counters: Counters,
+    clock: Clock,
+}
+
+impl Audit {
+    /// `None` if nothing is to be recorded: then auditing costs nothing.
+    pub fn build(
+        config: &AuditConfig,
+        metrics: &Metrics,
+        clock: &Clock,
+    ) -> Result<Option<Arc<Self>>, AuditSetupError> {
+        let policy = config.policy_file.as_deref().map(Policy::read).transpose()?;
+        if policy.is_none() && (config.log.is_some() || config.webhook.is_some()) {
+            tracing::warn!("no audit policy file is given: audit log and webhook get no events");
+        }
+        let wanted = policy.is_some() && (config.log.is_some() || config.webhook.is_some());
+        if !wanted && config.trail.is_none() {
+            return Ok(None);
+        }
+        let counters = Counters::new(metrics)?;
+        let mut backends: Backends = Vec::new();
+        if wanted {
+            if let Some(log) = &config.log {
+                backends.push(log.open(clock)?);
+            }
+            if let Some(webhook) = &config.webhook {
+                backends.push(Arc::new(Webhook::new(webhook, &counters.errors)?));
+            }
+        }
+        let trail = config.trail.as_ref().map(|path| trail::open(path, clock)).transpose()?;
+        let policy = policy.filter(|_| wanted);
         Ok(Some(Arc::new(Self { policy, backends, trail, counters, clock: clock.clone() })))
     }
 
-    /// Waits until everything is recorded.
-    pub fn flush(&self, limit: Duration) {
-        self.backends.iter().chain(&self.trail).for_each(|backend| backend.flush(limit));
+    /// Starts what backends do besides taking events.
+    pub fn start(&self) {
+        self.backends.iter().for_each(|backend| backend.start());
+    }
+
+    /// Waits until everything is recorded, for so long at most.
+    pub async fn flush(&self, limit: Duration) {
+        let backends = self.backends.iter().chain(&self.trail);
+        futures_util::future::join_all(backends.map(|backend| backend.flush(limit))).await;
     }
 
     /// A user is known: what will be recorded of the request? An error refuses it.
