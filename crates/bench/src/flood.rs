@@ -1,16 +1,17 @@
 //! The flood: many connections hammer the server as one user, while the latency of another user is measured.
 //!
-//! The flood runs in a process of its own at the lowest priority: on one machine it would otherwise take the server's
-//! CPU away, which is not what this measures; floods come from elsewhere.
+//! Floods come from elsewhere: the server has its own cores, idle or not. The flood and the other user share the last
+//! one, the flood as a process of its own at the lowest priority, the other user at the highest.
 
 use crate::FloodArguments;
 use crate::client::{Connection, Target};
+use crate::cores::{self, Cores};
 use crate::process::Ferry;
 use crate::report::{self, Line};
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use http::{Method, StatusCode};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,7 +31,14 @@ pub async fn run(arguments: &FloodArguments) -> Result<()> {
     std::fs::write(tokens.path(), lines.join("\n"))?;
     let tokens_flag = format!("--token-auth-file={}", tokens.path().display());
     let fair_flag = format!("--enable-priority-and-fairness={}", arguments.fair);
-    let ferry = Ferry::start_with(&binary, &[&tokens_flag, &fair_flag, "-v=0"]).await?;
+    let cores = Cores::divide()?;
+    cores.stay()?;
+    let starting =
+        cores.start(|| Ferry::spawn(&binary, &["apiserver", &tokens_flag, &fair_flag, "-v=0"]))??;
+    let ferry = starting.has_kubeconfig().await?;
+    if !cores::set_priority(cores::FIRST) {
+        eprintln!("not allowed to run before others: latencies contain time in which nobody measured");
+    }
     crate::api::wait_ready(&ferry).await?;
     let access = ferry.access()?;
     prepare(&Target::new(&access)?).await?;
@@ -38,33 +46,41 @@ pub async fn run(arguments: &FloodArguments) -> Result<()> {
     let mut connection = other.connect().await?;
     let headers = authorization("other-token");
     measure(&mut connection, &headers, WARM_UP).await?;
-    let idle = measure(&mut connection, &headers, arguments.requests).await?;
-    let cpu = ferry.processes().cpu();
-    let mut flood = Flood::start(arguments, &ferry)?;
-    let begin = Instant::now();
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    let flooded = measure(&mut connection, &headers, arguments.requests).await?;
-    let elapsed = begin.elapsed();
-    let (served, refused) = flood.stop()?;
-    let cpu = ferry.processes().cpu().saturating_sub(cpu);
-    let micros = |time: Duration| time.as_secs_f64() * 1e6;
-    let line = |name: &str, unit, value| Line {
-        name: name.to_owned(),
-        unit,
-        ferry: value,
-        other: None,
-        more_is_better: false,
+    let (mut idle, mut flooded) = (Vec::new(), Vec::new());
+    let (mut served, mut refused, mut cpu, mut elapsed) = (0, 0, Duration::ZERO, Duration::ZERO);
+    for _ in 0..arguments.rounds {
+        idle.extend(measure(&mut connection, &headers, arguments.requests).await?);
+        let mut flood = Flood::start(arguments, &ferry)?;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let (before, begin) = (ferry.processes().cpu(), Instant::now());
+        let earlier = flood.so_far()?;
+        flooded.extend(measure(&mut connection, &headers, arguments.requests).await?);
+        let so_far = flood.so_far()?;
+        elapsed += begin.elapsed();
+        cpu += ferry.processes().cpu().saturating_sub(before);
+        served += so_far.0 - earlier.0;
+        refused += so_far.1 - earlier.1;
+    }
+    idle.sort_unstable();
+    flooded.sort_unstable();
+    let micros = |latencies: &[Duration], share: f64| {
+        let at = (latencies.len() as f64 * share) as usize;
+        latencies.get(at).or(latencies.last()).copied().unwrap_or_default().as_secs_f64() * 1e6
     };
-    report::print(&[
-        line("other user, idle: p50", "µs", micros(idle.p50)),
-        line("other user, idle: p99", "µs", micros(idle.p99)),
-        line("other user, during the flood: p50", "µs", micros(flooded.p50)),
-        line("other user, during the flood: p99", "µs", micros(flooded.p99)),
-        line("p99 during the flood / idle", "×", micros(flooded.p99) / micros(idle.p99)),
-        line("flood: requests served", "1/s", served as f64 / elapsed.as_secs_f64()),
-        line("flood: requests refused", "1/s", refused as f64 / elapsed.as_secs_f64()),
-        line("CPU of the server during the flood", "cores", cpu.as_secs_f64() / elapsed.as_secs_f64()),
-    ]);
+    let line =
+        |name: String, unit, value| Line { name, unit, ferry: value, other: None, more_is_better: false };
+    let mut lines = vec![line("cores of the server".to_owned(), "", f64::from(cores.of_server()))];
+    for (name, share) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)] {
+        let (quiet, loud) = (micros(&idle, share), micros(&flooded, share));
+        lines.push(line(format!("other user, idle: {name}"), "µs", quiet));
+        lines.push(line(format!("other user, during the flood: {name}"), "µs", loud));
+        lines.push(line(format!("{name} during the flood / idle"), "×", loud / quiet));
+    }
+    let seconds = elapsed.as_secs_f64();
+    lines.push(line("flood: requests served".to_owned(), "1/s", served as f64 / seconds));
+    lines.push(line("flood: requests refused".to_owned(), "1/s", refused as f64 / seconds));
+    lines.push(line("CPU of the server during the flood".to_owned(), "cores", cpu.as_secs_f64() / seconds));
+    report::print(&lines);
     Ok(())
 }
 
@@ -94,17 +110,12 @@ async fn prepare(admin: &Target) -> Result<()> {
     Ok(())
 }
 
-struct Latency {
-    p50: Duration,
-    p99: Duration,
-}
-
 /// One request after the other on one connection.
 async fn measure(
     connection: &mut Connection,
     headers: &[(&'static str, String)],
     count: usize,
-) -> Result<Latency> {
+) -> Result<Vec<Duration>> {
     let path = format!("{NAMESPACE}/configmaps/read-me");
     let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let mut latencies = Vec::with_capacity(count);
@@ -116,10 +127,7 @@ async fn measure(
         // A person, not another flood.
         tokio::time::sleep(Duration::from_micros(500)).await;
     }
-    latencies.sort_unstable();
-    let at =
-        |share: f64| latencies.get((latencies.len() as f64 * share) as usize).copied().unwrap_or_default();
-    Ok(Latency { p50: at(0.5), p99: at(0.99) })
+    Ok(latencies)
 }
 
 /// The process that hammers.
@@ -146,8 +154,9 @@ impl Flood {
     }
 
     /// How many requests were served and refused.
-    fn stop(&mut self) -> Result<(u64, u64)> {
-        drop(self.child.stdin.take());
+    fn so_far(&mut self) -> Result<(u64, u64)> {
+        let input = self.child.stdin.as_mut().context("the flood's input")?;
+        writeln!(input)?;
         let mut line = String::new();
         self.output.read_line(&mut line)?;
         let (served, refused) =
@@ -163,9 +172,9 @@ impl Drop for Flood {
     }
 }
 
-/// Hammers until the standard input ends.
+/// Hammers until the standard input ends; says how many requests were served and refused for each line there.
 async fn hammer(kubeconfig: &std::path::Path, connections: usize) -> Result<()> {
-    rustix::process::setpriority_process(None, 19)?;
+    ensure!(cores::set_priority(cores::LAST), "the priority could not be set");
     let target = Target::without_identity(&crate::kubeconfig::Access::read(kubeconfig)?)?;
     let (stop, served, refused) =
         (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
@@ -186,9 +195,14 @@ async fn hammer(kubeconfig: &std::path::Path, connections: usize) -> Result<()> 
         }));
     }
     println!("flooding");
-    tokio::task::spawn_blocking(|| std::io::stdin().lines().for_each(drop)).await?;
+    let counts = (served.clone(), refused.clone());
+    let tell = move || {
+        for _ in std::io::stdin().lines() {
+            println!("{} {}", counts.0.load(Ordering::Relaxed), counts.1.load(Ordering::Relaxed));
+        }
+    };
+    tokio::task::spawn_blocking(tell).await?;
     stop.store(true, Ordering::Relaxed);
-    println!("{} {}", served.load(Ordering::Relaxed), refused.load(Ordering::Relaxed));
     for worker in workers {
         worker.abort();
     }

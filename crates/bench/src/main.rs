@@ -6,6 +6,7 @@
 
 mod api;
 mod client;
+mod cores;
 mod flood;
 mod kubeconfig;
 mod load;
@@ -114,6 +115,9 @@ struct FloodArguments {
     /// Requests of the other user per measurement.
     #[arg(long, default_value_t = 3000)]
     requests: usize,
+    /// How many times both are measured.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
     /// Whether the server has priority and fairness.
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
     fair: bool,
@@ -123,20 +127,21 @@ struct FloodArguments {
 }
 
 fn main() -> Result<()> {
-    let arguments = Arguments::parse();
-    let build = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    if let Benchmark::Node(arguments) = &arguments.benchmark {
-        if let Some(reason) = node::missing() {
-            anyhow::bail!("{reason}");
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    match Arguments::parse().benchmark {
+        Benchmark::Api(arguments) => runtime()?.block_on(api::run(&arguments)),
+        // One thread: what it measures must not wait for another one of its own.
+        Benchmark::Flood(arguments) => tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?
+            .block_on(flood::run(&arguments)),
+        Benchmark::Schedule(arguments) => runtime()?.block_on(schedule::run(&arguments)),
+        Benchmark::Node(arguments) => {
+            if let Some(reason) = node::missing() {
+                anyhow::bail!("{reason}");
+            }
+            // Namespaces come first: threads would stay outside.
+            node::in_own_world(|cgroup| runtime()?.block_on(node::run(&arguments, cgroup)))
         }
-        // Namespaces come first: threads would stay outside.
-        return node::in_own_world(|cgroup| build()?.block_on(node::run(arguments, cgroup)));
-    }
-    let runtime = build()?;
-    match arguments.benchmark {
-        Benchmark::Api(arguments) => runtime.block_on(api::run(&arguments)),
-        Benchmark::Flood(arguments) => runtime.block_on(flood::run(&arguments)),
-        Benchmark::Schedule(arguments) => runtime.block_on(schedule::run(&arguments)),
-        Benchmark::Node(_) => Ok(()),
     }
 }

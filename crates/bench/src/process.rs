@@ -78,14 +78,13 @@ impl Ferry {
         Self::start_as(binary, &["apiserver"]).await
     }
 
-    /// Starts the API server with these flags too.
-    pub async fn start_with(binary: &Path, flags: &[&str]) -> Result<Self> {
-        let role: Vec<&str> = ["apiserver"].iter().chain(flags).copied().collect();
-        Self::start_as(binary, &role).await
-    }
-
     /// Starts it with this subcommand and these flags, besides where to listen and keep its data.
     pub async fn start_as(binary: &Path, role: &[&str]) -> Result<Self> {
+        Self::spawn(binary, role)?.has_kubeconfig().await
+    }
+
+    /// Starts it without waiting for anything.
+    pub fn spawn(binary: &Path, role: &[&str]) -> Result<Self> {
         let data_dir = tempfile::tempdir()?;
         let started = Instant::now();
         let child = Command::new(binary)
@@ -97,15 +96,19 @@ impl Ferry {
             .stderr(Stdio::null())
             .spawn()
             .with_context(|| format!("starting {}", binary.display()))?;
-        let ferry = Self { child, data_dir, started };
-        let deadline = started + Duration::from_secs(30);
-        while !ferry.kubeconfig().exists() {
+        Ok(Self { child, data_dir, started })
+    }
+
+    /// Waits until clients know where it is.
+    pub async fn has_kubeconfig(self) -> Result<Self> {
+        let deadline = self.started + Duration::from_secs(30);
+        while !self.kubeconfig().exists() {
             if Instant::now() > deadline {
                 bail!("ferry did not write its kubeconfig within 30 s");
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        Ok(ferry)
+        Ok(self)
     }
 
     pub fn kubeconfig(&self) -> PathBuf {
