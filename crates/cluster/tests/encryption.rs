@@ -7,6 +7,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
+use store::Store;
 use testkit::{Server, eventually};
 
 const PLAIN: &str = "correct-horse-battery-staple";
@@ -90,6 +91,58 @@ async fn secrets_are_on_no_disk_in_plain_form() -> Result<()> {
     std::fs::write(&key, saved)?;
     let server = Server::start_in(directory.path()).await?;
     assert_eq!(password(&server, "s").await?, STANDARD.encode(PLAIN));
+    server.stop().await
+}
+
+/// One value that nobody can read stands in the way of those who want it, and of nobody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_unreadable_secret_does_not_hide_the_others() -> Result<()> {
+    const BROKEN: &str = "/registry/core/secrets/default/broken";
+    let directory = tempfile::tempdir()?;
+    let server = Server::start_in(directory.path()).await?;
+    let (here, elsewhere) =
+        ("/api/v1/namespaces/default/secrets", "/api/v1/namespaces/kube-system/secrets");
+    for name in ["a", "broken", "broken-not"] {
+        create(&server, here, &secret(name)).await?;
+    }
+    server.stop().await?;
+    let raw = || store::Embedded::open(store::EmbeddedOptions::new(directory.path().join("store")));
+    let replace = async |value: bytes::Bytes| -> Result<bytes::Bytes> {
+        let raw = raw()?;
+        let (found, _) = raw.get(BROKEN).await?;
+        let found = found.context("it is there")?;
+        let op = store::Op::Put { value, lease: None };
+        let expect = store::Expect::Revision(found.mod_revision);
+        raw.txn(store::Txn { key: BROKEN.into(), expect, op }).await?;
+        raw.close().await;
+        Ok(found.value)
+    };
+    let good = replace(bytes::Bytes::from_static(b"k8s:enc:aesgcm:v1:key1:rubbish")).await?;
+
+    let server = Server::start_in(directory.path()).await?;
+    assert_eq!(password(&server, "a").await?, STANDARD.encode(PLAIN));
+    assert_eq!(password(&server, "broken-not").await?, STANDARD.encode(PLAIN));
+    create(&server, here, &secret("new")).await?;
+    assert_eq!(server.admin.delete(&format!("{here}/new")).await?.status, StatusCode::OK);
+    let one = format!("{here}/broken");
+    for (path, status) in [
+        (one.as_str(), StatusCode::INTERNAL_SERVER_ERROR),
+        (here, StatusCode::INTERNAL_SERVER_ERROR),
+        ("/api/v1/secrets", StatusCode::INTERNAL_SERVER_ERROR),
+        (elsewhere, StatusCode::OK),
+    ] {
+        let reply = server.admin.get(path).await?;
+        assert_eq!(reply.status, status, "{path}: {}", reply.body);
+        let message = reply.body["message"].as_str().unwrap_or("").to_owned();
+        assert!(status == StatusCode::OK || message.contains(BROKEN), "{path}: {message}");
+    }
+    server.stop().await?;
+
+    // What can be read again is there again.
+    replace(good).await?;
+    let server = Server::start_in(directory.path()).await?;
+    assert_eq!(password(&server, "broken").await?, STANDARD.encode(PLAIN));
+    assert_eq!(server.admin.get("/api/v1/secrets").await?.status, StatusCode::OK);
     server.stop().await
 }
 

@@ -26,11 +26,11 @@ impl Registry {
         let served = self.builtin(group, version, resource)?;
         let cache = &served.storage.cache;
         let key = served.key(namespace, name);
-        cache.ready().await.map_err(|e| store_error(&e))?;
+        cache.ready_for(&key).await.map_err(|e| store_error(&e))?;
         let mut entry = cache.get(&key);
         if entry.is_none() {
             // The cache of a remote store may lag behind: ask before saying no.
-            cache.fresh().await.map_err(|e| store_error(&e))?;
+            cache.fresh(&key).await.map_err(|e| store_error(&e))?;
             entry = cache.get(&key);
         }
         let mentions = |bytes: &[u8]| memchr::memmem::find(bytes, mention.as_bytes()).is_some();
@@ -47,8 +47,9 @@ impl Registry {
     ) -> Result<Vec<Value>> {
         let served = self.builtin(group, version, resource)?;
         let cache = &served.storage.cache;
-        let now = cache.fresh().await.map_err(|e| store_error(&e))?;
-        let view = cache.list(&served.scope_key(namespace), None, 0, now, |entry| {
+        let scope = served.scope_key(namespace);
+        let now = cache.fresh(&scope).await.map_err(|e| store_error(&e))?;
+        let view = cache.list(&scope, None, 0, now, |entry| {
             memchr::memmem::find(&entry.bytes, mention.as_bytes()).is_some()
         });
         Ok(view.entries.iter().map(|entry| entry.value()).collect())

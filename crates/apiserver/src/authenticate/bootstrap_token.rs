@@ -20,8 +20,9 @@ pub async fn authenticate(
     let Some((id, secret)) = split(token) else { return Ok(None) };
     let served = registry.builtin("", "v1", "secrets").map_err(|status| Refusal(status.message))?;
     let cache = &served.storage.cache;
-    cache.ready().await.map_err(|error| Refusal(store_error(&error).message))?;
-    let Some(entry) = cache.get(&served.key(NAMESPACE, &format!("bootstrap-token-{id}"))) else {
+    let key = served.key(NAMESPACE, &format!("bootstrap-token-{id}"));
+    cache.ready_for(&key).await.map_err(|error| Refusal(store_error(&error).message))?;
+    let Some(entry) = cache.get(&key) else {
         return Ok(None);
     };
     let user = user(&entry.value(), id, secret, now);

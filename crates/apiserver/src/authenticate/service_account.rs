@@ -392,12 +392,12 @@ impl ServiceAccountTokens {
         let refusal = |status: Status| Refusal(status.message);
         let served = self.registry.builtin("", "v1", resource).map_err(refusal)?;
         let cache = &served.storage.cache;
-        cache.ready().await.map_err(|error| refusal(store_error(&error)))?;
         let key = served.key(namespace, name);
+        cache.ready_for(&key).await.map_err(|error| refusal(store_error(&error)))?;
         let mut entry = cache.get(&key);
         if entry.is_none() {
             // The cache of a remote store may lag behind: ask before saying no.
-            cache.fresh().await.map_err(|error| refusal(store_error(&error)))?;
+            cache.fresh(&key).await.map_err(|error| refusal(store_error(&error)))?;
             entry = cache.get(&key);
         }
         let slim = |bytes: &[u8]| serde_json::from_slice::<Slim>(bytes).ok();

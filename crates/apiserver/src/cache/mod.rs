@@ -8,23 +8,23 @@
 pub mod canonical;
 pub mod entry;
 pub mod event;
+mod fill;
 
 pub use entry::{Entry, Layout};
 pub use event::{Change, Event, FrameEncoding};
 
+use fill::Everything;
 use parking_lot::RwLock;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use store::{RangeRequest, Revision, Store, StoreError, WatchHandle, WatchSink};
+use store::{Revision, Store, StoreError, WatchHandle, WatchSink};
 use tokio::sync::watch;
 
 /// Changes kept for watchers that start in the past or lag behind.
 const WINDOW_EVENTS: usize = 4096;
 const WINDOW_BYTES: usize = 4 << 20;
-/// Objects read per request while the cache fills.
-const PAGE: usize = 2000;
 
 /// The cache of one resource.
 pub struct Cache {
@@ -39,6 +39,8 @@ pub struct Cache {
 struct Shared {
     ready: AtomicBool,
     closed: AtomicBool,
+    /// There are values that cannot be read; rarely true, so it is asked first.
+    blemished: AtomicBool,
     state: RwLock<State>,
     /// Wakes watchers: the sequence number after the newest change.
     tick: watch::Sender<u64>,
@@ -48,6 +50,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     objects: BTreeMap<Arc<str>, Arc<Entry>>,
+    /// Keys whose values cannot be read.
+    unreadable: BTreeSet<Arc<str>>,
     window: VecDeque<Arc<Event>>,
     window_bytes: usize,
     /// Of the objects, together.
@@ -108,6 +112,7 @@ impl Cache {
         let shared = Arc::new(Shared {
             ready: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            blemished: AtomicBool::new(false),
             state: RwLock::default(),
             tick: watch::Sender::new(0),
             layout: layout.clone(),
@@ -117,22 +122,44 @@ impl Cache {
 
     /// Fills the cache on first use, or again after its feed has broken.
     pub async fn ready(&self) -> Result<(), StoreError> {
-        if self.shared.ready.load(Ordering::Acquire) {
+        self.ready_for(&self.root).await
+    }
+
+    /// As [`Cache::ready`], for those who look at one place only (a key, or keys that begin with something that ends
+    /// with a slash): a value elsewhere that cannot be read does not concern them.
+    pub async fn ready_for(&self, place: &str) -> Result<(), StoreError> {
+        if !self.shared.ready.load(Ordering::Acquire) {
+            self.fill().await?;
+        }
+        if !self.shared.blemished.load(Ordering::Relaxed) {
             return Ok(());
         }
+        self.readable(place).await
+    }
+
+    async fn fill(&self) -> Result<(), StoreError> {
         let mut handle = self.filling.lock().await;
         if self.shared.ready.load(Ordering::Acquire) {
             return Ok(());
         }
         *handle = None;
-        let (objects, revision) = self.read_all().await?;
+        let Everything { objects, unreadable, revision } = self.read_all().await?;
+        self.shared.blemished.store(!unreadable.is_empty(), Ordering::Relaxed);
         let epoch = {
             let mut state = self.shared.state.write();
             let epoch = state.epoch + 1;
             let first = state.first + state.window.len() as u64;
             let object_bytes = objects.values().map(|entry: &Arc<Entry>| entry.bytes.len()).sum();
-            *state =
-                State { objects, object_bytes, first, oldest: revision, revision, epoch, ..State::default() };
+            *state = State {
+                objects,
+                unreadable,
+                object_bytes,
+                first,
+                oldest: revision,
+                revision,
+                epoch,
+                ..State::default()
+            };
             epoch
         };
         let feed = Feed { shared: self.shared.clone() };
@@ -148,31 +175,9 @@ impl Cache {
         Ok(())
     }
 
-    async fn read_all(&self) -> Result<(BTreeMap<Arc<str>, Arc<Entry>>, Revision), StoreError> {
-        let mut objects = BTreeMap::new();
-        let end = store::prefix_end(&self.root);
-        let mut start = self.root.clone();
-        let mut at = None;
-        loop {
-            let request = RangeRequest { start, end: end.clone(), limit: PAGE, revision: at };
-            let page = self.store.range(request).await?;
-            let revision = at.unwrap_or(page.revision);
-            at = Some(revision);
-            let Some(last) = page.kvs.last() else { return Ok((objects, revision)) };
-            start = format!("{}\0", last.key);
-            for kv in page.kvs {
-                let entry = Entry::new(kv.key.clone(), kv.value, kv.mod_revision);
-                objects.insert(kv.key, Arc::new(entry));
-            }
-            if !page.more {
-                return Ok((objects, revision));
-            }
-        }
-    }
-
-    /// Waits until the cache holds everything that was committed before this call; returns that revision.
-    pub async fn fresh(&self) -> Result<Revision, StoreError> {
-        self.ready().await?;
+    /// Waits until the cache holds everything in a place that was committed before this call; returns that revision.
+    pub async fn fresh(&self, place: &str) -> Result<Revision, StoreError> {
+        self.ready_for(place).await?;
         self.store.barrier().await
     }
 
@@ -300,6 +305,7 @@ impl State {
     fn apply(&mut self, change: store::Event) {
         match change {
             store::Event::Put { kv, .. } => {
+                self.unreadable.remove(&kv.key);
                 let entry = Arc::new(Entry::new(kv.key.clone(), kv.value, kv.mod_revision));
                 self.object_bytes += entry.bytes.len();
                 let previous = self.objects.insert(kv.key, entry.clone());
@@ -309,6 +315,7 @@ impl State {
             }
             store::Event::Delete { key, revision, .. } => {
                 self.revision = self.revision.max(revision);
+                self.unreadable.remove(&key);
                 let Some(previous) = self.objects.remove(&key) else { return };
                 self.object_bytes -= previous.bytes.len();
                 let last = Arc::new(previous.at(revision));

@@ -129,7 +129,7 @@ impl Registry {
 
         let key = served.key(meta::namespace(&object), &name);
         let stored = served.stored_form(object);
-        served.storage.cache.ready().await.map_err(|e| store_error(&e))?;
+        served.storage.cache.ready_for(&key).await.map_err(|e| store_error(&e))?;
         if context.dry_run {
             if served.storage.cache.get(&key).is_some() {
                 return Err(Status::already_exists(kind.group, kind.resource, &name));

@@ -33,7 +33,7 @@ impl Registry {
     ) -> Result<Deleted> {
         let key: Arc<str> = served.key(context.namespace, name).into();
         let cache = &served.storage.cache;
-        cache.fresh().await.map_err(|e| store_error(&e))?;
+        cache.fresh(&key).await.map_err(|e| store_error(&e))?;
         let mut current = cache.get(&key);
         let mut first = true;
         loop {

@@ -52,9 +52,10 @@ impl Registry {
             })?,
         };
         let cache = &served.storage.cache;
-        let now = cache.fresh().await.map_err(|e| store_error(&e))?;
+        let key = served.key(namespace, name);
+        let now = cache.fresh(&key).await.map_err(|e| store_error(&e))?;
         self.await_revision(revision, now).await?;
-        cache.get(&served.key(namespace, name)).ok_or_else(|| served.not_found(name))
+        cache.get(&key).ok_or_else(|| served.not_found(name))
     }
 
     pub async fn list(
@@ -78,7 +79,7 @@ impl Registry {
             return self.list_from(served, &scope, selection, limit, token).await;
         }
         let asked = options.revision()?;
-        let now = cache.fresh().await.map_err(|e| store_error(&e))?;
+        let now = cache.fresh(&scope).await.map_err(|e| store_error(&e))?;
         // A limit together with a resource version has always meant exactly that version.
         let exact = match options.resource_version_match {
             Match::Exact => true,
@@ -130,7 +131,7 @@ impl Registry {
         let root = &cache.root;
         let start = format!("{root}{}", token.start);
         let start = if start.as_str() < scope { scope.to_owned() } else { start };
-        let now = cache.fresh().await.map_err(|e| store_error(&e))?;
+        let now = cache.fresh(scope).await.map_err(|e| store_error(&e))?;
         let matches = |entry: &Entry| selection.matches(entry, layout);
         let Some(revision) = token.revision else {
             let view = cache.list(scope, Some(&start), limit, now, matches);

@@ -187,6 +187,57 @@ async fn services_are_repaired() {
     assert_eq!(events.len(), 2, "one for each repair");
 }
 
+/// After a start the ports of services are taken, those for health checks included, and who has one that is not theirs is
+/// told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn node_ports_survive_a_restart() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut config = ServiceConfig::default();
+    (config.node_ports.first, config.node_ports.last) = (30000, 30003);
+    let first = registry(&directory, config.clone());
+    namespace(&first).await;
+    let balanced = |name: &str| {
+        let mut object = service(name);
+        object["spec"]["type"] = "LoadBalancer".into();
+        object["spec"]["externalTrafficPolicy"] = "Local".into();
+        object
+    };
+    let ports = |service: &Value| {
+        let spec = &service["spec"];
+        [&spec["healthCheckNodePort"], &spec["ports"][0]["nodePort"]].map(|port| port.as_i64().unwrap_or(0))
+    };
+    let one = create(&first, SERVICES, balanced("one")).await.expect("a service");
+    first.store.close().await;
+    drop(first);
+
+    let second = registry(&directory, config.clone());
+    second.repair_services().await.expect("nothing to repair");
+    let two = create(&second, SERVICES, balanced("two")).await.expect("another");
+    let given: HashSet<i64> = ports(&one).into_iter().chain(ports(&two)).collect();
+    assert_eq!(given, (30000..=30003).collect(), "none is given twice");
+    let full = create(&second, SERVICES, service("three")).await.expect_err("no port is left");
+    assert_eq!(full.code, 500, "{full}");
+    let events = ("", "v1", "events");
+    assert!(second.find_all(events, "n", "").await.expect("events").is_empty());
+
+    // Somebody has written to the store behind the server's back.
+    let mut twin = two.clone();
+    twin["spec"]["ports"][0]["nodePort"] = one["spec"]["ports"][0]["nodePort"].clone();
+    twin["spec"]["healthCheckNodePort"] = 40000.into();
+    let served = second.builtin("", "v1", "services").expect("served");
+    let key: Arc<str> = served.key("n", "two").into();
+    let op = store::Op::Put { value: served.storage.cache.layout.prefix.encode(&twin), lease: None };
+    second.store.txn(store::Txn { key, expect: store::Expect::Any, op }).await.expect("stored");
+    second.store.close().await;
+    drop(second);
+    let third = registry(&directory, config);
+    third.repair_services().await.expect("repaired");
+    let events = third.find_all(events, "n", "").await.expect("events");
+    let mut reasons: Vec<&str> = events.iter().filter_map(|event| event["reason"].as_str()).collect();
+    reasons.sort_unstable();
+    assert_eq!(reasons, ["PortAlreadyAllocated", "PortOutOfRange"]);
+}
+
 /// A quota holds for updates and deletions, too: what is given back can be taken again, by exactly as many.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_quota_is_given_back() {

@@ -70,7 +70,7 @@ impl Registry {
         let key: Arc<str> = served.key(context.namespace, name).into();
         let cache = &served.storage.cache;
         // The cache of a remote store may lag behind what the client has seen elsewhere.
-        cache.fresh().await.map_err(|e| store_error(&e))?;
+        cache.fresh(&key).await.map_err(|e| store_error(&e))?;
         let mut current = cache.get(&key);
         let mut attempts = 0;
         loop {

@@ -51,9 +51,9 @@ impl Registry {
     ) -> Result<Watcher> {
         let cache = &served.storage.cache;
         let layout = cache.layout.clone();
-        let now = cache.fresh().await.map_err(|e| store_error(&e))?;
         let scope =
             selection.narrow(served.scope_key(namespace), served.namespaced() && namespace.is_empty());
+        let now = cache.fresh(&scope).await.map_err(|e| store_error(&e))?;
         let asked = options.revision()?;
         let ticks = cache.ticks();
         let mut pending = Vec::new();

@@ -25,8 +25,9 @@ impl Rest {
         };
         let served = self.registry.builtin("discovery.k8s.io", "v1", "endpointslices")?;
         let cache = &served.storage.cache;
-        let now = cache.fresh().await.map_err(|error| store_error(&error))?;
-        let slices = cache.list(&served.scope_key(&info.namespace), None, 0, now, |_| true);
+        let scope = served.scope_key(&info.namespace);
+        let now = cache.fresh(&scope).await.map_err(|error| store_error(&error))?;
+        let slices = cache.list(&scope, None, 0, now, |_| true);
         let mut found = Vec::new();
         for entry in slices.entries {
             let slice = entry.value();
