@@ -12,7 +12,6 @@ use base::kubeconfig;
 use base::pki::{Identity, Pki, ServingNames, certificates_from_pem};
 use base::tasks::TaskGroup;
 
-use crate::config::CERTIFICATE_CHECK;
 use crate::{ClusterError, Config, chain};
 
 /// The cluster's certificates and the TLS settings made of them.
@@ -124,17 +123,20 @@ impl Certificates {
             loop {
                 tokio::select! {
                     () = group.stopping() => return,
-                    () = tokio::time::sleep(CERTIFICATE_CHECK) => {}
+                    () = tokio::time::sleep(self.config.certificate_check) => {}
                 }
                 let now = self.modified();
                 let changed = now != seen;
                 let certificates = Arc::clone(&self);
                 let outcome = tokio::task::spawn_blocking(move || certificates.refresh(changed)).await;
                 match outcome {
-                    Ok(Ok(())) => {
+                    Ok(Ok(renewed)) => {
                         seen = now;
                         if changed {
                             self.publish(&server).await;
+                        }
+                        if renewed {
+                            self.renew_kubelet_client(&server);
                         }
                     }
                     Ok(Err(error)) => tracing::error!(error = chain(&error), "cannot renew certificates"),
@@ -168,19 +170,34 @@ impl Certificates {
         }
     }
 
-    /// Renews what is due; puts what is new into use. What is in use stays so if that fails.
-    fn refresh(&self, files_changed: bool) -> Result<(), ClusterError> {
+    /// It is never older than the oldest of the others, so it is renewed with them.
+    fn renew_kubelet_client(&self, server: &ApiServer) {
+        let outcome = self.kubelet_client().and_then(|identity| {
+            server.set_kubelet_identity(identity).map_err(ClusterError::KubeletIdentity)
+        });
+        if let Err(error) = outcome {
+            tracing::error!(error = chain(&error), "the certificate for kubelets is not renewed");
+        }
+    }
+
+    /// Whether it is time for another certificate.
+    pub(crate) fn is_due(&self, identity: &Identity) -> bool {
+        identity.is_due(self.config.clock.now())
+    }
+
+    /// Renews what is due; puts what is new into use. What is in use stays so if that fails. Whether something was renewed.
+    fn refresh(&self, files_changed: bool) -> Result<bool, ClusterError> {
         let names = serving_names(&self.config, self.address);
         let renewed = self.pki.renew(&names, self.config.clock.now()).map_err(ClusterError::Pki)?;
         if renewed.is_empty() && !files_changed {
-            return Ok(());
+            return Ok(false);
         }
         let serving = serving_identity(&self.config, &self.pki)?;
         let trust = trust(&self.config, &self.pki)?;
         self.tls.replace(serving.chain.clone(), serving.key(), trust).map_err(ClusterError::Tls)?;
         self.write_kubeconfig()?;
         tracing::info!(?renewed, files_changed, "certificates are in use");
-        Ok(())
+        Ok(!renewed.is_empty())
     }
 
     fn modified(&self) -> Vec<Option<SystemTime>> {

@@ -26,6 +26,8 @@ pub struct Config {
     pub encryption: EncryptionConfig,
     pub api: apiserver::Config,
     pub clock: Clock,
+    /// How often certificates are looked at for renewal and for changed files.
+    pub certificate_check: Duration,
     /// What runs besides the API server; by default nothing.
     pub components: Components,
 }
@@ -49,6 +51,7 @@ impl Config {
             encryption: EncryptionConfig::default(),
             api,
             clock: Clock::system(),
+            certificate_check: Duration::from_secs(60),
             components: Components::default(),
         }
     }
@@ -131,6 +134,3 @@ impl CertificateFiles {
 pub fn audit_trail(data_dir: &Path) -> PathBuf {
     data_dir.join("logs/audit.log")
 }
-
-/// How often certificates are looked at for renewal and for changed files.
-pub(crate) const CERTIFICATE_CHECK: Duration = Duration::from_secs(60);

@@ -107,9 +107,13 @@ impl ControlPlane {
         self.config.kubeconfig().into()
     }
 
+    pub(crate) fn in_process_clients(&self) -> InProcessClients {
+        InProcessClients::new(Arc::clone(&self.server), Arc::clone(&self.certificates))
+    }
+
     /// A node beside this control plane; it can be started once the control plane is ready.
     pub fn node(&self, node: NodeConfig) -> Result<NodeBeside, ClusterError> {
-        let clients = InProcessClients::new(Arc::clone(&self.server), Arc::clone(&self.certificates));
+        let clients = self.in_process_clients();
         let clients = NodeClients {
             kubelet: clients.client_as(&node.user(), "ferry-kubelet")?,
             administrator: clients.client_in("ferry-up", &["system:masters"], "ferry-up")?,

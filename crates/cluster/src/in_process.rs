@@ -1,4 +1,5 @@
-//! Clients inside the process: the whole request chain, without TCP and TLS, each with a certificate of its own.
+//! Clients inside the process: the whole request chain, without TCP and TLS, each with a certificate of its own, which is
+//! issued anew long before it expires.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,22 +7,74 @@ use std::sync::Arc;
 use apiserver::ApiServer;
 use apiserver::Chain;
 use apiserver::serve::{InProcess, RequestBody, ResponseBody, Segment};
+use base::pki::Identity;
 use bytes::{Buf, Bytes};
 use client::{Body, Call, Client, ClientError, Transport};
 use http_body_util::BodyExt;
 use parking_lot::Mutex;
 
-use crate::{Certificates, ClusterError};
+use crate::{Certificates, ClusterError, chain};
 
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
 /// Carries requests into the API server of this process.
-struct Bridge(InProcess<Chain>);
+struct Bridge {
+    server: Arc<ApiServer>,
+    certificates: Arc<Certificates>,
+    user: String,
+    groups: Vec<String>,
+    current: Mutex<Crossing>,
+}
+
+/// A connection, and the certificate it was made with.
+struct Crossing {
+    connection: InProcess<Chain>,
+    identity: Identity,
+}
+
+impl Bridge {
+    fn new(
+        server: Arc<ApiServer>,
+        certificates: Arc<Certificates>,
+        user: &str,
+        groups: Vec<String>,
+    ) -> Result<Self, ClusterError> {
+        let current = Mutex::new(cross(&server, &certificates, user, &groups)?);
+        Ok(Self { server, certificates, user: user.to_owned(), groups, current })
+    }
+
+    /// A connection whose certificate has enough of its life left.
+    fn connection(&self) -> InProcess<Chain> {
+        let mut current = self.current.lock();
+        if self.certificates.is_due(&current.identity) {
+            match cross(&self.server, &self.certificates, &self.user, &self.groups) {
+                Ok(renewed) => *current = renewed,
+                Err(error) => {
+                    tracing::error!(user = self.user, error = chain(&error), "a certificate is not renewed");
+                }
+            }
+        }
+        current.connection.clone()
+    }
+}
+
+fn cross(
+    server: &ApiServer,
+    certificates: &Certificates,
+    user: &str,
+    groups: &[String],
+) -> Result<Crossing, ClusterError> {
+    let groups: Vec<&str> = groups.iter().map(String::as_str).collect();
+    let identity = certificates.issue_client(user, &groups)?;
+    let trust = certificates.tls.trust();
+    let connection = InProcess::new(Arc::clone(&server.chain), identity.chain.clone(), &trust);
+    Ok(Crossing { connection, identity })
+}
 
 impl Transport for Bridge {
     fn call(&self, request: http::Request<Bytes>) -> Call<'_> {
         Box::pin(async move {
-            let response = self.0.call(request.map(RequestBody::from)).await;
+            let response = self.connection().call(request.map(RequestBody::from)).await;
             Ok(response.map(into_body))
         })
     }
@@ -57,9 +110,7 @@ impl InProcessClients {
         if let Some(bridge) = bridges.get(user) {
             return Ok(Client::new(Arc::clone(bridge) as Arc<dyn Transport>, user_agent));
         }
-        let groups = groups_of(user);
-        let groups: Vec<&str> = groups.iter().map(String::as_str).collect();
-        let bridge = self.bridge(user, &groups)?;
+        let bridge = self.bridge(user, groups_of(user))?;
         bridges.insert(user.to_owned(), Arc::clone(&bridge));
         Ok(Client::new(bridge, user_agent))
     }
@@ -71,14 +122,13 @@ impl InProcessClients {
         groups: &[&str],
         user_agent: &str,
     ) -> Result<Client, ClusterError> {
+        let groups = groups.iter().map(|group| (*group).to_owned()).collect();
         Ok(Client::new(self.bridge(user, groups)?, user_agent))
     }
 
-    fn bridge(&self, user: &str, groups: &[&str]) -> Result<Arc<Bridge>, ClusterError> {
-        let identity = self.certificates.issue_client(user, groups)?;
-        let chain =
-            InProcess::new(Arc::clone(&self.server.chain), identity.chain, &self.certificates.tls.trust());
-        Ok(Arc::new(Bridge(chain)))
+    fn bridge(&self, user: &str, groups: Vec<String>) -> Result<Arc<Bridge>, ClusterError> {
+        let (server, certificates) = (Arc::clone(&self.server), Arc::clone(&self.certificates));
+        Bridge::new(server, certificates, user, groups).map(Arc::new)
     }
 }
 
@@ -99,5 +149,44 @@ fn groups_of(user: &str) -> Vec<String> {
 impl runtime::Identities for InProcessClients {
     fn client(&self, identity: &str, user_agent: &str) -> Result<Client, ClientError> {
         self.client_as(identity, user_agent).map_err(|error| ClientError::Identity(Box::new(error)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, ControlPlane};
+    use base::clock::Clock;
+    use base::tasks::TaskGroup;
+    use jiff::{SignedDuration, Timestamp};
+    use serde_json::{Value, json};
+    use std::time::Duration;
+
+    /// The fingerprint of the certificate a client shows.
+    async fn credential(client: &Client) -> Value {
+        let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+        let body = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
+        let review: Value = client.post(path, &body).await.expect("a review");
+        assert_eq!(review["status"]["userInfo"]["username"], "somebody");
+        review["status"]["userInfo"]["extra"]["authentication.kubernetes.io/credential-id"].clone()
+    }
+
+    #[tokio::test]
+    async fn certificates_of_components_are_renewed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let past = Timestamp::now().checked_sub(SignedDuration::from_hours(250 * 24)).expect("a time");
+        let mut config = Config::new(directory.path());
+        config.listen = ([127, 0, 0, 1], 0).into();
+        config.clock = Clock::held_at(past);
+        let clock = config.clock.clone();
+        let tasks = TaskGroup::new();
+        let plane = ControlPlane::build(config, tasks.clone()).await.expect("a control plane");
+        let clients = plane.in_process_clients();
+        let client = clients.client_in("somebody", &["system:masters"], "test").expect("a client");
+        let first = credential(&client).await;
+        assert_eq!(credential(&client).await, first, "one will do for a while");
+        clock.advance(SignedDuration::from_hours(250 * 24));
+        assert_ne!(credential(&client).await, first);
+        let _ = tasks.drain(Duration::from_secs(5)).await;
     }
 }

@@ -100,8 +100,7 @@ async fn one_unreadable_secret_does_not_hide_the_others() -> Result<()> {
     const BROKEN: &str = "/registry/core/secrets/default/broken";
     let directory = tempfile::tempdir()?;
     let server = Server::start_in(directory.path()).await?;
-    let (here, elsewhere) =
-        ("/api/v1/namespaces/default/secrets", "/api/v1/namespaces/kube-system/secrets");
+    let (here, elsewhere) = ("/api/v1/namespaces/default/secrets", "/api/v1/namespaces/kube-system/secrets");
     for name in ["a", "broken", "broken-not"] {
         create(&server, here, &secret(name)).await?;
     }

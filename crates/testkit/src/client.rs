@@ -17,6 +17,7 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 /// A client certificate with its key.
 #[derive(Debug)]
@@ -92,12 +93,23 @@ impl Client {
         Ok(Self { address, connector: TlsConnector::from(Arc::new(config)), h2, sender: Mutex::new(None) })
     }
 
-    async fn connect(&self) -> Result<Sender> {
+    /// The certificate that the server shows to a new connection.
+    pub async fn server_certificate(&self) -> Result<CertificateDer<'static>> {
+        let io = self.handshake().await?;
+        let shown = io.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+        Ok(shown.context("no certificate")?.clone().into_owned())
+    }
+
+    async fn handshake(&self) -> Result<TlsStream<TcpStream>> {
         let stream =
             TcpStream::connect(self.address).await.with_context(|| format!("connecting {}", self.address))?;
         stream.set_nodelay(true)?;
         let name = ServerName::from(self.address.ip());
-        let io = TokioIo::new(self.connector.connect(name, stream).await.context("TLS handshake")?);
+        self.connector.connect(name, stream).await.context("TLS handshake")
+    }
+
+    async fn connect(&self) -> Result<Sender> {
+        let io = TokioIo::new(self.handshake().await?);
         if self.h2 {
             let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await?;
             tokio::spawn(connection);
