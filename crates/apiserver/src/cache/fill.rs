@@ -27,8 +27,7 @@ impl Cache {
         // Ranges to read, the next one last.
         let mut left = vec![(self.root.clone(), store::prefix_end(&self.root))];
         while let Some((start, end)) = left.pop() {
-            let request =
-                RangeRequest { start: start.clone(), end: end.clone(), limit: PAGE, revision: at };
+            let request = RangeRequest { start: start.clone(), end: end.clone(), limit: PAGE, revision: at };
             let page = match self.store.range(request).await {
                 Ok(page) => page,
                 Err(StoreError::Unreadable { key, reason }) if unreadable.len() < MAX_UNREADABLE => {

@@ -75,10 +75,12 @@ impl Registry {
         for service in services {
             for port in service::holdings(service).ports {
                 if !allowed.contains(&port) {
-                    let why = format!("Port {port} is not within the port range {range}; please recreate service");
+                    let why =
+                        format!("Port {port} is not within the port range {range}; please recreate service");
                     self.tell(service, "PortOutOfRange", &why).await;
                 } else if !taken.insert(port) {
-                    let why = format!("Port {port} was assigned to multiple services; please recreate service");
+                    let why =
+                        format!("Port {port} was assigned to multiple services; please recreate service");
                     self.tell(service, "PortAlreadyAllocated", &why).await;
                 }
             }

@@ -40,8 +40,9 @@ use tokio::sync::{Notify, oneshot};
 use turns::Turns;
 use watches::Watches;
 
-/// A flood is told to go away, but not at once: it would be back the sooner.
-const RELUCTANCE: Duration = Duration::from_millis(100);
+/// A flood is told to go away, but not at once: it would be back the sooner. Nor all of it at the same time: it would be
+/// back together.
+const RELUCTANCE: std::ops::Range<u64> = 250..750;
 /// So many are made to wait for a refusal; they cost memory.
 const MAX_RELUCTANT: usize = 4096;
 
@@ -221,7 +222,7 @@ impl Fairness {
     async fn hesitate(&self) {
         if self.reluctant.fetch_add(1, Ordering::Relaxed) < MAX_RELUCTANT {
             let _counted = Counted(&self.reluctant);
-            tokio::time::sleep(RELUCTANCE).await;
+            tokio::time::sleep(Duration::from_millis(rand::random_range(RELUCTANCE))).await;
         } else {
             self.reluctant.fetch_sub(1, Ordering::Relaxed);
         }

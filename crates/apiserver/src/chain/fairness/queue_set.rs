@@ -44,6 +44,8 @@ pub struct Queue<T> {
     pub work_waiting: SeatTime,
     /// When its next request starts in the even world.
     pub next_dispatch: SeatTime,
+    /// The turn in which one of its requests started last.
+    served_in: u64,
 }
 
 impl<T> Queue<T> {
@@ -55,6 +57,7 @@ impl<T> Queue<T> {
             seats_waiting: 0,
             work_waiting: 0,
             next_dispatch: 0,
+            served_in: 0,
         }
     }
 
@@ -196,7 +199,6 @@ impl<T> QueueSet<T> {
                 self.totals.rejected += 1;
                 return Start::Reject(Refusal::ConcurrencyLimit);
             }
-            turns.count();
             return Start::Run(self.run(now, work, None));
         };
         let at = self.choose(dealer, flow);
@@ -206,12 +208,16 @@ impl<T> QueueSet<T> {
             self.totals.rejected += 1;
             return Start::Reject(Refusal::QueueFull);
         }
-        if !queue.is_active() {
+        let idle = !queue.is_active();
+        if idle {
             queue.next_dispatch = progress;
         }
+        let modest = idle && queue.served_in < turns.number();
         let room = self.totals.seats_in_use < self.limit && self.has_room_for(work.max_seats());
-        if self.totals.waiting == 0 && room && turns.take() {
+        let in_turn = self.totals.waiting == 0 && turns.take();
+        if room && (in_turn || modest && self.waits_for_turns_only()) {
             let queue = &mut self.queues[at];
+            queue.served_in = turns.number();
             // It starts now in the even world, too.
             queue.next_dispatch = queue.next_dispatch.max(progress);
             self.robin = at;
@@ -300,10 +306,19 @@ impl<T> QueueSet<T> {
             self.robin = at;
             let running = self.run(now, head.work, Some(at));
             self.queues[at].bound();
+            self.queues[at].served_in = turns.number();
             if !started(head, running) {
                 self.finish(now, running);
             }
         }
+    }
+
+    /// Whether those who wait could run if it were their turn. Turns hold back queues that have had theirs, or have
+    /// something running or waiting, and nobody else. One that waits for seats is another matter: whoever came later must
+    /// not take them.
+    fn waits_for_turns_only(&self) -> bool {
+        let head = self.next_queue().and_then(|at| self.queues[at].waiting.front());
+        head.is_none_or(|head| self.has_room_for(head.work.max_seats()))
     }
 
     /// Whether something waits that could run if only it were its turn.

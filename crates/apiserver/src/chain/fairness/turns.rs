@@ -3,19 +3,21 @@
 //! Most requests of this server run to their end without ever waiting, so a flood does not show as many requests in
 //! execution but as many connections that are ready to be read, and whoever comes later would be served after all of
 //! them. So only a few requests may start per turn; then the sockets are looked at, and those who wait are served in
-//! the order that is fair. A flood then waits in its own queues, where it harms nobody. While there is no rush, a
-//! request takes its place in the turn by one atomic operation.
+//! the order that is fair. A flood then waits in its own queues, where it harms nobody; whoever asks for little is served
+//! in any turn. While there is no rush, a request takes its place in the turn by one atomic operation.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use tokio::sync::Notify;
 
 /// Requests per turn and worker thread.
-const PER_WORKER: i64 = 4;
+const PER_WORKER: i64 = 1;
 
 #[derive(Debug)]
 pub struct Turns {
     size: i64,
     left: AtomicI64,
+    /// Of this turn.
+    number: AtomicU64,
     /// Somebody begins new turns; otherwise there is but one, without end.
     kept: AtomicBool,
     half_gone: Notify,
@@ -24,7 +26,13 @@ pub struct Turns {
 impl Turns {
     pub fn new(workers: usize) -> Self {
         let size = PER_WORKER * i64::try_from(workers).unwrap_or(1).clamp(1, 64);
-        Self { size, left: AtomicI64::new(size), kept: AtomicBool::new(false), half_gone: Notify::new() }
+        Self {
+            size,
+            left: AtomicI64::new(size),
+            number: AtomicU64::new(1),
+            kept: AtomicBool::new(false),
+            half_gone: Notify::new(),
+        }
     }
 
     pub fn size(&self) -> usize {
@@ -33,16 +41,15 @@ impl Turns {
 
     /// Whether a request may start in this turn.
     pub fn take(&self) -> bool {
-        self.count() || !self.kept.load(Ordering::Relaxed)
-    }
-
-    /// A request starts, whether there is room in this turn or not.
-    pub fn count(&self) -> bool {
         let before = self.left.fetch_sub(1, Ordering::Relaxed);
         if before == self.size / 2 {
             self.half_gone.notify_one();
         }
-        before > 0
+        before > 0 || !self.kept.load(Ordering::Relaxed)
+    }
+
+    pub fn number(&self) -> u64 {
+        self.number.load(Ordering::Relaxed)
     }
 
     pub fn is_over(&self) -> bool {
@@ -56,6 +63,7 @@ impl Turns {
     }
 
     pub fn begin(&self) {
+        self.number.fetch_add(1, Ordering::Relaxed);
         self.left.store(self.size, Ordering::Relaxed);
     }
 
