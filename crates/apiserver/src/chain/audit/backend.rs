@@ -66,16 +66,12 @@ pub enum Format {
     Legacy,
 }
 
-/// Lines of an event, its end included.
+/// The line of an event, its end included.
 fn line(event: &Event<'_>, format: Format, max_bytes: usize) -> Result<Bytes, AuditError> {
-    let text = match format {
-        Format::Json => event.json_within(max_bytes).ok_or(AuditError::TooLarge)?,
-        Format::Legacy => event.legacy().into(),
-    };
-    let mut line = Vec::with_capacity(text.len() + 1);
-    line.extend_from_slice(&text);
-    line.push(b'\n');
-    Ok(line.into())
+    match format {
+        Format::Json => event.line_within(max_bytes).ok_or(AuditError::TooLarge),
+        Format::Legacy => Ok(format!("{}\n", event.legacy()).into()),
+    }
 }
 
 /// A log that is written before the request goes on.

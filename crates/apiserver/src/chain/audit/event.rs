@@ -9,16 +9,14 @@ use serde_json::Value;
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
-/// How every event begins when it is written.
-pub const HEAD: &str = r#"{"kind":"Event","apiVersion":"audit.k8s.io/v1","#;
+/// How an event begins that stands alone.
+const HEAD: &str = r#"{"kind":"Event","apiVersion":"audit.k8s.io/v1","#;
 /// Set on events whose objects were left out for their size.
 const TRUNCATED: &str = "audit.k8s.io/truncated";
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Event<'a> {
-    pub kind: &'static str,
-    pub api_version: &'static str,
     pub level: Level,
     #[serde(rename = "auditID")]
     pub audit_id: &'a str,
@@ -75,25 +73,33 @@ impl<'a> From<&'a UserInfo> for User<'a> {
     }
 }
 
-#[derive(Clone, Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default)]
 pub struct ObjectRef<'a> {
-    #[serde(skip_serializing_if = "str::is_empty")]
     pub resource: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
     pub namespace: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
     pub name: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
     pub uid: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
     pub api_group: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
     pub api_version: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
     pub resource_version: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
     pub subresource: &'a str,
+}
+
+/// What is empty is left out.
+impl Serialize for ObjectRef<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let fields = [
+            ("resource", self.resource),
+            ("namespace", self.namespace),
+            ("name", self.name),
+            ("uid", self.uid),
+            ("apiGroup", self.api_group),
+            ("apiVersion", self.api_version),
+            ("resourceVersion", self.resource_version),
+            ("subresource", self.subresource),
+        ];
+        serializer.collect_map(fields.into_iter().filter(|(_, text)| !text.is_empty()))
+    }
 }
 
 /// Six decimals, always.
@@ -102,22 +108,33 @@ fn micro_time<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S
 }
 
 impl Event<'_> {
-    /// One line of JSON, without its end.
-    pub fn json(&self) -> Bytes {
+    /// As JSON, without what it is: an item of a list that says so.
+    fn item(&self) -> Bytes {
         let encode = || serde_json::to_vec(self).unwrap_or_default().into();
         self.encoded.get_or_init(encode).clone()
     }
 
-    /// Within `limit` bytes, without its objects if need be; `None` if even that is too much.
-    pub fn json_within(&self, limit: usize) -> Option<Bytes> {
-        let whole = self.json();
+    /// As an item of a list of at most `limit` bytes, without its objects if need be; `None` if even that is too much.
+    pub fn item_within(&self, limit: usize) -> Option<Bytes> {
+        let whole = self.item();
         if whole.len() <= limit {
             return Some(whole);
         }
         let mut less =
             Event { request_object: None, response_object: None, encoded: OnceCell::new(), ..self.clone() };
         less.annotations.insert(TRUNCATED, "true");
-        Some(less.json()).filter(|less| self.level >= Level::Request && less.len() <= limit)
+        Some(less.item()).filter(|less| self.level >= Level::Request && less.len() <= limit)
+    }
+
+    /// A line of JSON, its end included, within the same limit.
+    pub fn line_within(&self, limit: usize) -> Option<Bytes> {
+        let item = self.item_within(limit)?;
+        let rest = item.strip_prefix(b"{")?;
+        let mut line = Vec::with_capacity(HEAD.len() + item.len());
+        line.extend_from_slice(HEAD.as_bytes());
+        line.extend_from_slice(rest);
+        line.push(b'\n');
+        Some(line.into())
     }
 
     /// One line of text, as older servers wrote it.
@@ -168,8 +185,6 @@ mod tests {
 
     fn event<'a>(object: &'a Value, status: &'a Value) -> Event<'a> {
         Event {
-            kind: "Event",
-            api_version: "audit.k8s.io/v1",
             level: Level::Request,
             audit_id: "id",
             stage: Stage::ResponseComplete,
@@ -200,13 +215,14 @@ mod tests {
         let (object, status) = (json!({"a": "x".repeat(1000)}), json!({"metadata": {}, "code": 201}));
         let event = event(&object, &status);
         let text =
-            String::from_utf8(event.json_within(500).expect("without the object").to_vec()).expect("text");
+            String::from_utf8(event.line_within(500).expect("without the object").to_vec()).expect("text");
         assert_eq!(
             text,
-            r#"{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"Request","auditID":"id","stage":"ResponseComplete","requestURI":"/api/v1/namespaces/n/pods","verb":"create","user":{"username":"alice"},"objectRef":{"resource":"pods","namespace":"n","apiVersion":"v1"},"responseStatus":{"code":201,"metadata":{}},"requestReceivedTimestamp":"2026-01-02T03:04:05.000000Z","stageTimestamp":"2026-01-02T03:04:05.123456Z","annotations":{"audit.k8s.io/truncated":"true"}}"#
+            r#"{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"Request","auditID":"id","stage":"ResponseComplete","requestURI":"/api/v1/namespaces/n/pods","verb":"create","user":{"username":"alice"},"objectRef":{"resource":"pods","namespace":"n","apiVersion":"v1"},"responseStatus":{"code":201,"metadata":{}},"requestReceivedTimestamp":"2026-01-02T03:04:05.000000Z","stageTimestamp":"2026-01-02T03:04:05.123456Z","annotations":{"audit.k8s.io/truncated":"true"}}
+"#
         );
-        assert!(event.json_within(100).is_none());
-        assert!(event.json().len() > 500);
+        assert!(event.line_within(100).is_none());
+        assert!(event.item().len() > 500);
         let legacy = event.legacy();
         assert!(legacy.contains(r#"method="create" user="alice" groups="<none>" as="<self>""#), "{legacy}");
         assert!(legacy.ends_with(r#"response="201""#), "{legacy}");

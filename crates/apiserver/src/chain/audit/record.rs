@@ -163,15 +163,10 @@ impl Record {
         take: impl FnOnce(&Event<'_>) -> T,
     ) -> T {
         let gathered = self.gathered.lock();
-        let or = |text: &'_ str, other: &'_ str| -> bool { text.is_empty() && !other.is_empty() };
         let object_ref = gathered.object_ref.as_ref().map(|path| ObjectRef {
             resource: &path.resource,
-            namespace: if or(&path.namespace, &gathered.namespace) {
-                &gathered.namespace
-            } else {
-                &path.namespace
-            },
-            name: if or(&path.name, &gathered.name) { &gathered.name } else { &path.name },
+            namespace: either(&path.namespace, &gathered.namespace),
+            name: either(&path.name, &gathered.name),
             uid: &gathered.uid,
             api_group: &path.group,
             api_version: &path.version,
@@ -179,8 +174,6 @@ impl Record {
             subresource: &path.subresource,
         });
         let event = Event {
-            kind: "Event",
-            api_version: "audit.k8s.io/v1",
             level,
             audit_id: &self.id,
             stage,
@@ -205,6 +198,11 @@ impl Record {
         };
         take(&event)
     }
+}
+
+/// The first one, if it says something.
+fn either<'a>(text: &'a str, other: &'a str) -> &'a str {
+    if text.is_empty() { other } else { text }
 }
 
 /// A body in any encoding as a value; `None` if it is none.

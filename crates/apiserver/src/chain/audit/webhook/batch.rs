@@ -1,6 +1,5 @@
 //! Events on their way to a webhook: what they may take together, and how they are written.
 
-use super::super::event::HEAD;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,7 +36,7 @@ impl Drop for Held {
     }
 }
 
-/// An EventList. Its items do not say of themselves what they are, as Kubernetes writes it.
+/// An EventList.
 pub fn list<'a>(events: impl Iterator<Item = &'a Bytes> + Clone) -> Bytes {
     let length: usize = events.clone().map(|event| event.len() + 1).sum();
     let mut body = Vec::with_capacity(length + 128);
@@ -46,13 +45,7 @@ pub fn list<'a>(events: impl Iterator<Item = &'a Bytes> + Clone) -> Bytes {
         if at > 0 {
             body.push(b',');
         }
-        match event.strip_prefix(HEAD.as_bytes()) {
-            Some(rest) => {
-                body.push(b'{');
-                body.extend_from_slice(rest);
-            }
-            None => body.extend_from_slice(event),
-        }
+        body.extend_from_slice(event);
     }
     body.extend_from_slice(b"]}\n");
     body.into()
@@ -65,7 +58,7 @@ mod tests {
 
     #[test]
     fn lists_are_json() {
-        let one = Bytes::from(format!("{HEAD}\"level\":\"Metadata\"}}"));
+        let one = Bytes::from_static(b"{\"level\":\"Metadata\"}");
         let other = Bytes::from_static(b"{\"a\":1}");
         let text = list([&one, &other].into_iter());
         let value: Value = serde_json::from_slice(&text).expect("JSON");

@@ -104,7 +104,7 @@ impl Backend for Webhook {
 
     fn process(&self, event: &Event<'_>) -> Result<(), AuditError> {
         let limit = self.delivery.config.max_event_bytes.unwrap_or(usize::MAX);
-        let event = event.json_within(limit).ok_or(AuditError::TooLarge)?;
+        let event = event.item_within(limit).ok_or(AuditError::TooLarge)?;
         if self.mode() == Mode::Batch {
             let held = self.budget.hold(event).ok_or(AuditError::BufferFull)?;
             return self.sender.try_send(Message::Event(held)).map_err(|_| AuditError::BufferFull);
