@@ -2,6 +2,7 @@
 //! it is stored, by compare-and-swap on their status, so that two writes cannot both take the last unit.
 
 mod ledger;
+mod resized;
 mod scopes;
 mod usage;
 

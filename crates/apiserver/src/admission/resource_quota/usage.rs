@@ -1,6 +1,7 @@
 //! What an object uses, in the words of quotas.
 
 use super::super::{Attributes, Operation};
+use super::resized::effective_spec;
 use super::scopes::is_terminating;
 use api::pod_spec::resources::quantity;
 use api::pod_spec::totals::container_totals;
@@ -79,8 +80,8 @@ pub fn of(kind: (&str, &str), object: &Value) -> Amounts {
     let mut used = Amounts::from([(count_name(kind), one)]);
     match kind {
         ("", "pods") if is_alive(object) => {
-            let spec = object.field("spec");
-            used.extend(compute(&pod_total(spec, "requests"), &pod_total(spec, "limits")));
+            let spec = effective_spec(object);
+            used.extend(compute(&pod_total(&spec, "requests"), &pod_total(&spec, "limits")));
         }
         ("", "services") => add_service(&mut used, object),
         ("", "persistentvolumeclaims") => add_claim(&mut used, object),
