@@ -12,6 +12,7 @@ const DELETE_CHAIN: u16 = 5;
 const NEW_RULE: u16 = 6;
 const DELETE_RULE: u16 = 8;
 const NEW_SET: u16 = 9;
+const DELETE_SET: u16 = 11;
 const NEW_ELEMENT: u16 = 12;
 const DELETE_ELEMENT: u16 = 14;
 const DESTROY_TABLE: u16 = 26;
@@ -235,6 +236,15 @@ impl Batch {
             if let Some(size) = set.dynamic {
                 out.nest(9, |out| out.number(1, size));
             }
+        });
+    }
+
+    /// Removes a set that no rule uses any more.
+    pub fn remove_set(&mut self, name: &str) {
+        let table = self.table.clone();
+        self.step(DELETE_SET, 0, format!("removing the set {name}"), |out| {
+            out.text(1, &table);
+            out.text(2, name);
         });
     }
 

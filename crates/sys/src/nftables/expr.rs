@@ -106,6 +106,12 @@ pub enum Expr {
         equal: bool,
         value: Vec<u8>,
     },
+    /// The packet goes on if the value is within, both ends included.
+    Range {
+        from: Register,
+        first: Vec<u8>,
+        last: Vec<u8>,
+    },
     /// `to = from & mask ^ xor`
     Bitwise {
         from: Register,
@@ -190,6 +196,12 @@ impl Expr {
                 out.number(1, from.code());
                 out.number(2, u32::from(!*equal));
                 data(out, 3, value);
+            }),
+            Self::Range { from, first, last } => step(out, "range", |out| {
+                out.number(1, from.code());
+                out.number(2, 0);
+                data(out, 3, first);
+                data(out, 4, last);
             }),
             Self::Bitwise { from, to, mask, xor } => step(out, "bitwise", |out| {
                 out.number(1, from.code());

@@ -1,0 +1,110 @@
+//! The planner's chains and sets in the kernel, one table per family.
+//!
+//! What is forwarded passes two chains: what an address may send, then what an address may receive. Each knows the
+//! addresses of this node's pods under policies by a map, so other packets cost a lookup or two. Packets between a node
+//! and its own pods are never forwarded. Services were translated before: policies see the pods behind them.
+
+mod rules;
+mod sets;
+
+use sys::nftables::{Batch, Element, Family, NftError, Socket, Verdict};
+
+use crate::model::Direction;
+use crate::state::{Difference, Dispatch};
+
+/// The table, one per family.
+pub const TABLE: &str = "ferry-policy";
+const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
+
+/// Gives plans to the kernel.
+#[derive(Debug)]
+pub struct Nftables {
+    socket: Socket,
+}
+
+impl Nftables {
+    /// In the network namespace of the caller.
+    pub fn open() -> Result<Self, NftError> {
+        Ok(Self { socket: Socket::open()? })
+    }
+
+    /// Puts `whole` in place of whatever is there, in one step per family.
+    pub fn replace(&self, whole: &Difference) -> Result<(), NftError> {
+        for family in FAMILIES {
+            let mut batch = Batch::new(family, TABLE);
+            batch.remove_table();
+            batch.add_table();
+            sets::add_fixed(&mut batch, family);
+            rules::add_base(&mut batch, family);
+            change(&mut batch, family, whole);
+            self.socket.apply(batch)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a difference, in one step per family.
+    pub fn apply(&self, difference: &Difference) -> Result<(), NftError> {
+        for family in FAMILIES {
+            let mut batch = Batch::new(family, TABLE);
+            change(&mut batch, family, difference);
+            self.socket.apply(batch)?;
+        }
+        Ok(())
+    }
+
+    /// Removes everything.
+    pub fn remove(&self) -> Result<(), NftError> {
+        for family in FAMILIES {
+            let mut batch = Batch::new(family, TABLE);
+            batch.remove_table();
+            self.socket.apply(batch)?;
+        }
+        Ok(())
+    }
+}
+
+/// In this order nothing ever leads to what is not there.
+fn change(batch: &mut Batch, family: Family, difference: &Difference) {
+    for set in &difference.new_sets {
+        sets::add(batch, family, set);
+    }
+    for chain in &difference.new_chains {
+        rules::add_policy(batch, family, chain);
+    }
+    for group in &difference.new_groups {
+        rules::add_group(batch, group);
+    }
+    for (id, key, entries) in &difference.left {
+        batch.remove_elements(&sets::name(*id, key), &sets::elements(family, entries));
+    }
+    for (id, key, entries) in &difference.joined {
+        batch.add_elements(&sets::name(*id, key), &sets::elements(family, entries));
+    }
+    batch.remove_elements(sets::SELVES, &sets::selves(family, &difference.selves_left));
+    batch.add_elements(sets::SELVES, &sets::selves(family, &difference.selves_joined));
+    for direction in crate::model::DIRECTIONS {
+        let map = sets::dispatch_map(direction);
+        batch.remove_elements(map, &dispatch(family, direction, &difference.dispatch_removed));
+        batch.add_elements(map, &dispatch(family, direction, &difference.dispatch_added));
+    }
+    for group in &difference.old_groups {
+        rules::remove_group(batch, group);
+    }
+    for chain in &difference.old_chains {
+        rules::remove_policy(batch, chain);
+    }
+    for (id, key) in &difference.old_sets {
+        if sets::exists(family, key) {
+            batch.remove_set(&sets::name(*id, key));
+        }
+    }
+}
+
+fn dispatch(family: Family, direction: Direction, all: &[Dispatch]) -> Vec<Element> {
+    let ours = all.iter().filter(|one| one.direction == direction && sets::is_of(family, one.address));
+    ours.map(|one| {
+        let group = rules::group_name(one.direction, one.group);
+        Element::Verdict(sets::bytes(one.address), Verdict::Goto(group))
+    })
+    .collect()
+}
