@@ -243,7 +243,8 @@ mod tests {
         let line = ["ferry", "apiserver"].iter().chain(flags);
         let cli = Cli::try_parse_from(line).map_err(|error| error.to_string())?;
         let Command::Apiserver(arguments) = cli.command else { return Err("another command".to_owned()) };
-        crate::serve::configure(arguments).map_err(|error| format!("{error:#}"))
+        crate::serve::configure(arguments, crate::serve::Role::ApiServer)
+            .map_err(|error| format!("{error:#}"))
     }
 
     #[test]
