@@ -14,6 +14,7 @@ mod node;
 mod process;
 mod report;
 mod schedule;
+mod services;
 mod watch;
 
 use anyhow::Result;
@@ -37,6 +38,22 @@ enum Benchmark {
     Schedule(ScheduleArguments),
     /// `ferry up` with real containers: start-up, pods, memory and CPU. Needs root; runs in namespaces of its own.
     Node(NodeArguments),
+    /// Services and names: rules for many, one change, the first packet, queries. Needs root; runs in a namespace.
+    Services(ServicesArguments),
+}
+
+/// What the benchmark of services can be told.
+#[derive(clap::Args, Clone, Debug)]
+struct ServicesArguments {
+    /// How many services are many.
+    #[arg(long, default_value_t = 10_000)]
+    services: u32,
+    /// Endpoints of each.
+    #[arg(long, default_value_t = 5)]
+    endpoints: u32,
+    /// Be the server of names, until the standard input ends.
+    #[arg(long, hide = true)]
+    serve_names: Option<std::net::SocketAddr>,
 }
 
 /// What the node benchmark can be told.
@@ -143,5 +160,6 @@ fn main() -> Result<()> {
             // Namespaces come first: threads would stay outside.
             node::in_own_world(|cgroup| runtime()?.block_on(node::run(&arguments, cgroup)))
         }
+        Benchmark::Services(arguments) => services::run(&arguments),
     }
 }

@@ -49,7 +49,9 @@ pub enum ClusterError {
     #[error("starting the name service")]
     Dns(#[source] dns::server::ListenError),
     #[error("talking to the kernel about services")]
-    Proxy(#[source] proxy::nftables::NftError),
+    Proxy(#[source] proxy::backend::BackendError),
+    #[error("listening on {address} for {purpose}")]
+    Port { address: std::net::SocketAddr, purpose: &'static str, source: io::Error },
     #[error("running the kubelet")]
     Kubelet(#[source] kubelet::KubeletError),
     #[error("using the certificate that kubelets know the API server by")]

@@ -43,5 +43,6 @@ pub use kubelet::{Begun, Upkeep, housekeeping};
 pub use node::{NodeBeside, NodeConfig, run_kubelet, run_node};
 pub use reencrypt::{ReencryptError, Rewritten, reencrypt};
 pub use scheduler::Configuration as SchedulerConfiguration;
-pub use service_network::{ProxyConfig, ServiceNetwork, run_proxy};
+pub use proxy::backend::Mode as ProxyMode;
+pub use service_network::{ProxyConfig, ServiceNetwork, clean_up_services, run_proxy};
 pub use simulate::Fleet;

@@ -1,14 +1,21 @@
 //! A node's part of the cluster's network: the proxy of services, and the routes to other nodes' pods.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::sync::Arc;
 
+use base::clock::Clock;
+use base::metrics::Metrics;
 use base::tasks::TaskGroup;
 use client::Client;
 use k8s_openapi::api::core::v1::Node;
+use proxy::backend::{self, Mode};
 use proxy::driver::Driver;
+use proxy::health::{self, Answer, Health, HealthPort, MetricsPort};
+use proxy::metrics::ProxyMetrics;
 use proxy::model::Cidr;
-use proxy::nftables::Nftables;
 use runtime::{Cache, Informers};
+use tokio::net::TcpListener;
 
 use crate::{ClusterError, chain};
 
@@ -32,11 +39,32 @@ impl Default for ServiceNetwork {
 }
 
 /// How services are served on a node.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct ProxyConfig {
     /// Ranges of pod addresses: who comes from elsewhere is masqueraded. Those of the node's own pods if empty.
     pub cluster_cidrs: Vec<String>,
     pub masquerade_all: bool,
+    /// The backend; the first that works if absent.
+    pub mode: Option<Mode>,
+    /// Where `/healthz` and `/livez` are answered.
+    pub healthz: Option<SocketAddr>,
+    /// Where `/proxyMode` and `/metrics` are.
+    pub metrics: Option<SocketAddr>,
+    /// Whether a port that another has is an error.
+    pub ports_are_needed: bool,
+}
+
+impl Default for ProxyConfig {
+    fn default() -> Self {
+        Self {
+            cluster_cidrs: Vec::new(),
+            masquerade_all: false,
+            mode: None,
+            healthz: Some(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 10256))),
+            metrics: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 10249))),
+            ports_are_needed: false,
+        }
+    }
 }
 
 /// Starts both in `tasks` for the node `name`.
@@ -85,15 +113,63 @@ async fn run(
         () = stopping => return Ok(()),
         node = own_node(config, name, &nodes) => node,
     };
-    let backend = Nftables::open(node.clone()).map_err(ClusterError::Proxy)?;
-    Driver::new(node, backend, informers).run(tasks.clone(), ready).await;
+    let backend = backend::open(config.mode, &node).map_err(ClusterError::Proxy)?;
+    let clock = Clock::system();
+    let metrics = Metrics::new(&clock).map_err(ClusterError::Metrics)?;
+    let figures = Arc::new(ProxyMetrics::new(&metrics).map_err(ClusterError::Metrics)?);
+    let health = Arc::new(Health::new(&clock));
+    let mode = backend.mode().name();
+    tracing::info!(mode, node = name, "services are served");
+    let port = HealthPort { health: Arc::clone(&health), metrics: Arc::clone(&figures) };
+    open(config, config.healthz, "the proxy's health", Arc::new(port), tasks).await?;
+    open(config, config.metrics, "the proxy's metrics", Arc::new(MetricsPort { mode, metrics }), tasks)
+        .await?;
+    Driver::new(node, backend, informers, health, figures).run(tasks.clone(), ready).await;
     Ok(())
+}
+
+/// Opens a port, if there is to be one.
+async fn open(
+    config: &ProxyConfig,
+    address: Option<SocketAddr>,
+    purpose: &'static str,
+    answer: Arc<dyn Answer>,
+    tasks: &TaskGroup,
+) -> Result<(), ClusterError> {
+    let Some(address) = address else { return Ok(()) };
+    match TcpListener::bind(address).await {
+        Ok(listener) => {
+            tasks.spawn(health::serve(listener, answer, tasks.clone()));
+            Ok(())
+        }
+        // Another proxy of this machine may have it, which is no reason not to serve.
+        Err(error) if !config.ports_are_needed => {
+            tracing::warn!(%address, purpose, %error, "a port is not opened");
+            Ok(())
+        }
+        Err(source) => Err(ClusterError::Port { address, purpose, source }),
+    }
+}
+
+/// Removes what the proxy's backends left in the kernel.
+pub fn clean_up_services() {
+    let node = proxy::model::Node::default();
+    if let Ok(backend) = proxy::nftables::Nftables::open(node.clone())
+        && let Err(error) = backend.remove()
+    {
+        tracing::debug!(%error, "nothing to remove of nftables");
+    }
+    if let Ok(backend) = proxy::iptables::Iptables::open(node)
+        && let Err(error) = backend::Backend::remove(&backend)
+    {
+        tracing::warn!(error = chain(&error), "rules of iptables are not removed");
+    }
 }
 
 /// The node as the planner wants it; waits until it has addresses for its pods, where nobody said which.
 async fn own_node(config: &ProxyConfig, name: &str, nodes: &Cache<Node>) -> proxy::model::Node {
-    let changed = std::sync::Arc::new(tokio::sync::Notify::new());
-    let told = std::sync::Arc::clone(&changed);
+    let changed = Arc::new(tokio::sync::Notify::new());
+    let told = Arc::clone(&changed);
     nodes.on_event(move |_| told.notify_one());
     nodes.synced().await;
     loop {

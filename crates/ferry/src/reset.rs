@@ -129,6 +129,7 @@ fn remove_network(traces: &Traces) -> Result<()> {
         }
     }
     network::routes::remove()?;
+    cluster::clean_up_services();
     let Ok(socket) = Socket::open() else { return Ok(()) };
     for table in TABLES {
         for family in [Family::Ipv4, Family::Ipv6] {

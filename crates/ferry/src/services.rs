@@ -8,15 +8,16 @@ use anyhow::{Result, ensure};
 use base::clock::Clock;
 use base::tasks::TaskGroup;
 use clap::Args;
-use cluster::{DnsConfig, ProxyConfig, StubDomain};
+use cluster::{DnsConfig, ProxyConfig, ProxyMode, StubDomain};
 
+use crate::flags::parse_listen;
 use crate::serve::{say, stop_on_signal};
 
 #[derive(Args, Debug)]
 pub struct ProxyArgs {
     /// How to reach the API server, and who to be there.
-    #[arg(long, value_name = "FILE")]
-    pub kubeconfig: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "cleanup")]
+    pub kubeconfig: Option<PathBuf>,
 
     /// Name of the node; the machine's own if not given.
     #[arg(long, value_name = "NAME")]
@@ -30,19 +31,61 @@ pub struct ProxyArgs {
     #[arg(long, value_name = "BOOL", default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1,
           default_missing_value = "true", require_equals = true)]
     pub masquerade_all: bool,
+
+    /// How services are served: nftables or iptables; by default the first that works here.
+    #[arg(long, value_name = "MODE", value_parser = parse_mode)]
+    pub proxy_mode: Option<ProxyMode>,
+
+    /// Where /healthz and /livez are answered; empty for nowhere.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:10256")]
+    pub healthz_bind_address: String,
+
+    /// Where /proxyMode and /metrics are; empty for nowhere.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:10249")]
+    pub metrics_bind_address: String,
+
+    /// Whether a port that cannot be opened is an error.
+    #[arg(long, value_name = "BOOL", default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1,
+          default_missing_value = "true", require_equals = true)]
+    pub bind_address_hard_fail: bool,
+
+    /// Remove what the proxy left in the kernel, and end.
+    #[arg(long)]
+    pub cleanup: bool,
+}
+
+fn parse_mode(text: &str) -> Result<ProxyMode, String> {
+    ProxyMode::parse(text).ok_or_else(|| format!("{text:?} is none of nftables, iptables, ipvs, userspace"))
+}
+
+fn bind(text: &str) -> Result<Option<SocketAddr>> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    parse_listen(text).map(Some).map_err(anyhow::Error::msg)
 }
 
 /// `ferry proxy`.
 pub async fn proxy(arguments: ProxyArgs) -> Result<ExitCode> {
+    let Some(kubeconfig) = arguments.kubeconfig.filter(|_| !arguments.cleanup) else {
+        cluster::clean_up_services();
+        return Ok(ExitCode::SUCCESS);
+    };
     let tasks = TaskGroup::new();
     stop_on_signal(&tasks)?;
     let name = arguments.hostname_override.or_else(base::addresses::hostname).unwrap_or_default();
     ensure!(!name.is_empty(), "this machine has no name; say --hostname-override");
-    let config =
-        ProxyConfig { cluster_cidrs: arguments.cluster_cidr, masquerade_all: arguments.masquerade_all };
+    let config = ProxyConfig {
+        cluster_cidrs: arguments.cluster_cidr,
+        masquerade_all: arguments.masquerade_all,
+        mode: arguments.proxy_mode,
+        healthz: bind(&arguments.healthz_bind_address)?,
+        metrics: bind(&arguments.metrics_bind_address)?,
+        ports_are_needed: arguments.bind_address_hard_fail,
+    };
     let node = name.clone();
     let ready = move || say(format_args!("Services are served on node {node}"));
-    cluster::run_proxy(&config, &name, &arguments.kubeconfig, &tasks, ready).await?;
+    cluster::run_proxy(&config, &name, &kubeconfig, &tasks, ready).await?;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
 }

@@ -1,21 +1,23 @@
-//! Follows services and endpoints, and keeps the backend's rules at what the plan says.
+//! Follows services, endpoints and this node, and keeps the backend's rules at what the plan says.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base::tasks::TaskGroup;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use parking_lot::Mutex;
 use runtime::{Cache, Informers};
-use sys::nftables::NftError;
 use tokio::sync::Notify;
 
+use crate::backend::{Backend, BackendError};
 use crate::feed::{service_of, view};
+use crate::health::{Health, ServicePorts};
+use crate::metrics::ProxyMetrics;
 use crate::model::{Node, ServiceName};
-use crate::nftables::Nftables;
-use crate::plan::plan;
+use crate::plan::{Entry, plan};
+use crate::stale::Answers;
 use crate::state::{Difference, State};
 
 /// Changes that come within this time are made together.
@@ -23,55 +25,90 @@ const GATHER: Duration = Duration::from_millis(5);
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 const BY_SERVICE: &str = "service";
+const ZONE: &str = "topology.kubernetes.io/zone";
+/// What a cluster autoscaler marks a node with that is about to go.
+const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
 /// What the driver follows and what it has done.
 pub struct Driver {
     node: Node,
-    backend: Nftables,
+    backend: Box<dyn Backend>,
     services: Cache<core::Service>,
     slices: Cache<EndpointSlice>,
+    nodes: Cache<core::Node>,
     changed: Arc<Changed>,
     state: State,
+    health: Arc<Health>,
+    metrics: Arc<ProxyMetrics>,
+    /// Who may answer for UDP services that changed since flows were last looked at.
+    answers: Answers,
 }
 
-/// The names of services that may differ from what was planned.
-#[derive(Default)]
+/// What may differ from what was planned.
 struct Changed {
     names: Mutex<BTreeSet<ServiceName>>,
     any: Notify,
+    health: Arc<Health>,
+    metrics: Arc<ProxyMetrics>,
 }
 
 impl Changed {
     fn add(&self, name: ServiceName) {
         self.names.lock().insert(name);
+        self.health.queued();
+        self.metrics.last_queued.set(self.health.now().as_second());
         self.any.notify_one();
+    }
+}
+
+fn name_of(service: &core::Service) -> ServiceName {
+    let meta = &service.metadata;
+    ServiceName {
+        namespace: meta.namespace.clone().unwrap_or_default(),
+        name: meta.name.clone().unwrap_or_default(),
     }
 }
 
 impl Driver {
     #[must_use]
-    pub fn new(node: Node, backend: Nftables, informers: &Informers) -> Self {
+    pub fn new(
+        node: Node,
+        backend: Box<dyn Backend>,
+        informers: &Informers,
+        health: Arc<Health>,
+        metrics: Arc<ProxyMetrics>,
+    ) -> Self {
         let (services, slices) = (informers.of::<core::Service>(), informers.of::<EndpointSlice>());
-        let changed = Arc::new(Changed::default());
+        let nodes = informers.of::<core::Node>();
+        let changed = Arc::new(Changed {
+            names: Mutex::default(),
+            any: Notify::new(),
+            health: Arc::clone(&health),
+            metrics: Arc::clone(&metrics),
+        });
         slices.add_index(BY_SERVICE, |slice| {
             service_of(slice).map(|name| name.to_string()).into_iter().collect()
         });
         let of_service = Arc::clone(&changed);
         services.on_event(move |change| {
-            let meta = &change.object().metadata;
-            let (namespace, name) = (meta.namespace.clone(), meta.name.clone());
-            of_service.add(ServiceName {
-                namespace: namespace.unwrap_or_default(),
-                name: name.unwrap_or_default(),
-            });
+            of_service.metrics.service_changes.inc();
+            of_service.add(name_of(change.object()));
         });
         let of_slice = Arc::clone(&changed);
         slices.on_event(move |change| {
+            of_slice.metrics.endpoint_changes.inc();
             for slice in change.old().into_iter().chain([change.object()]) {
                 service_of(slice).into_iter().for_each(|name| of_slice.add(name));
             }
         });
-        Self { node, backend, services, slices, changed, state: State::default() }
+        let (of_node, name) = (Arc::clone(&changed), node.name.clone());
+        nodes.on_event(move |change| {
+            if change.object().metadata.name.as_deref() == Some(&name) {
+                of_node.any.notify_one();
+            }
+        });
+        let (state, answers) = (State::default(), Answers::default());
+        Self { node, backend, services, slices, nodes, changed, state, health, metrics, answers }
     }
 
     /// Keeps the rules up to date until `tasks` stop. `ready` is called when all of them are in force.
@@ -82,20 +119,29 @@ impl Driver {
             () = &mut stopping => return,
             () = async { self.services.synced().await; self.slices.synced().await } => {}
         }
+        let mut ports = ServicePorts::new(Arc::clone(&self.health), &tasks);
         let mut whole = true;
         let mut ready = Some(ready);
         let mut retry = FIRST_RETRY;
         loop {
-            let difference = self.plan_changed();
-            let outcome = if whole { self.replace() } else { self.apply(&difference) };
+            self.look_at_node();
+            let begun = Instant::now();
+            let difference = self.plan_changed(&mut ports);
+            let outcome = if whole { self.backend.replace(&self.state) } else { self.apply(&difference) };
             let wait = match outcome {
                 Ok(()) => {
+                    if whole || !difference.is_empty() {
+                        self.metrics.sync_seconds.observe(begun.elapsed().as_secs_f64());
+                    }
+                    self.made();
                     (whole, retry) = (false, FIRST_RETRY);
                     ready.take().into_iter().for_each(|ready| ready());
+                    self.forget_flows();
                     None
                 }
-                // Somebody else may have been at the table: begin anew.
+                // Somebody else may have been at the rules: begin anew.
                 Err(error) => {
+                    self.metrics.failures.inc();
                     tracing::warn!(error = %chain(&error), "the rules of services could not be set; trying again");
                     whole = true;
                     let wait = retry;
@@ -119,27 +165,76 @@ impl Driver {
         }
     }
 
+    /// Another zone changes what is near for every service.
+    fn look_at_node(&mut self) {
+        if !self.nodes.is_synced() {
+            return;
+        }
+        let node = self.nodes.get("", &self.node.name);
+        let taints = node.as_ref().and_then(|node| node.spec.as_ref()?.taints.clone()).unwrap_or_default();
+        let leaving = node.as_ref().is_none_or(|node| node.metadata.deletion_timestamp.is_some())
+            || taints.iter().any(|taint| taint.key == TO_BE_DELETED);
+        self.health.set_eligible(!leaving);
+        let Some(node) = node else { return };
+        let zone = node.metadata.labels.as_ref().and_then(|labels| labels.get(ZONE)).cloned();
+        if zone != self.node.zone {
+            self.node.zone = zone;
+            self.changed.names.lock().extend(self.services.all().iter().map(|service| name_of(service)));
+        }
+    }
+
     /// Plans the services that changed since the last time.
-    fn plan_changed(&mut self) -> Difference {
+    fn plan_changed(&mut self, ports: &mut ServicePorts) -> Difference {
         let names = std::mem::take(&mut *self.changed.names.lock());
         let mut total = Difference::default();
         for name in names {
             let service = self.services.get(&name.namespace, &name.name);
             let slices = self.slices.indexed(BY_SERVICE, &name.to_string());
             let seen = service.and_then(|service| view(&service, &slices, &self.node.name));
-            let entries = seen.map(|service| plan(&service, &self.node)).unwrap_or_default();
-            total.merge(self.state.set(&name, entries));
+            ports.set(&name, seen.as_ref());
+            let entries = seen.as_ref().map(|service| plan(service, &self.node)).unwrap_or_default();
+            let difference = self.state.set(&name, entries);
+            if let Some(service) = &seen
+                && touches_udp(&difference)
+            {
+                self.answers.note(service);
+            }
+            total.merge(difference);
         }
         total
     }
 
-    fn replace(&self) -> Result<(), NftError> {
-        self.backend.replace(&self.state.whole())
+    fn apply(&self, difference: &Difference) -> Result<(), BackendError> {
+        if difference.is_empty() { Ok(()) } else { self.backend.apply(difference, &self.state) }
     }
 
-    fn apply(&self, difference: &Difference) -> Result<(), NftError> {
-        if difference.is_empty() { Ok(()) } else { self.backend.apply(difference) }
+    fn made(&self) {
+        // A change that came meanwhile is still to be made.
+        if self.changed.names.lock().is_empty() {
+            self.health.made();
+        }
+        self.metrics.last_sync.set(self.health.now().as_second());
     }
+
+    /// Ends UDP flows that lead to endpoints which are gone. What fails now is noticed by clients, not by us.
+    fn forget_flows(&mut self) {
+        if self.answers.is_empty() {
+            return;
+        }
+        match std::mem::take(&mut self.answers).forget_others() {
+            Ok(count) => self.metrics.forgotten_flows.inc_by(count as u64),
+            Err(error) => tracing::debug!(%error, "flows cannot be looked at"),
+        }
+    }
+}
+
+fn touches_udp(difference: &Difference) -> bool {
+    difference.added.iter().chain(&difference.removed).any(|entry| match entry {
+        Entry::Service { front, .. } | Entry::Endpoint { front, .. } | Entry::Closed { front, .. } => {
+            front.protocol == crate::model::Protocol::Udp
+        }
+        _ => false,
+    })
 }
 
 fn chain(error: &dyn std::error::Error) -> String {

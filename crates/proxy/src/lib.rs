@@ -1,13 +1,19 @@
 //! Services: one planner from services and endpoints to rules, and backends that apply the difference.
 //!
 //! `model` is what is known of a service, `endpoints` chooses who may serve, `plan` says which rules a service needs,
-//! `state` keeps the rules of all services and their differences (all four pure); `nftables` gives them to the kernel;
-//! `feed` follows the API and `driver` ties the two together.
+//! `state` keeps the rules of all services and their differences (all four pure); `nftables` and `iptables` give them to
+//! the kernel, `backend` chooses between them; `feed` follows the API and `driver` ties all together; `stale` ends flows
+//! that lead nowhere, `health` answers those who ask.
 
+pub mod backend;
 pub mod driver;
 pub mod endpoints;
 pub mod feed;
+pub mod health;
+pub mod iptables;
+pub mod metrics;
 pub mod model;
 pub mod nftables;
 pub mod plan;
+pub mod stale;
 pub mod state;

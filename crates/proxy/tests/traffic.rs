@@ -1,16 +1,18 @@
 //! Real packets through real rules, in network namespaces of the test's own that have no way out: a node between a
-//! client outside and two pods.
+//! client outside and two pods. One battery, for every backend that this machine can run.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
+use proxy::backend::{self, Backend, Mode};
 use proxy::model::{Cidr, Endpoint, Node, Port, Protocol, Service, ServiceName};
-use proxy::nftables::Nftables;
 use proxy::plan::plan;
-use proxy::state::State;
+use proxy::stale::Answers;
+use proxy::state::{Difference, State};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -138,11 +140,19 @@ impl World {
         })
     }
 
-    fn backend(&self) -> Nftables {
+    /// A backend in the node; none if this machine cannot run it.
+    fn backend(&self, mode: Mode) -> Option<Arc<dyn Backend>> {
         let pods = ["10.1.0.0/16", "fd01::/16"];
         let pod_cidrs = pods.iter().filter_map(|text| Cidr::parse(text)).collect();
         let node = Node { name: "node".into(), pod_cidrs, ..Node::default() };
-        self.within("node", move || Nftables::open(node).expect("a netlink socket"))
+        match self.within("node", move || backend::open(Some(mode), &node)) {
+            Ok(backend) => Some(backend.into()),
+            Err(error) => {
+                eprintln!("skipped: {} does not work here: {error:?}", mode.name());
+                assert_ne!(mode, Mode::Nftables, "the default has to work");
+                None
+            }
+        }
     }
 }
 
@@ -192,18 +202,45 @@ fn service(addresses: &[&str]) -> Service {
     }
 }
 
-/// Puts a service in force, as a difference to what was.
-fn set(backend: &Nftables, state: &mut State, service: &Service) {
-    let difference = state.set(&service.name, plan(service, &Node::default()));
-    backend.apply(&difference).unwrap_or_else(|error| panic!("{error:?} in {difference:#?}"));
+/// A backend and the services it serves.
+struct Serving<'a> {
+    world: &'a World,
+    backend: Arc<dyn Backend>,
+    state: State,
 }
 
-fn begin(world: &World) -> (Nftables, State) {
+impl Serving<'_> {
+    /// Puts a service in force, as a difference to what was.
+    fn set(&mut self, service: &Service) {
+        let difference = self.state.set(&service.name, plan(service, &Node::default()));
+        self.apply(difference).unwrap_or_else(|error| panic!("{error:?}"));
+    }
+
+    fn remove(&mut self, service: &Service) {
+        let difference = self.state.set(&service.name, vec![]);
+        self.apply(difference).unwrap_or_else(|error| panic!("{error:?}"));
+    }
+
+    fn apply(&self, difference: Difference) -> Result<(), backend::BackendError> {
+        let (backend, state) = (Arc::clone(&self.backend), self.state.clone());
+        self.world.within("node", move || backend.apply(&difference, &state))
+    }
+
+    fn replace(&self) {
+        let (backend, state) = (Arc::clone(&self.backend), self.state.clone());
+        self.world.within("node", move || backend.replace(&state)).expect("all at once");
+    }
+
+    fn clean_up(&self) {
+        let backend = Arc::clone(&self.backend);
+        self.world.within("node", move || backend.remove()).expect("removed");
+    }
+}
+
+fn begin(world: &World, mode: Mode) -> Option<Serving<'_>> {
     world.serve("pod0");
     world.serve("pod1");
-    let (backend, state) = (world.backend(), State::default());
-    backend.replace(&state.whole()).expect("an empty table");
-    (backend, state)
+    Some(Serving { world, backend: world.backend(mode)?, state: State::default() })
 }
 
 /// Who answered, over many connections.
@@ -215,16 +252,15 @@ fn texts(all: &[&str]) -> std::collections::BTreeSet<String> {
     all.iter().map(|text| (*text).to_owned()).collect()
 }
 
-#[test]
-fn cluster_ips_node_ports_and_changes() {
+fn cluster_ips_node_ports_and_changes(mode: Mode) {
     let Some(world) = World::new() else { return };
-    let (backend, mut state) = begin(&world);
+    let Some(mut serving) = begin(&world, mode) else { return };
     // Nothing behind it yet: refused at once, not timed out.
-    set(&backend, &mut state, &service(&[]));
+    serving.set(&service(&[]));
     assert_eq!(world.ask("out", "10.96.0.9:80"), Err(std::io::ErrorKind::ConnectionRefused));
     assert_eq!(world.ask("node", "10.96.0.9:80"), Err(std::io::ErrorKind::ConnectionRefused));
     assert_eq!(world.ask("out", "192.0.2.1:30080"), Err(std::io::ErrorKind::ConnectionRefused));
-    set(&backend, &mut state, &service(&PODS));
+    serving.set(&service(&PODS));
     // From outside the pods: through the node's address. From a pod: with its own, but for itself.
     assert_eq!(answers(&world, "out", "10.96.0.9:80"), texts(&["pod0 10.1.0.1", "pod1 10.1.1.1"]));
     assert_eq!(answers(&world, "node", "10.96.0.9:80"), texts(&["pod0 10.1.0.1", "pod1 10.1.1.1"]));
@@ -234,31 +270,30 @@ fn cluster_ips_node_ports_and_changes() {
     // A port that is not the service's.
     assert_eq!(world.ask("out", "10.96.0.9:81"), Err(std::io::ErrorKind::ConnectionRefused));
     // One endpoint leaves, all leave, the service leaves.
-    set(&backend, &mut state, &service(&PODS[..1]));
+    serving.set(&service(&PODS[..1]));
     assert_eq!(answers(&world, "out", "10.96.0.9:80"), texts(&["pod0 10.1.0.1"]));
     assert_eq!(
         answers(&world, "pod0", "10.96.0.9:80"),
         texts(&["pod0 10.1.0.1"]),
         "a pod that speaks to itself"
     );
-    set(&backend, &mut state, &service(&[]));
+    serving.set(&service(&[]));
     assert_eq!(world.ask("pod1", "10.96.0.9:80"), Err(std::io::ErrorKind::ConnectionRefused));
-    let gone = state.set(&service(&[]).name, vec![]);
-    backend.apply(&gone).expect("removed");
-    assert!(state.whole().is_empty());
-    backend.remove().expect("removed");
-    backend.remove().expect("removing nothing");
-    assert!(backend.apply(&gone).is_err(), "there is no table left");
+    serving.remove(&service(&[]));
+    assert!(serving.state.whole().is_empty());
+    serving.clean_up();
+    serving.clean_up();
+    // With the rules gone nothing is left that would answer.
+    assert_eq!(world.ask("out", "192.0.2.1:30080"), Err(std::io::ErrorKind::ConnectionRefused));
 }
 
-#[test]
-fn ipv6_and_udp() {
+fn ipv6_and_udp(mode: Mode) {
     let Some(world) = World::new() else { return };
-    let (backend, mut state) = begin(&world);
+    let Some(mut serving) = begin(&world, mode) else { return };
     let mut both = service(&[PODS[0], PODS[1], PODS_V6[0], PODS_V6[1]]);
     let udp = Port { protocol: Protocol::Udp, node_port: None, ..both.ports[0].clone() };
     both.ports.push(udp);
-    set(&backend, &mut state, &both);
+    serving.set(&both);
     assert_eq!(answers(&world, "out", "[fd96::9]:80"), texts(&["pod0 fd01::1", "pod1 fd01:1::1"]));
     assert_eq!(answers(&world, "pod1", "[fd96::9]:80"), texts(&["pod0 fd01:1::2", "pod1 fd01:1::1"]));
     assert_eq!(answers(&world, "out", "[fd02::1]:30080"), texts(&["pod0 fd01::1", "pod1 fd01:1::1"]));
@@ -267,15 +302,14 @@ fn ipv6_and_udp() {
     assert_eq!(got, texts(&["pod0 10.1.1.2", "pod1 10.1.1.1"]));
 }
 
-#[test]
-fn clients_outside_keep_their_address_where_asked() {
+fn clients_outside_keep_their_address_where_asked(mode: Mode) {
     let Some(world) = World::new() else { return };
-    let (backend, mut state) = begin(&world);
+    let Some(mut serving) = begin(&world, mode) else { return };
     let mut local = service(&PODS);
     local.external_local = true;
     local.external_ips = vec!["198.51.100.7".parse().expect("v4")];
     local.ports[0].endpoints[1].local = false;
-    set(&backend, &mut state, &local);
+    serving.set(&local);
     assert_eq!(answers(&world, "out", "192.0.2.1:30080"), texts(&["pod0 192.0.2.2"]));
     assert_eq!(answers(&world, "out", "198.51.100.7:80"), texts(&["pod0 192.0.2.2"]));
     // Clients in the cluster are not bound to the node.
@@ -283,61 +317,109 @@ fn clients_outside_keep_their_address_where_asked() {
     assert_eq!(answers(&world, "node", "198.51.100.7:80"), texts(&["pod0 10.1.0.1", "pod1 10.1.1.1"]));
 }
 
-#[test]
-fn clients_come_back_to_the_same_endpoint() {
+fn clients_come_back_to_the_same_endpoint(mode: Mode) {
     let Some(world) = World::new() else { return };
-    let (backend, mut state) = begin(&world);
+    let Some(mut serving) = begin(&world, mode) else { return };
     let mut affine = service(&PODS);
     affine.affinity_seconds = Some(60);
-    set(&backend, &mut state, &affine);
+    serving.set(&affine);
     let first = answers(&world, "out", "10.96.0.9:80");
     assert_eq!(first.len(), 1, "{first:?}");
     // The remembered endpoint leaves: the client goes to the other one.
     let gone = if first.contains("pod0 10.1.0.1") { 0 } else { 1 };
     affine.ports[0].endpoints.remove(gone);
-    set(&backend, &mut state, &affine);
+    serving.set(&affine);
     let second = answers(&world, "out", "10.96.0.9:80");
     assert_eq!(second.len(), 1, "{second:?}");
     assert!(first.is_disjoint(&second), "{first:?} {second:?}");
     assert_eq!(answers(&world, "out", "192.0.2.1:30080").len(), 1);
 }
 
-#[test]
-fn a_load_balancer_lets_only_some_in() {
+fn a_load_balancer_lets_only_some_in(mode: Mode) {
     let Some(world) = World::new() else { return };
-    let (backend, mut state) = begin(&world);
+    let Some(mut serving) = begin(&world, mode) else { return };
     let mut balanced = service(&PODS[..1]);
     balanced.load_balancer_ips = vec!["198.51.100.8".parse::<IpAddr>().expect("v4")];
     balanced.source_ranges = vec![Cidr::parse("192.0.2.0/24").expect("a range")];
-    set(&backend, &mut state, &balanced);
+    serving.set(&balanced);
     assert_eq!(answers(&world, "out", "198.51.100.8:80"), texts(&["pod0 10.1.0.1"]));
     balanced.source_ranges = vec![Cidr::parse("203.0.113.0/24").expect("a range")];
-    set(&backend, &mut state, &balanced);
+    serving.set(&balanced);
     assert_eq!(world.ask("out", "198.51.100.8:80"), Err(std::io::ErrorKind::TimedOut));
     assert_eq!(answers(&world, "out", "10.96.0.9:80"), texts(&["pod0 10.1.0.1"]));
-    let whole = state.set(&balanced.name, vec![]);
-    backend.apply(&whole).expect("removed with its guard");
+    serving.remove(&balanced);
 }
 
-#[test]
-fn many_services_cost_one_batch_and_a_change_costs_little() {
+fn many_services_cost_one_batch_and_a_change_costs_little(mode: Mode) {
     let Some(world) = World::new() else { return };
-    let (backend, mut state) = begin(&world);
-    for number in 0..2000_u16 {
+    let Some(mut serving) = begin(&world, mode) else { return };
+    for number in 0..if mode == Mode::Nftables { 2000 } else { 200_u16 } {
         let mut one = service(&PODS);
         one.name.name = format!("web-{number}");
         one.cluster_ips = vec![[10, 97, (number >> 8) as u8, number as u8].into()];
         one.ports[0].node_port = None;
-        state.set(&one.name, plan(&one, &Node::default()));
+        serving.state.set(&one.name, plan(&one, &Node::default()));
     }
-    backend.replace(&state.whole()).expect("all at once");
-    assert_eq!(answers(&world, "out", "10.97.7.207:80").len(), 2);
+    serving.replace();
+    assert_eq!(answers(&world, "out", "10.97.0.199:80").len(), 2);
     let mut one = service(&PODS[..1]);
-    one.name.name = "web-1999".into();
-    one.cluster_ips = vec![[10, 97, 7, 207].into()];
+    one.name.name = "web-199".into();
+    one.cluster_ips = vec![[10, 97, 0, 199].into()];
     one.ports[0].node_port = None;
-    let difference = state.set(&one.name, plan(&one, &Node::default()));
+    let difference = serving.state.set(&one.name, plan(&one, &Node::default()));
     assert!(difference.added.len() + difference.removed.len() < 8, "{difference:#?}");
-    backend.apply(&difference).expect("a small change");
-    assert_eq!(answers(&world, "out", "10.97.7.207:80").len(), 1);
+    serving.apply(difference).expect("a small change");
+    assert_eq!(answers(&world, "out", "10.97.0.199:80").len(), 1);
 }
+
+/// A client that keeps its port speaks to a new endpoint as soon as the old one is gone.
+fn flows_end_with_their_endpoint(mode: Mode) {
+    let Some(world) = World::new() else { return };
+    let Some(mut serving) = begin(&world, mode) else { return };
+    let mut udp = service(&PODS);
+    udp.ports[0].protocol = Protocol::Udp;
+    serving.set(&udp);
+    let socket = world.within("pod0", || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a socket"));
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let to: SocketAddr = "10.96.0.9:80".parse().expect("an address");
+    let ask = || {
+        socket.send_to(b"who", to).expect("sent");
+        let mut buffer = [0; 64];
+        let length = socket.recv(&mut buffer).expect("an answer");
+        String::from_utf8_lossy(&buffer[..length]).split(' ').next().unwrap_or_default().to_owned()
+    };
+    let first = ask();
+    assert_eq!(ask(), first, "one flow, one endpoint");
+    udp.ports[0].endpoints.remove(if first == "pod0" { 0 } else { 1 });
+    serving.set(&udp);
+    let noted = udp.clone();
+    let forgotten = world.within("node", move || {
+        let mut answers = Answers::default();
+        answers.note(&noted);
+        answers.forget_others()
+    });
+    assert_eq!(forgotten.expect("flows are seen"), 1);
+    assert_ne!(ask(), first);
+}
+
+/// Each test of the battery, for each backend.
+macro_rules! battery {
+    ($($test:ident),* $(,)?) => {
+        mod nftables {
+            $(#[test] fn $test() { super::$test(super::Mode::Nftables); })*
+        }
+        mod iptables {
+            $(#[test] fn $test() { super::$test(super::Mode::Iptables); })*
+        }
+    };
+}
+
+battery!(
+    cluster_ips_node_ports_and_changes,
+    ipv6_and_udp,
+    clients_outside_keep_their_address_where_asked,
+    clients_come_back_to_the_same_endpoint,
+    a_load_balancer_lets_only_some_in,
+    many_services_cost_one_batch_and_a_change_costs_little,
+    flows_end_with_their_endpoint,
+);

@@ -1,0 +1,107 @@
+//! What gives plans to the kernel. The first backend that works here is used.
+
+use crate::iptables::{Iptables, IptablesError};
+use crate::model::Node;
+use crate::nftables::{NftError, Nftables};
+use crate::state::{Difference, State};
+
+/// The ways to serve services, in the order in which they are tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Nftables,
+    Iptables,
+    Ipvs,
+    Userspace,
+}
+
+/// The order when nobody asks for one.
+pub const ORDER: [Mode; 2] = [Mode::Nftables, Mode::Iptables];
+
+impl Mode {
+    /// By the name that `--proxy-mode` has for it.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        [Self::Nftables, Self::Iptables, Self::Ipvs, Self::Userspace]
+            .into_iter()
+            .find(|mode| mode.name() == name)
+    }
+
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Nftables => "nftables",
+            Self::Iptables => "iptables",
+            Self::Ipvs => "ipvs",
+            Self::Userspace => "userspace",
+        }
+    }
+}
+
+/// Why a backend cannot do its work.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    #[error("nftables")]
+    Nftables(#[from] NftError),
+    #[error("iptables")]
+    Iptables(#[from] IptablesError),
+    #[error("{0} is not a backend of this build")]
+    NotBuilt(&'static str),
+    #[error("no backend works on this machine")]
+    None,
+}
+
+/// Gives plans to the kernel.
+pub trait Backend: Send + Sync {
+    fn mode(&self) -> Mode;
+    /// Puts everything in `state` in place of whatever is there.
+    fn replace(&self, state: &State) -> Result<(), BackendError>;
+    /// Makes a difference that leads to `state`.
+    fn apply(&self, difference: &Difference, state: &State) -> Result<(), BackendError>;
+    /// Removes everything.
+    fn remove(&self) -> Result<(), BackendError>;
+}
+
+/// A backend that works here: the one asked for, or else the first. One is tried by setting the rules of no services.
+pub fn open(asked: Option<Mode>, node: &Node) -> Result<Box<dyn Backend>, BackendError> {
+    if let Some(mode) = asked {
+        return attempt(mode, node);
+    }
+    for mode in ORDER {
+        match attempt(mode, node) {
+            Ok(backend) => return Ok(backend),
+            Err(error) => {
+                let cause = std::error::Error::source(&error).map(ToString::to_string);
+                tracing::warn!(mode = mode.name(), cause, "this way to serve services does not work here");
+            }
+        }
+    }
+    Err(BackendError::None)
+}
+
+fn attempt(mode: Mode, node: &Node) -> Result<Box<dyn Backend>, BackendError> {
+    let backend: Box<dyn Backend> = match mode {
+        Mode::Nftables => Box::new(Nftables::open(node.clone())?),
+        Mode::Iptables => Box::new(Iptables::open(node.clone())?),
+        Mode::Ipvs | Mode::Userspace => return Err(BackendError::NotBuilt(mode.name())),
+    };
+    backend.replace(&State::default())?;
+    Ok(backend)
+}
+
+impl Backend for Nftables {
+    fn mode(&self) -> Mode {
+        Mode::Nftables
+    }
+
+    fn replace(&self, state: &State) -> Result<(), BackendError> {
+        Ok(Self::replace(self, &state.whole())?)
+    }
+
+    fn apply(&self, difference: &Difference, _: &State) -> Result<(), BackendError> {
+        Ok(Self::apply(self, difference)?)
+    }
+
+    fn remove(&self) -> Result<(), BackendError> {
+        Ok(Self::remove(self)?)
+    }
+}

@@ -1,0 +1,117 @@
+//! The iptables backend, for kernels and tools that need it: all rules are written anew at every change, through
+//! `iptables-restore`, in one step per family.
+
+mod rules;
+
+use std::io::{self, Write};
+use std::process::{Command, Stdio};
+
+use crate::backend::{Backend, BackendError, Mode};
+use crate::model::Node;
+use crate::state::{Difference, State};
+
+/// Why iptables does not do what it is told.
+#[derive(Debug, thiserror::Error)]
+pub enum IptablesError {
+    #[error("running {program}")]
+    Run { program: &'static str, source: io::Error },
+    #[error("{program} refused the rules: {message}")]
+    Refused { program: &'static str, message: String },
+}
+
+/// Writes rules with the programs of the machine.
+#[derive(Debug)]
+pub struct Iptables {
+    node: Node,
+    families: Vec<(bool, &'static str)>,
+}
+
+/// How long iptables waits for others who change rules, in seconds.
+const WAIT: &str = "5";
+
+impl Iptables {
+    /// A backend in the network namespace of the caller. IPv6 is left out where the machine has no program for it.
+    pub fn open(node: Node) -> Result<Self, IptablesError> {
+        let there = |program: &'static str| {
+            let outcome =
+                Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+            outcome.map_err(|source| IptablesError::Run { program, source })
+        };
+        there("iptables-restore")?;
+        let mut families = vec![(true, "iptables-restore")];
+        if there("ip6tables-restore").is_ok() {
+            families.push((false, "ip6tables-restore"));
+        }
+        Ok(Self { node, families })
+    }
+}
+
+fn restore(program: &'static str, text: &str) -> Result<(), IptablesError> {
+    let failed = |source| IptablesError::Run { program, source };
+    let mut child = Command::new(program)
+        .args(["--noflush", "--wait", WAIT])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A program that does not read says why on its way out.
+        let _ = stdin.write_all(text.as_bytes());
+    }
+    let output = child.wait_with_output().map_err(failed)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let message = String::from_utf8_lossy(&output.stderr).chars().take(500).collect();
+    Err(IptablesError::Refused { program, message })
+}
+
+impl Backend for Iptables {
+    fn mode(&self) -> Mode {
+        Mode::Iptables
+    }
+
+    fn replace(&self, state: &State) -> Result<(), BackendError> {
+        let entries = state.whole().added;
+        for (ipv4, program) in &self.families {
+            // Chains of services that are gone can only go when nothing leads to them any more.
+            let old = present(program);
+            restore(program, &rules::render(&entries, &self.node, *ipv4, &old))?;
+        }
+        Ok(())
+    }
+
+    fn apply(&self, _: &Difference, state: &State) -> Result<(), BackendError> {
+        self.replace(state)
+    }
+
+    fn remove(&self) -> Result<(), BackendError> {
+        for (_, program) in &self.families {
+            let old = present(program);
+            if !old.is_empty() {
+                restore(program, &rules::detach(&old))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The chains of ours that there are, as `table chain`.
+fn present(restore: &'static str) -> Vec<(String, String)> {
+    let save = if restore.starts_with("ip6") { "ip6tables-save" } else { "iptables-save" };
+    let output = Command::new(save).stderr(Stdio::null()).output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let mut table = String::new();
+    let mut found = Vec::new();
+    for line in text.lines() {
+        if let Some(name) = line.strip_prefix('*') {
+            table = name.to_owned();
+        } else if let Some(chain) = line.strip_prefix(':').and_then(|rest| rest.split(' ').next())
+            && chain.starts_with(rules::PREFIX)
+        {
+            found.push((table.clone(), chain.to_owned()));
+        }
+    }
+    found
+}
