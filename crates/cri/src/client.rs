@@ -39,6 +39,11 @@ pub fn connect_lazily(address: &str) -> Result<Runtime, ConnectError> {
     Ok(Runtime::over(endpoint(address)?.1.connect_lazy()))
 }
 
+/// A connection for clients of other services, made with the first call. It must be called in an async runtime.
+pub fn channel(address: &str) -> Result<Channel, ConnectError> {
+    Ok(endpoint(address)?.1.connect_lazy())
+}
+
 fn endpoint(address: &str) -> Result<(PathBuf, Endpoint), ConnectError> {
     let wrong = || ConnectError::Address(address.to_owned());
     let path = address.strip_prefix("unix://").unwrap_or(address);

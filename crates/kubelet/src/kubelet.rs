@@ -15,6 +15,7 @@ use tokio::net::TcpListener;
 use crate::config::Config;
 use crate::configure::dns::{self, ClusterDns};
 use crate::configure::sandbox::NodeSettings;
+use crate::csi::{self, Drivers};
 use crate::engine::{self, Engine, EngineError};
 use crate::events::Recorder;
 use crate::housekeeping;
@@ -101,6 +102,7 @@ impl Kubelet {
             Cgroups::open(&config.cgroup_root, config.upkeep.cgroups_per_qos, config.upkeep.pod_pids);
         let shared = Arc::new(Shared {
             cgroups,
+            drivers: Drivers::default(),
             probes: Arc::default(),
             followed: Followed::new(client.clone(), tasks.clone()),
             clock: config.clock.clone(),
@@ -182,6 +184,15 @@ impl Kubelet {
             ips: shared.config.node_ips.clone(),
             not_ready,
             pods: pods.all().len(),
+        });
+        shared.tasks.spawn({
+            let (drivers, stopping) = (csi::follow(Arc::clone(&shared)), shared.tasks.stopping());
+            async move {
+                tokio::select! {
+                    () = drivers => {}
+                    () = stopping => {}
+                }
+            }
         });
         if let Some(directory) = shared.config.static_pods.clone() {
             let (all, stopping) = (Arc::clone(&shared), shared.tasks.stopping());

@@ -6,6 +6,7 @@
 
 pub mod config;
 pub mod configure;
+pub mod csi;
 pub mod engine;
 pub mod events;
 pub mod housekeeping;

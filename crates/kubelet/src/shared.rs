@@ -15,6 +15,7 @@ use crate::configure::Sources;
 use crate::configure::downward::PodFacts;
 use crate::configure::sandbox::NodeSettings;
 use crate::configure::sources::References;
+use crate::csi::Drivers;
 use crate::engine::Engine;
 use crate::events::Recorder;
 use crate::pods::{Cgroups, Followed, Pulls};
@@ -33,6 +34,7 @@ pub struct Shared {
     pub tokens: Tokens,
     pub pulls: Pulls,
     pub cgroups: Cgroups,
+    pub drivers: Drivers,
     pub probes: Arc<Tally>,
     pub followed: Followed,
     pub settings: NodeSettings,

@@ -82,6 +82,9 @@ impl NodeLoop {
         let first = self.status_now(&NodeStatus::default()).await;
         let node = register(&self.shared, first).await?;
         self.uid = node.metadata.uid.clone().unwrap_or_default();
+        if let Err(error) = crate::csi::register_node(&self.shared, &node).await {
+            tracing::warn!(%error, "no CSINode for the node yet");
+        }
         self.beat_with(node).await?;
         self.seek_pod_cidr(SOON).await;
         let name = &self.shared.config.node_name;

@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use super::capacity::Amounts;
 use super::facts::system_info;
 use super::heartbeat::Pressure;
+use crate::csi;
 use crate::lifecycle::status::seconds;
 use crate::shared::Shared;
 
@@ -141,9 +142,22 @@ pub async fn status(
         }),
         images: Some(images(shared).await),
         node_info: Some(system_info(shared.engine.name(), shared.engine.version())),
+        volumes_in_use: volumes_in_use(shared),
         runtime_handlers: handlers.or_else(|| old.runtime_handlers.clone()),
         ..old.clone()
     }
+}
+
+/// Drivers' volumes that must not be taken from the node now.
+fn volumes_in_use(shared: &Shared) -> Option<Vec<String>> {
+    let mut names: Vec<String> = csi::in_use(&shared.config.directory)
+        .into_iter()
+        .filter(|(_, volume)| volume.volume_lifecycle_mode != "Ephemeral")
+        .map(|(_, volume)| csi::unique_name(&volume.driver_name, &volume.volume_handle))
+        .collect();
+    names.sort();
+    names.dedup();
+    (!names.is_empty()).then_some(names)
 }
 
 fn handler(handler: cri::v1::RuntimeHandler) -> NodeRuntimeHandler {

@@ -6,6 +6,7 @@ use client::{DeleteOptions, Preconditions};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::worker::{Order, Round, Worker};
+use crate::csi;
 use crate::engine::EngineError;
 use crate::lifecycle::Observed;
 use crate::volumes;
@@ -38,6 +39,16 @@ impl Worker {
         let deleted = pod.metadata.deletion_timestamp.is_some();
         if !order.gone && !deleted {
             return Ok(Round::Wait(None));
+        }
+        // Parts of volumes that are mounted on their own hold the whole.
+        if let Err(error) = volumes::release_parts(&self.directories) {
+            tracing::warn!(pod = %self.uid, %error, "cannot unmount parts of the pod's volumes");
+            return Ok(Round::Retry);
+        }
+        let kubelet = &self.shared.config.directory;
+        if let Err(error) = csi::unpublish_all(&self.shared.drivers, kubelet, &self.directories.root).await {
+            tracing::warn!(pod = %self.uid, %error, "cannot take the pod's volumes away");
+            return Ok(Round::Retry);
         }
         // Files go before the object: whoever waits for the deletion may rely on it.
         let directories = self.directories.clone();

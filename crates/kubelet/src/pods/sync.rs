@@ -205,6 +205,8 @@ impl Worker {
             sources: &sources,
             facts: &facts,
             tokens: &self.shared.tokens,
+            drivers: &self.shared.drivers,
+            kubelet: &self.shared.config.directory,
             now: self.shared.clock.now(),
         };
         match volumes::prepare(&context).await {

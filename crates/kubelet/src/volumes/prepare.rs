@@ -19,6 +19,7 @@ use super::payload::{self, File, Payload, PayloadError};
 use super::{atomic, empty_dir, host_path, ownership, sub_path};
 use crate::configure::Sources;
 use crate::configure::downward::PodFacts;
+use crate::csi::{CsiError, Drivers, Publishing};
 use crate::lifecycle::qos;
 
 /// Why a volume is not ready.
@@ -38,6 +39,8 @@ pub enum VolumeError {
     Unbound(String),
     #[error("volume {0:?} is of a kind that this node does not support")]
     Unsupported(String),
+    #[error(transparent)]
+    Driver(#[from] CsiError),
 }
 
 /// A volume that is ready.
@@ -74,6 +77,9 @@ pub struct Context<'a> {
     pub sources: &'a Sources,
     pub facts: &'a PodFacts<'a>,
     pub tokens: &'a Tokens,
+    pub drivers: &'a Drivers,
+    /// The kubelet's own directory.
+    pub kubelet: &'a Path,
     pub now: Timestamp,
 }
 
@@ -97,6 +103,25 @@ impl Context<'_> {
     fn fs_group(&self) -> Option<u32> {
         let context = self.pod.spec.as_ref()?.security_context.as_ref()?;
         u32::try_from(context.fs_group?).ok()
+    }
+
+    /// Whether files are given to the group only if the top is not its own already.
+    fn group_on_mismatch(&self) -> bool {
+        let context = self.pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
+        context.and_then(|context| context.fs_group_change_policy.as_deref()) == Some("OnRootMismatch")
+    }
+
+    fn publishing(&self) -> Publishing<'_> {
+        Publishing {
+            client: self.client,
+            drivers: self.drivers,
+            node: self.facts.node_name,
+            kubelet: self.kubelet,
+            pod_directory: &self.directories.root,
+            pod: self.pod,
+            fs_group: self.fs_group(),
+            group_on_mismatch: self.group_on_mismatch(),
+        }
     }
 
     /// The user that all containers run as, if it is the same.
@@ -129,6 +154,10 @@ impl Context<'_> {
         if volume.ephemeral.is_some() {
             let pod = self.pod.metadata.name.as_deref().unwrap_or("");
             return self.claim(&format!("{pod}-{}", volume.name), false).await;
+        }
+        if let Some(source) = &volume.csi {
+            let path = self.publishing().inline(&volume.name, source).await?;
+            return Ok(PreparedVolume { path, read_only: source.read_only == Some(true), image: None });
         }
         let Some(plugin) = plugin(volume) else {
             return Err(VolumeError::Unsupported(volume.name.clone()));
@@ -289,11 +318,15 @@ impl Context<'_> {
         let claim: PersistentVolumeClaim =
             self.client.get(namespace, name).await.map_err(read(format!("persistentvolumeclaim {name}")))?;
         let bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
-        let volume = claim.spec.and_then(|spec| spec.volume_name).filter(|_| bound);
+        let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()).filter(|_| bound);
         let Some(volume) = volume else { return Err(VolumeError::Unbound(name.to_owned())) };
         let found: PersistentVolume =
             self.client.get("", &volume).await.map_err(read(format!("persistentvolume {volume}")))?;
-        let spec = found.spec.unwrap_or_default();
+        let spec = found.spec.clone().unwrap_or_default();
+        if let Some(source) = &spec.csi {
+            let path = self.publishing().persistent(&found, source, &claim, read_only).await?;
+            return Ok(PreparedVolume { path, read_only, image: None });
+        }
         let (path, own) = if let Some(source) = &spec.host_path {
             let path = PathBuf::from(&source.path);
             host_path::prepare(&path, source.type_.as_deref().unwrap_or(""))
@@ -308,13 +341,7 @@ impl Context<'_> {
         } else {
             return Err(VolumeError::Unsupported(volume));
         };
-        let once = self
-            .pod
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.security_context.as_ref())
-            .and_then(|context| context.fs_group_change_policy.as_deref())
-            == Some("OnRootMismatch");
+        let once = self.group_on_mismatch();
         if let Some(group) =
             self.fs_group().filter(|group| own && !(once && ownership::is_given(&path, *group)))
         {
@@ -335,9 +362,14 @@ impl Tokens {
     }
 }
 
+/// Unmounts what is mounted of parts of a pod's volumes.
+pub fn release_parts(directories: &PodDirectories) -> io::Result<()> {
+    sub_path::release_all(&directories.sub_paths())
+}
+
 /// Removes everything of a pod from the node. Mounts go first: nothing within them may be removed with the rest.
 pub fn tear_down(directories: &PodDirectories) -> io::Result<()> {
-    sub_path::release_all(&directories.sub_paths())?;
+    release_parts(directories)?;
     let in_memory = directories.root.join("volumes/kubernetes.io~empty-dir");
     if let Ok(entries) = std::fs::read_dir(&in_memory) {
         for entry in entries.flatten() {

@@ -1,0 +1,84 @@
+//! What is kept beside a published volume, under Kubernetes' file name.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// The file beside a volume's mount point.
+const FILE: &str = "vol_data.json";
+/// Where a pod's volumes of drivers are, below its directory.
+const IN_POD: &str = "volumes/kubernetes.io~csi";
+
+/// A volume that a pod has, or is about to have.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Published {
+    pub driver_name: String,
+    pub volume_handle: String,
+    /// The persistent volume, or the pod's own name for an inline one.
+    #[serde(rename = "specVolID")]
+    pub volume: String,
+    /// `Persistent` or `Ephemeral`.
+    pub volume_lifecycle_mode: String,
+    /// Where it is staged; empty if the driver does not stage.
+    #[serde(default)]
+    pub staging_path: String,
+}
+
+/// The directory of a volume in a pod's directory; it is mounted on `mount` in it.
+#[must_use]
+pub fn directory(pod: &Path, volume: &str) -> PathBuf {
+    pod.join(IN_POD).join(volume)
+}
+
+impl Published {
+    pub fn write(&self, directory: &Path) -> io::Result<()> {
+        fs::create_dir_all(directory)?;
+        let text = serde_json::to_vec(self)?;
+        let partial = directory.join(format!("{FILE}.new"));
+        fs::write(&partial, text)?;
+        fs::rename(partial, directory.join(FILE))
+    }
+
+    pub fn read(directory: &Path) -> io::Result<Self> {
+        Ok(serde_json::from_slice(&fs::read(directory.join(FILE))?)?)
+    }
+}
+
+/// The volumes of one pod: their directories and what was noted of them.
+#[must_use]
+pub fn of_pod(pod: &Path) -> Vec<(PathBuf, Published)> {
+    let Ok(entries) = fs::read_dir(pod.join(IN_POD)) else { return Vec::new() };
+    let directories = entries.flatten().map(|entry| entry.path());
+    directories.filter_map(|path| Some((path.clone(), Published::read(&path).ok()?))).collect()
+}
+
+/// Every volume that a pod of this node has, by the pod's directory.
+#[must_use]
+pub fn in_use(kubelet: &Path) -> Vec<(PathBuf, Published)> {
+    let Ok(entries) = fs::read_dir(kubelet.join("pods")) else { return Vec::new() };
+    let pods = entries.flatten().map(|entry| entry.path());
+    pods.flat_map(|pod| of_pod(&pod).into_iter().map(move |(_, published)| (pod.clone(), published))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn volumes_are_found_again() {
+        let kubelet = tempfile::tempdir().expect("a directory");
+        let pod = kubelet.path().join("pods/uid");
+        let published = Published {
+            driver_name: "d".into(),
+            volume_handle: "h".into(),
+            volume: "pv".into(),
+            ..Published::default()
+        };
+        published.write(&directory(&pod, "pv")).expect("written");
+        assert_eq!(of_pod(&pod), [(directory(&pod, "pv"), published.clone())]);
+        assert_eq!(in_use(kubelet.path()), [(pod, published)]);
+    }
+}
