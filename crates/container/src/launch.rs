@@ -1,6 +1,6 @@
 //! Starting shims.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -35,12 +35,13 @@ impl Default for Launcher {
 }
 
 impl Launcher {
-    /// Starts a shim; what it complains about goes to a file.
+    /// Starts a shim; what it complains about goes to a file. It inherits the lock, if there is one.
     pub fn spawn(
         &self,
         task: Task,
         argument: &Path,
         complaints: &Path,
+        lock: Option<File>,
     ) -> Result<(Child, UnixStream), LaunchError> {
         let (ours, theirs) = UnixStream::pair().map_err(LaunchError::Spawn)?;
         let errors =
@@ -53,7 +54,7 @@ impl Launcher {
             .env_clear()
             .current_dir("/")
             .stdin(OwnedFd::from(theirs))
-            .stdout(Stdio::null())
+            .stdout(lock.map_or_else(Stdio::null, Stdio::from))
             .stderr(errors)
             .spawn()
             .map_err(LaunchError::Spawn)?;
@@ -61,11 +62,34 @@ impl Launcher {
     }
 
     /// Starts a shim and waits until it has said what came of it and is gone.
-    pub fn run(&self, task: Task, argument: &Path, complaints: &Path) -> Result<Report, LaunchError> {
-        let (mut child, socket) = self.spawn(task, argument, complaints)?;
+    pub fn run(
+        &self,
+        task: Task,
+        argument: &Path,
+        complaints: &Path,
+        lock: Option<File>,
+    ) -> Result<Report, LaunchError> {
+        let (mut child, socket) = self.spawn(task, argument, complaints, lock)?;
         let said = hear(&mut BufReader::new(&socket));
         child.wait().map_err(LaunchError::Spawn)?;
         said
+    }
+}
+
+/// A lock on a directory for as long as a shim that inherits it has not said what came of its work, also when whoever
+/// started it is gone: see [`settled`].
+pub fn lock(directory: &Path) -> io::Result<File> {
+    use rustix::fs::{FlockOperation, flock};
+    let file = File::create(directory.join("starting"))?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(file)
+}
+
+/// Waits until no shim is at work on a directory that has not said what came of it.
+pub fn settled(directory: &Path) {
+    use rustix::fs::{FlockOperation, flock};
+    if let Ok(file) = File::open(directory.join("starting")) {
+        let _ = flock(&file, FlockOperation::LockShared);
     }
 }
 

@@ -23,6 +23,11 @@ fn main() -> ExitCode {
         Some((first, _)) if first == container::network::SUBCOMMAND => return network::cni::main(),
         _ => {}
     }
+    if let [first, root] = arguments.as_slice()
+        && first == "daemon"
+    {
+        return daemon(Path::new(root));
+    }
     if !rustix::process::geteuid().is_root() || !Path::new("/bin/busybox").exists() {
         println!("skipped: containers need root, and the tests busybox");
         return ExitCode::SUCCESS;
@@ -63,6 +68,17 @@ fn main() -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// A daemon of its own, for tests that kill it.
+fn daemon(root: &Path) -> ExitCode {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("tokio");
+    runtime.block_on(async {
+        let _tasks = serve(root).await;
+        std::future::pending::<()>().await;
+    });
+    ExitCode::SUCCESS
+}
+
 /// A runtime with its directory and a client.
 #[derive(Clone)]
 pub struct Node {
@@ -80,10 +96,12 @@ pub async fn serve(root: &Path) -> TaskGroup {
     config.registries = root.join("registries.yaml");
     let runtime = Runtime::open(config, tasks.clone()).expect("the runtime opens");
     let (images, archive) = (std::sync::Arc::clone(runtime.images()), root.join("busybox.tar"));
-    tokio::task::spawn_blocking(move || images.import(&archive))
-        .await
-        .unwrap()
-        .expect("the image is imported");
+    if images.find("busybox:test").is_none() {
+        tokio::task::spawn_blocking(move || images.import(&archive))
+            .await
+            .unwrap()
+            .expect("the image is imported");
+    }
     let listener = cri::server::bind(&root.join("cri.sock")).expect("a socket");
     tasks.spawn(async move { runtime.serve(listener).await });
     tasks

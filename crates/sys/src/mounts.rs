@@ -72,6 +72,14 @@ pub fn bind(source: &Path, target: &Path, recursive: bool) -> io::Result<()> {
     Ok(())
 }
 
+/// As [`bind`] with all below it, for a source that was resolved before: if a link has come into its path since, somebody
+/// wants something else to be mounted, and it is refused.
+pub fn bind_resolved(source: &Path, target: &Path) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = rustix::fs::openat2(CWD, source, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
+    bind(&Inside { file }.path(), target, true)
+}
+
 /// Changes how mount events pass between this mount and its peers.
 pub fn propagate(target: &Path, flags: MountPropagationFlags) -> io::Result<()> {
     Ok(rustix::mount::mount_change(target, flags)?)
@@ -159,6 +167,15 @@ fn resolve(root: &File, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat2(root, relative, flags, Mode::empty(), how)?)
 }
 
+/// Whether there is a link in `path` inside `root`.
+#[must_use]
+pub fn is_linked(root: &File, path: &Path) -> bool {
+    let relative: PathBuf = path.components().filter(|part| !matches!(part, Component::RootDir)).collect();
+    let how = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
+    let opened = rustix::fs::openat2(root, relative, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how);
+    opened.is_err_and(|error| error == rustix::io::Errno::LOOP)
+}
+
 /// Resolves `path` inside `root`; it must exist.
 pub fn inside(root: &File, path: &Path) -> io::Result<Inside> {
     resolve(root, path, OFlags::PATH).map(|file| Inside { file })
@@ -242,6 +259,8 @@ mod tests {
         make_inside(&root, Path::new("/a/b/c"), true).unwrap();
         assert!(dir.path().join("a/b/c").is_dir());
         assert!(make_inside(&root, Path::new("/x/../y"), true).is_err());
+        assert!(is_linked(&root, Path::new("/up")) && is_linked(&root, Path::new("/up/a")));
+        assert!(!is_linked(&root, Path::new("/a/b")) && !is_linked(&root, Path::new("/none")));
         assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
     }
 }

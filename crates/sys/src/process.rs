@@ -195,14 +195,6 @@ pub fn default_signals() {
     }
 }
 
-/// Sets a limit by its kernel number.
-#[expect(unsafe_code, reason = "limits are given by number")]
-pub fn set_limit(pid: i32, resource: u32, soft: u64, hard: u64) -> io::Result<()> {
-    let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
-    // SAFETY: the structure is alive during the call; the old limit is not asked for.
-    check(unsafe { libc::prlimit(pid, resource, &raw const limit, std::ptr::null_mut()) }).map(drop)
-}
-
 /// Sets the session keyring apart from the parent's.
 #[expect(unsafe_code, reason = "a plain system call without pointers")]
 pub fn own_keyring() {

@@ -314,7 +314,7 @@ impl ImageStore {
             into: staging.clone(),
         };
         std::fs::write(staging.join("unpack.json"), serde_json::to_vec(&spec).map_err(io::Error::from)?)?;
-        let outcome = self.launcher.run(Task::Unpack, &staging, &staging.join("shim.log"));
+        let outcome = self.launcher.run(Task::Unpack, &staging, &staging.join("shim.log"), None);
         let finished = match outcome {
             Ok(Report::Unpacked { digest, size }) if digest == diff_id => {
                 std::fs::rename(staging.join("upper"), self.layers().join(name))

@@ -2,7 +2,6 @@
 
 use std::io::BufReader;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::process::Child;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +16,7 @@ use tokio::sync::watch;
 
 use super::records::{self, Container, ContainerMeta, Exited, Phase};
 use super::{Doing, Runtime, RuntimeError, now};
-use crate::launch::hear;
+use crate::launch::{self, hear};
 use crate::shim::{Started, Task};
 
 /// How long a killed container may take to be gone.
@@ -42,8 +41,10 @@ impl Runtime {
         let directory = container.directory.clone();
         let outcome = self
             .blocking(move |runtime| {
+                let lock = launch::lock(&directory).doing(|| "lock the container".to_owned())?;
+                let log = directory.join("shim.log");
                 let (mut child, socket) =
-                    runtime.launcher.spawn(Task::Container, &directory, &directory.join("shim.log"))?;
+                    runtime.launcher.spawn(Task::Container, &directory, &log, Some(lock))?;
                 match hear(&mut BufReader::new(&socket)) {
                     Ok(_) => Ok(child),
                     Err(error) => {
@@ -110,6 +111,9 @@ impl Runtime {
                 Ok(phase) => {
                     container.phase.send_replace(phase);
                     runtime.emit(&container, ContainerEventType::ContainerStoppedEvent);
+                    if !runtime.state.read().containers.values().any(|other| other.running().is_some()) {
+                        sys::cgroups::apart::remove_if_empty(crate::shim::GROUP);
+                    }
                 }
                 Err(error) => tracing::error!(%error, container = container.meta.id, "no end of a container"),
             }
@@ -195,7 +199,7 @@ impl Runtime {
                 continue;
             };
             // A shim that another daemon started may be on its way still.
-            wait_for_shim(&directory);
+            launch::settled(&directory);
             let started: Option<Started> = records::read(&directory.join("started"))?;
             let exited: Option<Exited> = records::read(&directory.join("exit"))?;
             let began = started.as_ref().map_or(0, |started| started.at);
@@ -231,14 +235,6 @@ pub(super) fn config_resources(
     config: &cri::v1::ContainerConfig,
 ) -> Option<cri::v1::LinuxContainerResources> {
     config.linux.as_ref().and_then(|linux| linux.resources.clone())
-}
-
-/// While a shim has not said whether its container runs it holds a lock.
-fn wait_for_shim(directory: &Path) {
-    use rustix::fs::{FlockOperation, flock};
-    if let Ok(file) = std::fs::File::open(directory.join("starting")) {
-        let _ = flock(&file, FlockOperation::LockShared);
-    }
 }
 
 async fn ended(phase: &mut watch::Receiver<Phase>, patience: Duration) -> bool {

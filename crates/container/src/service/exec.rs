@@ -107,7 +107,7 @@ impl Runtime {
             };
             let path = directory.join(format!("exec-{}.json", &new_id()[..16]));
             records::write(&path, &exec)?;
-            let launched = runtime.launcher.spawn(Task::Exec, &path, &directory.join("shim.log"));
+            let launched = runtime.launcher.spawn(Task::Exec, &path, &directory.join("shim.log"), None);
             let (child, socket) = launched.inspect_err(|_| drop(std::fs::remove_file(&path)))?;
             let borrowed: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
             sys::sockets::send(&socket, b"x", &borrowed).doing(|| "hand over descriptors".to_owned())?;

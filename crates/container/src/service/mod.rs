@@ -17,6 +17,7 @@ mod update;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -145,6 +146,9 @@ impl Runtime {
             let path = config.root.join(part);
             std::fs::create_dir_all(&path).doing(|| format!("make {}", path.display()))?;
         }
+        // Images have programs with the rights of other users, which the users of this machine are not to run.
+        std::fs::set_permissions(&config.root, std::fs::Permissions::from_mode(0o700))
+            .doing(|| format!("close {}", config.root.display()))?;
         let launcher = Launcher { program: config.program.clone() };
         let images = ImageStore::open(&config.root.join("images"), launcher.clone())
             .doing(|| "open the image store".to_owned())?;

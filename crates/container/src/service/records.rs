@@ -24,6 +24,13 @@ pub struct SandboxMeta {
     pub holder: (i32, u64),
     pub attached: Option<Attached>,
     pub stopped: bool,
+    /// Whether all of it was made; a daemon that ended in the middle leaves one that nobody can use.
+    #[serde(default = "yes")]
+    pub complete: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 #[derive(Debug)]

@@ -11,6 +11,7 @@ use sys::process;
 
 use super::records::{self, Sandbox, SandboxMeta};
 use super::{Doing, Runtime, RuntimeError, new_id, now};
+use crate::launch;
 use crate::network::{Bandwidth, Pod, PortMapping};
 use crate::shim::spec::SandboxSpec;
 use crate::shim::{Report, Task};
@@ -36,7 +37,7 @@ impl Sandbox {
         let (pid, start_time) = meta.holder;
         let held = pid == 0 || process::start_time(pid).ok() == Some(start_time);
         let network = self.host_network() || process::is_namespace_file(&self.namespace("net"));
-        !meta.stopped && held && network
+        meta.complete && !meta.stopped && held && network
     }
 
     pub(super) fn namespace(&self, name: &str) -> std::path::PathBuf {
@@ -213,7 +214,8 @@ impl Runtime {
         records::write(&hidden.join("meta.json"), &meta)?;
         // From here on a daemon that comes after this one finds the sandbox and can remove it.
         std::fs::rename(hidden, &directory).doing(|| "make the sandbox's directory".to_owned())?;
-        let report = self.launcher.run(Task::Sandbox, &directory, &directory.join("shim.log"))?;
+        let lock = launch::lock(&directory).doing(|| "lock the sandbox".to_owned())?;
+        let report = self.launcher.run(Task::Sandbox, &directory, &directory.join("shim.log"), Some(lock))?;
         if let Report::Started { pid, start_time } = report
             && start_time != 0
         {
@@ -229,6 +231,11 @@ impl Runtime {
         if !host_network && let Err(error) = self.connect(&sandbox, id) {
             self.release_sandbox(&sandbox)?;
             return Err(error);
+        }
+        {
+            let mut meta = sandbox.meta.lock();
+            meta.complete = true;
+            records::write(&directory.join("meta.json"), &*meta)?;
         }
         Ok(Arc::new(sandbox))
     }
@@ -317,6 +324,11 @@ impl Runtime {
                 records::remove_tree(&directory)?;
                 continue;
             };
+            // A shim that another daemon started may be on its way still.
+            launch::settled(&directory);
+            if meta.holder == (0, 0) {
+                meta.holder = records::read(&directory.join("holder"))?.unwrap_or_default();
+            }
             if meta.boot_id != boot {
                 meta.holder = (0, 0);
             }

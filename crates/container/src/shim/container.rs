@@ -7,29 +7,29 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use sys::cgroups::apart::{self, Which};
 use sys::cgroups::{Group, Hierarchy};
 use sys::process::{self, Fork, Namespace};
 
 use super::spec::{PidNamespace, Spec};
 use super::supervise::{Streams, supervise};
 use super::{
-    Exit, Report, ShimError, Started, Step, failure, now, read_json, report, rootfs, start, write_whole,
+    Exit, GROUP, Lock, Report, ShimError, Started, Step, failure, now, read_json, report, rootfs, start,
+    write_whole,
 };
 
 /// How long the rest of a container may take to die after its first process.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-pub(super) fn run(directory: &Path, socket: &UnixStream) -> Result<(), ShimError> {
+pub(super) fn run(directory: &Path, socket: &UnixStream, lock: Lock) -> Result<(), ShimError> {
     let spec: Spec = read_json(&directory.join("spec.json"))?;
-    // Held until it is known whether the container runs: a daemon that comes meanwhile waits for that.
-    let starting = File::create(directory.join("starting")).step(|| "lock".to_owned())?;
-    rustix::fs::flock(&starting, rustix::fs::FlockOperation::NonBlockingLockExclusive)
-        .step(|| "the container is being started already".to_owned())?;
     if directory.join("started").exists() {
         return Err(failure("start", "the container was started already"));
     }
     // If memory runs out, the container goes first. A process that may not ask for that does without.
     let _ = std::fs::write("/proc/self/oom_score_adj", "-998");
+    // The container follows where its processes are only kept track of. What may not be left is not.
+    let _ = apart::leave(GROUP, Which::Tracking);
     let group = group(&spec.cgroup)?;
     group.create().step(|| "make the control group".to_owned())?;
     let outcome = limit(&group, &spec).and_then(|()| launch(directory, &spec, &group));
@@ -52,10 +52,11 @@ pub(super) fn run(directory: &Path, socket: &UnixStream) -> Result<(), ShimError
         at: now(),
     };
     write_whole(&directory.join("started"), &started).step(|| "write the container's state".to_owned())?;
-    drop(starting);
+    drop(lock);
     // A daemon that is gone finds the container by its files.
     let _ = report(socket, &Report::Started { pid, start_time });
     let _ = socket.shutdown(std::net::Shutdown::Both);
+    let _ = apart::leave(GROUP, Which::Limiting);
     let code = supervise(directory, &spec, pid, streams)?;
     // In a namespace of its own nothing is left; elsewhere there may be.
     let _ = group.kill(PATIENCE);

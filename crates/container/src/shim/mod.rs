@@ -28,6 +28,9 @@ use serde::{Deserialize, Serialize};
 /// The subcommand by which this binary becomes a shim.
 pub const SUBCOMMAND: &str = "shim";
 
+/// The control group of shims: they outlive the daemon, and are not to be ended with it.
+pub const GROUP: &str = "/ferry/shims";
+
 /// What a shim does, as it is asked on its command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
@@ -121,15 +124,19 @@ pub fn main(arguments: &[String]) -> ExitCode {
     };
     let Ok(socket) = io::stdin().as_fd().try_clone_to_owned() else { return ExitCode::FAILURE };
     let socket = UnixStream::from(socket);
+    // The lock of what it works on, if there is one.
+    let Ok(lock) = io::stdout().as_fd().try_clone_to_owned() else { return ExitCode::FAILURE };
     // A terminal's hangup or interrupt is not meant for containers.
     let _ = rustix::process::setsid();
-    if let Ok(nothing) = std::fs::File::open("/dev/null") {
-        let _ = rustix::stdio::dup2_stdin(OwnedFd::from(nothing));
+    if let Ok(nothing) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdin(&nothing);
+        let _ = rustix::stdio::dup2_stdout(&nothing);
     }
+    let lock = Lock(lock);
     let directory = Path::new(directory);
     let outcome = match task {
-        Task::Sandbox => sandbox::run(directory, &socket),
-        Task::Container => container::run(directory, &socket),
+        Task::Sandbox => sandbox::run(directory, &socket, lock),
+        Task::Container => container::run(directory, &socket, lock),
         Task::Exec => exec::run(directory, &socket),
         Task::Unpack => unpack::run(directory, &socket),
     };
@@ -140,6 +147,16 @@ pub fn main(arguments: &[String]) -> ExitCode {
             let _ = report(&socket, &Report::Failed { message: error.to_string() });
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Held until it is known what came of the work: a daemon that comes meanwhile waits for that.
+struct Lock(OwnedFd);
+
+impl Drop for Lock {
+    /// For all who inherited it too.
+    fn drop(&mut self) {
+        let _ = rustix::fs::flock(&self.0, rustix::fs::FlockOperation::Unlock);
     }
 }
 

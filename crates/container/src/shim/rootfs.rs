@@ -19,11 +19,11 @@ const DEVICES: &[(&str, u32, u32)] =
     &[("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
 
 const LINKS: &[(&str, &str)] = &[
-    ("/proc/self/fd", "dev/fd"),
-    ("/proc/self/fd/0", "dev/stdin"),
-    ("/proc/self/fd/1", "dev/stdout"),
-    ("/proc/self/fd/2", "dev/stderr"),
-    ("pts/ptmx", "dev/ptmx"),
+    ("/proc/self/fd", "fd"),
+    ("/proc/self/fd/0", "stdin"),
+    ("/proc/self/fd/1", "stdout"),
+    ("/proc/self/fd/2", "stderr"),
+    ("pts/ptmx", "ptmx"),
 ];
 
 /// Builds everything below `directory/rootfs` and makes it the root of this process, which has a mount namespace of
@@ -36,6 +36,7 @@ pub(super) fn build(directory: &Path, spec: &Spec) -> Result<(), ShimError> {
         if let Source::Bind(source) = &mount.source {
             let flags = OpenTreeFlags::OPEN_TREE_CLONE
                 | OpenTreeFlags::AT_RECURSIVE
+                | OpenTreeFlags::AT_SYMLINK_NOFOLLOW
                 | OpenTreeFlags::OPEN_TREE_CLOEXEC;
             let tree = open_tree(CWD, source, flags).step(|| format!("clone {}", source.display()))?;
             shared.push((mount.target.clone(), tree));
@@ -126,11 +127,20 @@ fn prepare(root: &File, target: &Path, directory: bool) -> Result<mounts::Inside
 }
 
 fn add(root: &File, mount: &Mount, directory: &Path) -> Result<(), ShimError> {
+    // Where an image has a link, masks and devices would come to lie elsewhere than where programs look.
+    if matches!(mount.source, Source::Kernel { .. } | Source::Cgroups)
+        && mounts::is_linked(root, &mount.target)
+    {
+        return Err(failure(
+            &format!("mount {}", mount.target.display()),
+            "it must be an ordinary directory in the image, not a symbolic link",
+        ));
+    }
     let place = prepare(root, &mount.target, is_directory(&mount.source))?;
     let step = || format!("mount {}", mount.target.display());
     match &mount.source {
         Source::Bind(source) => {
-            mounts::bind(source, &place.path(), true)
+            mounts::bind_resolved(source, &place.path())
                 .step(|| format!("mount {} at {}", source.display(), mount.target.display()))?;
         }
         Source::Kernel { kind, options, no_exec, no_suid, no_dev } => {
@@ -247,8 +257,9 @@ fn make_devices<'a>(root: &File, extra: impl Iterator<Item = &'a Device>) -> Res
         node(root, &device.target, kind, found.mode() & 0o7777, found.rdev(), (found.uid(), found.gid()))?;
     }
     rustix::process::umask(Mode::from_raw_mode(0o022));
+    let place = prepare(root, Path::new("/dev"), true)?;
     for (to, name) in LINKS {
-        match rustix::fs::symlinkat(*to, root, *name) {
+        match rustix::fs::symlinkat(*to, CWD, place.path().join(name)) {
             Err(rustix::io::Errno::EXIST) => {}
             other => other.step(|| format!("link {name}"))?,
         }
@@ -316,7 +327,13 @@ fn mask(root: &File, path: &Path) -> io::Result<()> {
     if std::fs::metadata(place.path())?.is_dir() {
         return mounts::mount("tmpfs", &place.path(), "tmpfs", MountFlags::RDONLY, "size=0k");
     }
-    mounts::bind(Path::new("/dev/null"), &place.path(), false)
+    // What is there may be a volume's, put there to have something else mounted in its place.
+    let null = mounts::inside(root, Path::new("/dev/null"))?;
+    let found = std::fs::metadata(null.path())?;
+    if !found.file_type().is_char_device() || found.rdev() != rustix::fs::makedev(1, 3) {
+        return Err(io::Error::other("/dev/null is not what it should be"));
+    }
+    mounts::bind(&null.path(), &place.path(), false)
 }
 
 fn protect(root: &File, path: &Path) -> io::Result<()> {

@@ -4,13 +4,14 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Component, Path};
 
+use sys::cgroups::apart::{self, Which};
 use sys::mounts::{self, MountFlags};
 use sys::process::{self, Fork, Namespace};
 
 use super::spec::SandboxSpec;
-use super::{Report, ShimError, Step, failure, read_json, report, start};
+use super::{GROUP, Lock, Report, ShimError, Step, failure, read_json, report, start, write_whole};
 
-pub(super) fn run(directory: &Path, socket: &UnixStream) -> Result<(), ShimError> {
+pub(super) fn run(directory: &Path, socket: &UnixStream, _lock: Lock) -> Result<(), ShimError> {
     let spec: SandboxSpec = read_json(&directory.join("spec.json"))?;
     let mut wanted = Vec::new();
     for (namespace, asked) in
@@ -52,11 +53,15 @@ pub(super) fn run(directory: &Path, socket: &UnixStream) -> Result<(), ShimError
     match process::fork().step(|| "fork".to_owned())? {
         Fork::Parent(pid) => {
             let started = process::start_time(pid).step(|| "look at the pod's first process".to_owned())?;
+            // Whoever started this may be gone before it hears of the process.
+            write_whole(&directory.join("holder"), &(pid, started)).step(|| "write a file".to_owned())?;
             pin(Path::new(&format!("/proc/{pid}/ns/pid")), &spec.namespaces.join("pid"))
                 .step(|| "keep namespace pid".to_owned())?;
             report(socket, &Report::Started { pid, start_time: started }).step(|| "report".to_owned())
         }
         Fork::Child => {
+            let _ = apart::leave(GROUP, Which::Tracking);
+            let _ = apart::leave(GROUP, Which::Limiting);
             start::settle_in_background();
             reap()
         }

@@ -41,6 +41,7 @@ pub(super) fn become_program(process: &Process) -> Result<std::convert::Infallib
         // Without no_new_privs only the mighty may install filters, so before they are no more.
         seccomp::install(filter).step(|| "install the seccomp filter".to_owned())?;
     }
+    own_streams(who.uid);
     change_user(&who, held, process.ambient & held)?;
     if process.no_new_privileges
         && let Some(filter) = &filter
@@ -102,6 +103,18 @@ fn find(process: &Process, who: &Identity) -> Result<PathBuf, ShimError> {
 
 /// For images that set none.
 pub(super) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Programs open `/dev/stdout` by its name, which only its owner may. What is not ours to give is left.
+fn own_streams(uid: u32) {
+    use rustix::fs::{FileType, fchown, fstat};
+    for stream in [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()] {
+        let Ok(found) = fstat(stream) else { continue };
+        let terminal = rustix::termios::isatty(stream);
+        if FileType::from_raw_mode(found.st_mode) == FileType::Fifo || terminal {
+            let _ = fchown(stream, Some(rustix::fs::Uid::from_raw(uid)), None);
+        }
+    }
+}
 
 fn change_user(who: &Identity, held: u64, ambient: u64) -> Result<(), ShimError> {
     use rustix::fs::{Gid, Uid};

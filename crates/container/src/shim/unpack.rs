@@ -30,10 +30,15 @@ pub struct UnpackSpec {
 
 /// Layers that unpack to more than this are refused.
 const LARGEST: u64 = 256 << 30;
+/// This part of what is free on the disk stays so, whatever a layer unpacks to.
+const RESERVE: u64 = 10;
+/// Names and attributes of an archive can be as long as it says; this process does not grow with them.
+const MOST_MEMORY: u64 = 2 << 30;
 
 pub(super) fn run(directory: &Path, socket: &UnixStream) -> Result<(), ShimError> {
     let spec: UnpackSpec = read_json(&directory.join("unpack.json"))?;
     let archive = File::open(&spec.archive).step(|| format!("open {}", spec.archive.display()))?;
+    confine().step(|| "limit memory".to_owned())?;
     process::unshare(&[Namespace::Mount]).step(|| "make a mount namespace".to_owned())?;
     mounts::propagate(Path::new("/"), MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
         .step(|| "cut the mounts off the host's".to_owned())?;
@@ -51,25 +56,48 @@ pub(super) fn run(directory: &Path, socket: &UnixStream) -> Result<(), ShimError
         None => Box::new(archive),
     };
     let mut hashed = Hashed { inner: decompress(reader)?, hash: Sha256::new(), size: 0 };
-    let mut size = 0;
-    let mut later = Vec::new();
+    let mut layer = Layer { room: room().step(|| "look at the disk".to_owned())?, ..Layer::default() };
     let mut tar = tar::Archive::new(&mut hashed);
     for entry in tar.entries().step(|| "read the layer".to_owned())? {
         let mut entry = entry.step(|| "read the layer".to_owned())?;
-        size += entry.size();
-        if size > LARGEST {
-            return Err(failure("unpack the layer", "it is larger than any image should be"));
-        }
-        unpack(&mut entry, &mut later)?;
+        layer.unpack(&mut entry)?;
     }
     // Times of directories change with what is put into them, so they are set last.
-    for (path, time) in later.into_iter().rev() {
+    for (path, time) in layer.times.into_iter().rev() {
         let _ = set_time(&path, time);
     }
+    let size = layer.size;
     // The digest is of the whole archive, what is behind its end mark too.
     io::copy(&mut hashed, &mut io::sink()).step(|| "read the layer".to_owned())?;
     let digest = format!("sha256:{}", hex::encode(hashed.hash.finalize()));
     report(socket, &Report::Unpacked { digest, size }).step(|| "report".to_owned())
+}
+
+/// An archive that wants more than its share takes this process down, and nothing else.
+fn confine() -> io::Result<()> {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let most = Some(MOST_MEMORY);
+    setrlimit(Resource::Data, Rlimit { current: most, maximum: most })?;
+    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
+    Ok(())
+}
+
+/// How much may be written.
+fn room() -> io::Result<u64> {
+    let disk = rustix::fs::statvfs("/")?;
+    let blocks = disk.f_bavail - disk.f_bavail / RESERVE;
+    Ok(blocks.saturating_mul(disk.f_frsize).min(LARGEST))
+}
+
+/// A layer that is being unpacked.
+#[derive(Default)]
+struct Layer {
+    room: u64,
+    size: u64,
+    /// Of directories.
+    times: Vec<(PathBuf, i64)>,
+    /// What came from this layer: it is not hidden by its own marks.
+    own: std::collections::BTreeSet<PathBuf>,
 }
 
 struct Hashed<R> {
@@ -127,85 +155,126 @@ fn clean(path: &Path) -> Result<Option<PathBuf>, ShimError> {
     Ok((out != Path::new("/")).then_some(out))
 }
 
-fn unpack<R: Read>(entry: &mut tar::Entry<'_, R>, later: &mut Vec<(PathBuf, i64)>) -> Result<(), ShimError> {
-    use tar::EntryType;
-    let named = entry.path().step(|| "read a name".to_owned())?.into_owned();
-    let header = entry.header().clone();
-    let kind = header.entry_type();
-    let step = || format!("unpack {}", named.display());
-    let Some(path) = clean(&named)? else {
-        return metadata(entry, Path::new("/"), &header, later).step(step);
-    };
-    if let Some(parent) = path.parent()
-        && !parent.exists()
-    {
-        rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-        let made = std::fs::create_dir_all(parent);
-        rustix::process::umask(rustix::fs::Mode::empty());
-        made.step(step)?;
+impl Layer {
+    /// Counts what is written, before it is.
+    fn account(&mut self, bytes: u64) -> Result<(), ShimError> {
+        self.size = self.size.saturating_add(bytes);
+        if self.size > self.room {
+            return Err(failure(
+                "unpack the layer",
+                format!("no space left: it is larger than {} bytes", self.room),
+            ));
+        }
+        Ok(())
     }
-    let name = path.file_name().map(|name| name.as_bytes().to_vec()).unwrap_or_default();
-    if let Some(rest) = name.strip_prefix(b".wh.") {
-        return whiteout(&path, rest).step(step);
+
+    fn unpack<R: Read>(&mut self, entry: &mut tar::Entry<'_, R>) -> Result<(), ShimError> {
+        use tar::EntryType;
+        let named = entry.path().step(|| "read a name".to_owned())?.into_owned();
+        let header = entry.header().clone();
+        let kind = header.entry_type();
+        let step = || format!("unpack {}", named.display());
+        let Some(path) = clean(&named)? else {
+            return metadata(entry, Path::new("/"), &header, &mut self.times).step(step);
+        };
+        if let Some(parent) = path.parent()
+            && !parent.exists()
+        {
+            rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+            let made = std::fs::create_dir_all(parent);
+            rustix::process::umask(rustix::fs::Mode::empty());
+            made.step(step)?;
+        }
+        let name = path.file_name().map(|name| name.as_bytes().to_vec()).unwrap_or_default();
+        if let Some(rest) = name.strip_prefix(b".wh.") {
+            return self.whiteout(&path, rest).step(step);
+        }
+        let before = std::fs::symlink_metadata(&path).ok();
+        let keeps = kind == EntryType::Directory && before.as_ref().is_some_and(std::fs::Metadata::is_dir);
+        if let Some(before) = before.filter(|_| !keeps) {
+            remove(&path, before.is_dir()).step(step)?;
+        }
+        match kind {
+            EntryType::Directory => {
+                if !keeps {
+                    std::fs::create_dir(&path).step(step)?;
+                }
+            }
+            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
+                let mut file = File::options().write(true).create_new(true).open(&path).step(step)?;
+                // A sparse file is longer than what the archive has of it.
+                self.account(entry.size().max(header.entry_size().unwrap_or(0)))?;
+                let mut left = entry.take(self.room);
+                let copied = io::copy(&mut left, &mut file).step(step)?;
+                self.account(copied.saturating_sub(entry.size()))?;
+            }
+            EntryType::Symlink => {
+                let to =
+                    entry.link_name().step(step)?.ok_or_else(|| failure(&step(), "a link to nothing"))?;
+                std::os::unix::fs::symlink(to, &path).step(step)?;
+            }
+            EntryType::Link => {
+                let to =
+                    entry.link_name().step(step)?.ok_or_else(|| failure(&step(), "a link to nothing"))?;
+                let to = clean(&to)?.ok_or_else(|| failure(&step(), "a link to the root"))?;
+                self.note(&path);
+                return std::fs::hard_link(to, &path).step(step);
+            }
+            EntryType::Char | EntryType::Block | EntryType::Fifo => {
+                use rustix::fs::{CWD, FileType, Mode};
+                let part = |number: io::Result<Option<u32>>| number.ok().flatten().unwrap_or(0);
+                let device = rustix::fs::makedev(part(header.device_major()), part(header.device_minor()));
+                let kind = match kind {
+                    EntryType::Char => FileType::CharacterDevice,
+                    EntryType::Block => FileType::BlockDevice,
+                    _ => FileType::Fifo,
+                };
+                rustix::fs::mknodat(CWD, &path, kind, Mode::from_raw_mode(0o600), device).step(step)?;
+            }
+            // Comments of the archive and what nobody writes into images.
+            _ => return Ok(()),
+        }
+        self.note(&path);
+        metadata(entry, &path, &header, &mut self.times).step(step)
     }
-    let before = std::fs::symlink_metadata(&path).ok();
-    let keeps = kind == EntryType::Directory && before.as_ref().is_some_and(std::fs::Metadata::is_dir);
-    if let Some(before) = before.filter(|_| !keeps) {
-        remove(&path, before.is_dir()).step(step)?;
-    }
-    match kind {
-        EntryType::Directory => {
-            if !keeps {
-                std::fs::create_dir(&path).step(step)?;
+
+    /// Remembers what came from this layer, with what it lies in.
+    fn note(&mut self, path: &Path) {
+        for part in path.ancestors().take_while(|part| part.parent().is_some()) {
+            if !self.own.insert(part.to_owned()) {
+                return;
             }
         }
-        EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
-            let mut file = File::options().write(true).create_new(true).open(&path).step(step)?;
-            io::copy(entry, &mut file).step(step)?;
-        }
-        EntryType::Symlink => {
-            let to = entry.link_name().step(step)?.ok_or_else(|| failure(&step(), "a link to nothing"))?;
-            std::os::unix::fs::symlink(to, &path).step(step)?;
-        }
-        EntryType::Link => {
-            let to = entry.link_name().step(step)?.ok_or_else(|| failure(&step(), "a link to nothing"))?;
-            let to = clean(&to)?.ok_or_else(|| failure(&step(), "a link to the root"))?;
-            return std::fs::hard_link(to, &path).step(step);
-        }
-        EntryType::Char | EntryType::Block | EntryType::Fifo => {
-            use rustix::fs::{CWD, FileType, Mode};
-            let part = |number: io::Result<Option<u32>>| number.ok().flatten().unwrap_or(0);
-            let device = rustix::fs::makedev(part(header.device_major()), part(header.device_minor()));
-            let kind = match kind {
-                EntryType::Char => FileType::CharacterDevice,
-                EntryType::Block => FileType::BlockDevice,
-                _ => FileType::Fifo,
-            };
-            rustix::fs::mknodat(CWD, &path, kind, Mode::from_raw_mode(0o600), device).step(step)?;
-        }
-        // Comments of the archive and what nobody writes into images.
-        _ => return Ok(()),
     }
-    metadata(entry, &path, &header, later).step(step)
-}
 
-/// What a layer deletes. The overlay remembers it.
-fn whiteout(path: &Path, name: &[u8]) -> io::Result<()> {
-    let parent = path.parent().unwrap_or(Path::new("/"));
-    if name == b".wh..opq" {
-        for entry in std::fs::read_dir(parent)? {
-            let entry = entry?;
-            remove(&entry.path(), entry.file_type()?.is_dir())?;
+    /// What a layer deletes of those below. The overlay remembers it.
+    fn whiteout(&self, path: &Path, name: &[u8]) -> io::Result<()> {
+        let parent = path.parent().unwrap_or(Path::new("/"));
+        if name == b".wh..opq" {
+            let mut left = vec![parent.to_owned()];
+            while let Some(directory) = left.pop() {
+                for entry in std::fs::read_dir(directory)? {
+                    let (path, kind) = {
+                        let entry = entry?;
+                        (entry.path(), entry.file_type()?)
+                    };
+                    match (self.own.contains(&path), kind.is_dir()) {
+                        (true, true) => left.push(path),
+                        (true, false) => {}
+                        (false, directory) => remove(&path, directory)?,
+                    }
+                }
+            }
+            return Ok(());
         }
-        return Ok(());
-    }
-    let victim = parent.join(std::ffi::OsStr::from_bytes(name));
-    if name.is_empty() || name == b"." || name == b".." {
-        return Err(io::Error::from(io::ErrorKind::InvalidInput));
-    }
-    match std::fs::symlink_metadata(&victim) {
-        Ok(found) => remove(&victim, found.is_dir()),
-        Err(_) => Ok(()),
+        if name.is_empty() || name == b"." || name == b".." {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput));
+        }
+        let victim = parent.join(std::ffi::OsStr::from_bytes(name));
+        match std::fs::symlink_metadata(&victim) {
+            Ok(found) => remove(&victim, found.is_dir()),
+            Err(_) => Ok(()),
+        }
     }
 }
 

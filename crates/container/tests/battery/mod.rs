@@ -1,5 +1,7 @@
 //! The tests, in a table.
 
+mod crash;
+mod hostile;
 pub mod image;
 mod isolation;
 mod lifecycle;
@@ -37,6 +39,11 @@ table![
     network::plugins_of_others,
     network::what_a_crash_leaves,
     network::metrics,
+    crash::killed_again_and_again,
+    hostile::layers,
+    hostile::layers_hide_what_is_below_and_nothing_else,
+    hostile::containers,
+    hostile::streams_by_name,
     pull::misbehaving_registries,
     pull::who_may_pull,
     pull::mirrors_and_platforms,

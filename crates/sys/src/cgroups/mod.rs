@@ -1,5 +1,6 @@
 //! Control groups, versions 1 and 2, as this machine has them mounted.
 
+pub mod apart;
 mod devices;
 mod stats;
 mod v1;

@@ -1,0 +1,265 @@
+//! The daemon is killed in the middle of everything, again and again: whatever it had said is true, and nothing is lost,
+//! doubled or left behind.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cri::v1::*;
+use parking_lot::Mutex;
+
+use crate::Node;
+
+/// How often, unless the environment says otherwise.
+const KILLS: usize = 4;
+const CHURNERS: usize = 3;
+
+struct Daemon(Child);
+
+impl Daemon {
+    fn start(root: &Path) -> Self {
+        let child = Command::new("/proc/self/exe")
+            .args(["daemon", &root.display().to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("a daemon");
+        Self(child)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What the daemon said it did, and nobody asked it to undo since.
+#[derive(Default)]
+struct Said {
+    running: BTreeSet<String>,
+}
+
+/// Makes pods and ends them, without caring whether anybody answers.
+async fn churn(node: Node, number: usize, said: Arc<Mutex<Said>>) {
+    let mut cri = node.cri.clone();
+    for round in 0_usize.. {
+        let name = format!("churn-{number}-{round}");
+        let mut config = node.pod(&name);
+        config.port_mappings = vec![PortMapping {
+            protocol: 0,
+            container_port: 80,
+            host_port: 20_000 + (number * 1000 + round % 1000) as i32,
+            host_ip: String::new(),
+        }];
+        let shared = round % 2 == 0;
+        let pid = if shared { NamespaceMode::Pod } else { NamespaceMode::Container };
+        let options = NamespaceOption { pid: pid.into(), ..NamespaceOption::default() };
+        let linux = config.linux.as_mut().unwrap();
+        linux.security_context.as_mut().unwrap().namespace_options = Some(options.clone());
+        let request = RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: String::new() };
+        let Ok(made) = cri.runtime.run_pod_sandbox(request).await else {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            continue;
+        };
+        let pod = made.into_inner().pod_sandbox_id;
+        let mut container = node.container("main", &["sleep", "1000"]);
+        container.linux.as_mut().unwrap().security_context.as_mut().unwrap().namespace_options =
+            Some(options);
+        let request = CreateContainerRequest {
+            pod_sandbox_id: pod.clone(),
+            config: Some(container),
+            sandbox_config: Some(config),
+        };
+        let Ok(made) = cri.runtime.create_container(request).await else { continue };
+        let id = made.into_inner().container_id;
+        let start = StartContainerRequest { container_id: id.clone() };
+        if cri.runtime.start_container(start).await.is_ok() {
+            said.lock().running.insert(id.clone());
+        }
+        // Some stay.
+        if round % 3 == 0 {
+            continue;
+        }
+        let _ = node
+            .cri
+            .clone()
+            .runtime
+            .exec_sync(ExecSyncRequest { container_id: id.clone(), cmd: vec!["true".to_owned()], timeout: 5 })
+            .await;
+        said.lock().running.remove(&id);
+        let _ =
+            cri.runtime.stop_container(StopContainerRequest { container_id: id.clone(), timeout: 0 }).await;
+        let _ = cri.runtime.remove_pod_sandbox(RemovePodSandboxRequest { pod_sandbox_id: pod }).await;
+    }
+}
+
+/// Directories that shims on this machine work for, with how many do.
+fn shims(root: &Path) -> BTreeMap<String, usize> {
+    let mut found = BTreeMap::new();
+    let mark = root.join("state/containers").display().to_string();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Ok(line) = std::fs::read(entry.path().join("cmdline")) else { continue };
+        let words: Vec<String> =
+            line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+        if words.get(1).map(String::as_str) == Some("shim")
+            && words.get(2).map(String::as_str) == Some("container")
+            && let Some(id) = words.get(3).and_then(|path| path.strip_prefix(&mark)?.strip_prefix('/'))
+        {
+            *found.entry(id.to_owned()).or_default() += 1;
+        }
+    }
+    found
+}
+
+impl Node {
+    /// What does not add up; nothing, if all is well.
+    async fn audit(&self, said: &BTreeSet<String>) -> Result<(), String> {
+        let mut cri = self.cri.clone();
+        let list = ListContainersRequest::default();
+        let containers = cri
+            .runtime
+            .list_containers(list)
+            .await
+            .map_err(|status| status.to_string())?
+            .into_inner()
+            .containers;
+        let list = ListPodSandboxRequest::default();
+        let sandboxes =
+            cri.runtime.list_pod_sandbox(list).await.map_err(|status| status.to_string())?.into_inner().items;
+        let mut wrong = Vec::new();
+        let running: BTreeSet<String> = containers
+            .iter()
+            .filter(|container| container.state() == ContainerState::ContainerRunning)
+            .map(|container| container.id.clone())
+            .collect();
+        wrong.extend(said.difference(&running).map(|id| format!("{id:.12} was started and does not run")));
+        let shims = shims(&self.root);
+        wrong.extend(
+            shims.iter().filter(|(_, count)| **count > 1).map(|(id, _)| format!("{id:.12} is doubled")),
+        );
+        wrong.extend(
+            shims
+                .keys()
+                .filter(|id| !running.contains(*id))
+                .map(|id| format!("{id:.12} has a shim and does not run")),
+        );
+        wrong.extend(
+            running
+                .iter()
+                .filter(|id| !shims.contains_key(*id))
+                .map(|id| format!("{id:.12} runs without a shim")),
+        );
+        let hierarchy = sys::cgroups::Hierarchy::detect().unwrap();
+        let group = hierarchy.group(&self.cgroup).unwrap();
+        for directory in group.directories() {
+            let pods = std::fs::read_dir(&directory)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .filter(|entry| entry.path().is_dir());
+            for container in pods.flat_map(|pod| std::fs::read_dir(pod.path())).flatten().flatten() {
+                let id = container.file_name().to_string_lossy().into_owned();
+                if container.path().is_dir() && !running.contains(&id) {
+                    wrong.push(format!("group {} is nobody's", container.path().display()));
+                }
+            }
+        }
+        let known: BTreeSet<&str> = sandboxes.iter().map(|sandbox| sandbox.id.as_str()).collect();
+        let cables: BTreeSet<String> = known.iter().map(|id| format!("fe-{}", &id[..11])).collect();
+        let links = sys::netlink::Netlink::open().and_then(|mut netlink| netlink.links()).unwrap();
+        wrong.extend(
+            links
+                .iter()
+                .filter(|link| link.name.starts_with("fe-") && !cables.contains(&link.name))
+                .map(|link| format!("link {} is nobody's", link.name)),
+        );
+        let addresses = self.root.join("state/addresses");
+        for entry in std::fs::read_dir(&addresses).unwrap().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let owner = std::fs::read_to_string(entry.path()).unwrap_or_default();
+            if name.parse::<std::net::IpAddr>().is_ok() && !known.contains(owner.as_str()) {
+                wrong.push(format!("address {name} is nobody's"));
+            }
+        }
+        let ports: BTreeMap<String, serde_json::Value> = std::fs::read(addresses.join("ports.json"))
+            .ok()
+            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+            .unwrap_or_default();
+        wrong.extend(
+            ports
+                .keys()
+                .filter(|owner| !known.contains(owner.as_str()))
+                .map(|owner| format!("ports of {owner:.12} are nobody's")),
+        );
+        let place = self.root.join("state/sandboxes");
+        for mount in sys::mounts::list().unwrap() {
+            if let Ok(rest) = mount.target.strip_prefix(&place)
+                && let Some(id) = rest.iter().next()
+                && !known.contains(id.to_string_lossy().as_ref())
+            {
+                wrong.push(format!("mount {} is nobody's", mount.target.display()));
+            }
+        }
+        if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
+    }
+}
+
+pub async fn killed_again_and_again(node: Node) {
+    let kills = std::env::var("FERRY_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(KILLS);
+    let tasks = node.daemon.lock().clone();
+    let _ = tasks.drain(Duration::from_secs(5)).await;
+    let said = Arc::new(Mutex::new(Said::default()));
+    for round in 0..kills {
+        let mut daemon = Daemon::start(&node.root);
+        node.until("the daemon answers", async || {
+            let asked = node.cri.clone().runtime.version(VersionRequest::default()).await;
+            asked.map(drop).map_err(|status| status.to_string())
+        })
+        .await;
+        // Whatever was going on when the one before was killed comes to an end by itself.
+        let before = said.lock().running.clone();
+        node.until(&format!("all adds up after kill {round}"), async || node.audit(&before).await).await;
+        let churners: Vec<_> = (0..CHURNERS)
+            .map(|number| {
+                tokio::task::spawn_local(churn(node.clone(), round * CHURNERS + number, Arc::clone(&said)))
+            })
+            .collect();
+        // At another moment every time.
+        tokio::time::sleep(Duration::from_millis(300 + (round as u64 * 137) % 500)).await;
+        daemon.0.kill().expect("killed");
+        daemon.0.wait().expect("gone");
+        for churner in churners {
+            churner.abort();
+            let _ = churner.await;
+        }
+        // Enough is enough: those that stayed are ended by the next daemon, every few rounds.
+        if round % 5 == 4 {
+            let _daemon = Daemon::start(&node.root);
+            node.until("all pods go", async || {
+                let sandboxes =
+                    node.cri.clone().runtime.list_pod_sandbox(ListPodSandboxRequest::default()).await;
+                let sandboxes = sandboxes.map_err(|status| status.to_string())?.into_inner().items;
+                for sandbox in &sandboxes {
+                    let request = RemovePodSandboxRequest { pod_sandbox_id: sandbox.id.clone() };
+                    node.cri
+                        .clone()
+                        .runtime
+                        .remove_pod_sandbox(request)
+                        .await
+                        .map_err(|status| status.to_string())?;
+                }
+                if sandboxes.is_empty() { Ok(()) } else { Err(format!("{} left", sandboxes.len())) }
+            })
+            .await;
+            said.lock().running.clear();
+        }
+    }
+    *node.daemon.lock() = crate::serve(&node.root).await;
+    let before = said.lock().running.clone();
+    node.until("all adds up in the end", async || node.audit(&before).await).await;
+    println!("survived {kills} kills with {} containers", before.len());
+}
