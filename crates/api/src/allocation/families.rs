@@ -1,8 +1,9 @@
 //! What a Service's address fields mean before anything is allocated: values carried over from the old service,
 //! `clusterIPs` by `clusterIP`, and policy and families by what the cluster has.
 
+use super::allocators::node_ports;
 use super::ip::Family;
-use super::service::{AllocationError, Allocators, invalid_if_any, node_ports};
+use super::service::{AllocationError, Allocators, invalid_if_any};
 use crate::validation::service::{needs_health_check, ports, service_type};
 use crate::validation::service_addresses;
 use crate::value::{Fields, is_zero, texts};

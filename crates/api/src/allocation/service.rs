@@ -4,32 +4,19 @@
 //! reserves them. When the write is stored, [`Allocators::commit`] releases what the service no longer needs;
 //! when it fails, [`Allocators::revert`] releases what was reserved for it.
 
+pub use super::allocators::{Allocators, Holdings, holdings};
+use super::allocators::{cluster_ips, node_ports};
 use super::families::{
     init_ip_families, is_settled_dual_stack, normalize_cluster_ips, patch_allocated_values,
 };
-use super::ip::{Family, IpAllocator, IpError, IpRange};
-use super::port::{PortAllocator, PortError, PortRange};
+use super::ip::{Family, IpError};
+use super::port::PortError;
 use crate::validation::service::{needs_health_check, ports, service_type};
 use crate::value::{Fields, texts};
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, meta, names};
 use serde_json::json;
 use std::net::IpAddr;
-
-/// The cluster's service addresses and node ports.
-#[derive(Clone, Debug)]
-pub struct Allocators {
-    /// One per family, the default family first.
-    families: Vec<(Family, IpAllocator)>,
-    pub node_ports: PortAllocator,
-}
-
-/// Addresses and ports that change hands together.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Holdings {
-    pub ips: Vec<IpAddr>,
-    pub ports: Vec<i64>,
-}
 
 /// The outcome of [`plan`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,71 +27,7 @@ pub struct Plan {
     pub released: Holdings,
 }
 
-/// Why a service cannot have what it asks for.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum AllocationError {
-    #[error("the service's fields are invalid")]
-    Invalid(ErrorList),
-    #[error("{0}")]
-    Internal(String),
-}
-
 impl Allocators {
-    /// One or two ranges (the first one's family is the default) and the range of node ports.
-    pub fn new(ranges: Vec<IpRange>, ports: PortRange, seed: u64) -> Self {
-        let mut allocators = Self { families: Vec::new(), node_ports: PortAllocator::new(ports, seed) };
-        allocators.set_ranges(ranges, seed);
-        allocators
-    }
-
-    /// Takes over the service CIDRs as they are now; families keep their order and allocations.
-    pub fn set_ranges(&mut self, ranges: Vec<IpRange>, seed: u64) {
-        for (family, allocator) in &mut self.families {
-            allocator.set_ranges(ranges.iter().filter(|range| range.family() == *family).cloned().collect());
-        }
-        for range in &ranges {
-            let family = range.family();
-            if self.of(family).is_none() {
-                let own = ranges.iter().filter(|range| range.family() == family).cloned().collect();
-                self.families.push((family, IpAllocator::new(own, seed ^ family as u64)));
-            }
-        }
-    }
-
-    pub fn of(&self, family: Family) -> Option<&IpAllocator> {
-        self.families.iter().find(|(each, _)| *each == family).map(|(_, allocator)| allocator)
-    }
-
-    fn of_mut(&mut self, family: Family) -> Option<&mut IpAllocator> {
-        self.families.iter_mut().find(|(each, _)| *each == family).map(|(_, allocator)| allocator)
-    }
-
-    /// How many families the cluster has.
-    pub(super) fn families(&self) -> usize {
-        self.families.len()
-    }
-
-    pub(super) fn default_family(&self) -> Family {
-        self.families.first().map_or(Family::V4, |(family, _)| *family)
-    }
-
-    /// Takes what a stored service holds, at start. Gives what somebody else has already, or what is out of range.
-    pub fn adopt(&mut self, service: &Value) -> Holdings {
-        let mut lost = Holdings::default();
-        let holdings = holdings(service);
-        for ip in holdings.ips {
-            if self.of_mut(Family::of(ip)).is_none_or(|allocator| allocator.allocate(ip).is_err()) {
-                lost.ips.push(ip);
-            }
-        }
-        for port in holdings.ports {
-            if self.node_ports.allocate(port).is_err() {
-                lost.ports.push(port);
-            }
-        }
-        lost
-    }
-
     /// The service is stored: what it no longer needs is free.
     pub fn commit(&mut self, plan: &Plan) {
         self.release(&plan.released);
@@ -114,32 +37,15 @@ impl Allocators {
     pub fn revert(&mut self, plan: &Plan) {
         self.release(&plan.reserved);
     }
-
-    pub fn release(&mut self, holdings: &Holdings) {
-        for ip in &holdings.ips {
-            if let Some(allocator) = self.of_mut(Family::of(*ip)) {
-                allocator.release(*ip);
-            }
-        }
-        for port in &holdings.ports {
-            self.node_ports.release(*port);
-        }
-    }
 }
 
-/// Everything a service holds: to release when it is deleted.
-pub fn holdings(service: &Value) -> Holdings {
-    let spec = service.field("spec");
-    let mut holdings = Holdings { ips: cluster_ips(service), ports: node_ports(service) };
-    if service_type(service) == "ExternalName" {
-        holdings.ips.clear();
-    }
-    if needs_health_check(service) && spec.int("healthCheckNodePort") > 0 {
-        holdings.ports.push(spec.int("healthCheckNodePort"));
-    }
-    holdings.ports.sort_unstable();
-    holdings.ports.dedup();
-    holdings
+/// Why a service cannot have what it asks for.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum AllocationError {
+    #[error("the service's fields are invalid")]
+    Invalid(ErrorList),
+    #[error("{0}")]
+    Internal(String),
 }
 
 /// The IPAddress object that stands for a service's cluster IP.
@@ -448,17 +354,11 @@ fn allocates_node_ports(service: &Value) -> bool {
     spec.text("type") == "NodePort" || spec.flag("allocateLoadBalancerNodePorts")
 }
 
-pub(super) fn node_ports(service: &Value) -> Vec<i64> {
-    ports(service).iter().map(|port| port.int("nodePort")).filter(|port| *port != 0).collect()
-}
-
-fn cluster_ips(service: &Value) -> Vec<IpAddr> {
-    texts(service.field("spec").items("clusterIPs")).filter_map(names::parse_ip_sloppy).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::allocation::ip::{IpAllocator, IpRange};
+    use crate::allocation::port::PortRange;
 
     fn cluster(cidrs: &[&str]) -> Allocators {
         let ranges = cidrs.iter().map(|cidr| IpRange::parse(cidr).expect("a valid CIDR")).collect();
