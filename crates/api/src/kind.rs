@@ -101,6 +101,8 @@ pub struct Kind {
     pub validate_status_update: fn(new: &Value, old: &Value) -> ErrorList,
     /// After validation: brings the object to the form that is stored.
     pub canonicalize: fn(&mut Value),
+    /// `Warning` headers for a new object, as it is before `prepare_create` changes it.
+    pub early_warnings: fn(&Value) -> Vec<String>,
     /// `Warning` headers for a write.
     pub warnings: fn(new: &Value, old: Option<&Value>) -> Vec<String>,
     /// Whether `metadata.generation` counts changes of this kind's spec. The registry sets 1 on create and adds
@@ -158,6 +160,7 @@ impl Kind {
             validate_update: |_, _| Vec::new(),
             validate_status_update: |_, _| Vec::new(),
             canonicalize: |_| {},
+            early_warnings: |_| Vec::new(),
             warnings: |_, _| Vec::new(),
             counts_generation: false,
             create_on_update: false,

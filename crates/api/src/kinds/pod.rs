@@ -23,6 +23,7 @@ pub static KIND: Kind = Kind {
     validate_status_update: status::validate,
     warnings,
     graceful,
+    early_warnings,
     counts_generation: true,
     ..Kind::new("", "v1", "Pod", "pods", Scope::Namespaced)
 };
@@ -39,6 +40,11 @@ fn prepare_update(new: &mut Value, old: &Value) {
     if let Some(spec) = new.field_mut("spec") {
         disabled::drop_disabled_fields(spec, old.field("spec"));
     }
+}
+
+/// What annotations say goes into fields when the pod is prepared; then nobody can tell any more who said it.
+fn early_warnings(pod: &Value) -> Vec<String> {
+    warnings::warn_app_armor_annotations(pod)
 }
 
 /// Only new pods are looked at: later writes come from machines.

@@ -113,6 +113,9 @@ impl Registry {
         if let Some(stamp) = kind.stamp_user {
             stamp(&mut object, &context.user.to_value());
         }
+        for warning in (kind.early_warnings)(&object) {
+            context.warnings.add(warning);
+        }
         (kind.prepare_create)(&mut object);
         let name = meta::name(&object).to_owned();
         refuse(served, &name, &validate_new(&object, served))?;

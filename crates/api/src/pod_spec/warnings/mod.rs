@@ -82,15 +82,8 @@ pub fn warnings_for(holder: &Value, is_template: bool, path: &Path<'_>) -> Vec<S
         if annotations.has(&key) && !own.has("seccompProfile") {
             warnings.push(format!("{}: {USE_SECCOMP}", annotations_path.key(&key)));
         }
-        let key = format!("{APP_ARMOR_PREFIX}{}", container.text("name"));
-        if let Some(annotation) =
-            annotations.opt_text(&key).filter(|_| is_template && !own.has("appArmorProfile"))
-        {
-            let of_pod = context.field("appArmorProfile");
-            if of_pod.is_null() || profile_of(annotation).as_ref() != Some(of_pod) {
-                let message = r#"deprecated since v1.30; use the "appArmorProfile" field instead"#;
-                warnings.push(format!("{}: {message}", annotations_path.key(&key)));
-            }
+        if is_template {
+            warn_app_armor(container, holder, &annotations_path, &mut warnings);
         }
         containers::warn_container(container, path, &mut warnings);
     });
@@ -102,6 +95,33 @@ pub fn warnings_for(holder: &Value, is_template: bool, path: &Path<'_>) -> Vec<S
     warn_selectors(spec, &spec_path, &mut warnings);
     warn_addresses(spec, &spec_path, &mut warnings);
     warnings
+}
+
+/// Annotations of a new pod that name AppArmor profiles, and are not just what its fields say.
+pub fn warn_app_armor_annotations(pod: &Value) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let spec = pod.field("spec");
+    if spec.field("os").text("name") == "windows" || !pod.field("metadata").has("annotations") {
+        return warnings;
+    }
+    let metadata_path = Path::new("metadata");
+    let annotations_path = metadata_path.child("annotations");
+    for_each_container(spec, &Path::new("spec"), |container, _| {
+        warn_app_armor(container, pod, &annotations_path, &mut warnings);
+    });
+    warnings
+}
+
+fn warn_app_armor(container: &Value, holder: &Value, path: &Path<'_>, warnings: &mut Vec<String>) {
+    let key = format!("{APP_ARMOR_PREFIX}{}", container.text("name"));
+    let Some(annotation) = holder.at("metadata.annotations").opt_text(&key) else { return };
+    let of_pod = holder.at("spec.securityContext").field("appArmorProfile");
+    let said = container.field("securityContext").has("appArmorProfile")
+        || !of_pod.is_null() && profile_of(annotation).as_ref() == Some(of_pod);
+    if !said {
+        let message = r#"deprecated since v1.30; use the "appArmorProfile" field instead"#;
+        warnings.push(format!("{}: {message}", path.key(&key)));
+    }
 }
 
 fn warn_labels(spec: &Value, path: &Path<'_>, warnings: &mut Vec<String>) {
@@ -253,6 +273,28 @@ pub fn warn_name(object: &Value, usage: &str) -> Vec<String> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn annotations_that_fields_should_replace() {
+        let key = format!("{APP_ARMOR_PREFIX}c");
+        let default = json!({"appArmorProfile": {"type": "RuntimeDefault"}});
+        for (annotation, of_pod, of_container, warns) in [
+            ("runtime/default", json!({}), json!({}), true),
+            ("runtime/default", default.clone(), json!({}), false),
+            ("unconfined", default.clone(), json!({}), true),
+            ("rubbish", default.clone(), json!({}), true),
+            ("runtime/default", json!({}), default, false),
+        ] {
+            let pod = json!({
+                "metadata": {"annotations": {&key: annotation}},
+                "spec": {
+                    "securityContext": of_pod,
+                    "containers": [{"name": "c", "securityContext": of_container}, {"name": "d"}],
+                },
+            });
+            assert_eq!(warn_app_armor_annotations(&pod).len(), usize::from(warns), "{pod}");
+        }
+    }
 
     #[test]
     fn of_a_pod() {
