@@ -17,24 +17,33 @@ impl Rest {
             return Err(Status::bad_request(format!("invalid service request {:?}", info.name)));
         };
         let service = self.object("services", &info.namespace, name).await?;
-        let wanted = wanted_port(&service, port);
-        let Some(wanted) = wanted else {
-            return Err(Status::service_unavailable(format!(
-                "no service port {port:?} found for service {name:?}"
-            )));
+        let wanted = match wanted_port(&service, port) {
+            Some(wanted) => wanted,
+            None if port.parse::<i64>().is_ok() => {
+                return Err(Status::service_unavailable(format!(
+                    "no service port {port} found for service {name:?}"
+                )));
+            }
+            // A name that no endpoint has.
+            None => port.to_owned(),
         };
         let served = self.registry.builtin("discovery.k8s.io", "v1", "endpointslices")?;
         let cache = &served.storage.cache;
         let scope = served.scope_key(&info.namespace);
         let now = cache.fresh(&scope).await.map_err(|error| store_error(&error))?;
         let slices = cache.list(&scope, None, 0, now, |_| true);
-        let mut found = Vec::new();
+        let (mut found, mut any) = (Vec::new(), false);
         for entry in slices.entries {
             let slice = entry.value();
             if text(&slice, &["metadata", "labels", "kubernetes.io/service-name"]) != name {
                 continue;
             }
+            any = true;
             found.extend(endpoints(&slice, &wanted));
+        }
+        if !any {
+            // Nobody has looked for its endpoints yet; Kubernetes says this, too.
+            return Err(Status::not_found("", "services", name));
         }
         let Some((host, port)) = found.choose(&mut rand::rng()).cloned() else {
             return Err(Status::service_unavailable(format!("no endpoints available for service {name:?}")));
