@@ -11,6 +11,7 @@ mod flood;
 mod kubeconfig;
 mod load;
 mod node;
+mod policies;
 mod process;
 mod report;
 mod schedule;
@@ -34,6 +35,8 @@ enum Benchmark {
     Api(ApiArguments),
     /// Latency of one user while another one floods the server.
     Flood(FloodArguments),
+    /// Network policies on a node of a large cluster: from empty, then one pod more. Needs root.
+    Policies(PoliciesArguments),
     /// The scheduler: pods created by 32 connections while they are bound; throughput and CPU.
     Schedule(ScheduleArguments),
     /// `ferry up` with real containers: start-up, pods, memory and CPU. Needs root; runs in namespaces of its own.
@@ -74,6 +77,19 @@ struct NodeArguments {
     /// Seconds of nothing.
     #[arg(long, default_value_t = 20)]
     idle: u64,
+}
+
+/// What the benchmark of policies can be told.
+#[derive(clap::Args, Clone, Debug)]
+struct PoliciesArguments {
+    /// Pods of the cluster.
+    #[arg(long, default_value_t = 10_000)]
+    pods: usize,
+    /// Of these, on this node.
+    #[arg(long, default_value_t = 200)]
+    local: usize,
+    #[arg(long, default_value_t = 1000)]
+    policies: usize,
 }
 
 /// What the scheduling benchmark can be told.
@@ -161,5 +177,6 @@ fn main() -> Result<()> {
             node::in_own_world(|cgroup| runtime()?.block_on(node::run(&arguments, cgroup)))
         }
         Benchmark::Services(arguments) => services::run(&arguments),
+        Benchmark::Policies(arguments) => policies::run(&arguments),
     }
 }

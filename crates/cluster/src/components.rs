@@ -15,7 +15,7 @@ use controllers::certificate::signing::{Signers, SigningAuthority};
 use controllers::node_ipam::{Cidr, ClusterCidrs};
 use runtime::{Harness, Identities, LeaderElection, Leading, LoopMetrics, lead};
 
-use crate::{ClusterError, chain, scheduling};
+use crate::{ClusterError, LocalLoadBalancers, chain, cloud_provider, scheduling};
 
 /// The part of a range that a node gets: Kubernetes' values.
 const NODE_MASK: u8 = 24;
@@ -42,6 +42,8 @@ pub struct Components {
     pub addons: bool,
     /// How the cluster's name service is set up; there is none if absent.
     pub dns: Option<crate::DnsConfig>,
+    /// Where services of type LoadBalancer get addresses from; somebody else gives them, if absent.
+    pub load_balancers: Option<LocalLoadBalancers>,
 }
 
 impl Components {
@@ -68,7 +70,11 @@ pub(crate) fn start(
     }
     let rows = controllers::selected(&components.controllers).map_err(ClusterError::Controllers)?;
     let client = shared(CONTROLLER_MANAGER)?;
-    let settings = settings(components)?;
+    let mut settings = settings(components)?;
+    let cloud = components.load_balancers.as_ref().map(cloud_provider::local).transpose()?;
+    if let Some(cloud) = &cloud {
+        settings.push(Box::new(cloud.clone()));
+    }
     let harness = Harness::new(client.clone(), Arc::clone(identities), clock.clone(), tasks)
         .with_metrics(LoopMetrics::new(metrics).map_err(ClusterError::Metrics)?)
         .with_settings(settings);
@@ -83,6 +89,9 @@ pub(crate) fn start(
             if let Err(error) = harness.start(row) {
                 tracing::error!(controller = row.descriptor.name, error = chain(&error), "cannot start");
             }
+        }
+        if let Some(cloud) = &cloud {
+            cloud_provider::start(&harness, cloud, &["*".to_owned()]);
         }
         tracing::info!(controllers = rows.len(), "started the controllers");
     };
@@ -111,7 +120,7 @@ fn settings(components: &Components) -> Result<Vec<Box<dyn Any + Send + Sync>>, 
 }
 
 /// Calls `begin` once this process leads; ends the process' tasks when it no longer does, as Kubernetes' components end.
-fn lead_then(
+pub(crate) fn lead_then(
     client: Client,
     lease: &'static str,
     clock: &Clock,

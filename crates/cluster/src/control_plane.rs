@@ -119,6 +119,7 @@ impl ControlPlane {
             administrator: clients.client_in("ferry-up", &["system:masters"], "ferry-up")?,
             provisioner: clients.client_as(local_path::USER, "local-path-provisioner")?,
             proxy: clients.client_as(service_network::USER, "ferry-proxy")?,
+            policies: clients.client_as(policy::access::USER, "ferry-network-policy")?,
         };
         NodeBeside::new(node, clients, &self.certificates.pki)
     }

@@ -52,6 +52,12 @@ pub enum ClusterError {
     Proxy(#[source] proxy::backend::BackendError),
     #[error("listening on {address} for {purpose}")]
     Port { address: std::net::SocketAddr, purpose: &'static str, source: io::Error },
+    #[error("the addresses of load balancers")]
+    LoadBalancerRange(#[source] cloud::local::PoolError),
+    #[error("asking the cloud provider what it can do")]
+    CloudProvider(#[source] cloud::ProviderError),
+    #[error("reaching the cloud provider")]
+    CloudUrl(#[source] apiserver::outbound::TargetError),
     #[error("running the kubelet")]
     Kubelet(#[source] kubelet::KubeletError),
     #[error("using the certificate that kubelets know the API server by")]

@@ -4,6 +4,7 @@ mod addons;
 mod agent;
 mod backup;
 mod certificates;
+mod cloud_provider;
 mod cluster_dns;
 mod components;
 mod config;
@@ -15,6 +16,7 @@ mod join;
 mod live_backup;
 mod local_path;
 mod node;
+mod policies;
 mod reencrypt;
 mod scheduling;
 mod service_network;
@@ -30,6 +32,7 @@ pub use backup::{backup, restore};
 pub use certificates::Certificates;
 pub use client::Client;
 pub use cluster_dns::{DnsConfig, run_dns};
+pub use cloud_provider::{CloudConfig, CloudProvider, LocalLoadBalancers, ProviderConfig, run_cloud};
 pub use components::{Components, run_alone, run_simulation};
 pub use config::{
     CertificateFiles, Config, EncryptionConfig, EtcdConfig, StoreConfig, audit_trail, default_encryption_file,

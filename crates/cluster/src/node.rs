@@ -11,7 +11,7 @@ use base::tasks::TaskGroup;
 use client::Client;
 use kubelet::{Begun, Kubelet};
 
-use crate::{ClusterError, ServiceNetwork, chain, local_path, service_network};
+use crate::{ClusterError, ServiceNetwork, chain, local_path, policies, service_network};
 
 /// How long to wait for a runtime that is not there yet.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -188,6 +188,7 @@ pub(crate) struct NodeClients {
     pub administrator: Client,
     pub provisioner: Client,
     pub proxy: Client,
+    pub policies: Client,
 }
 
 impl NodeBeside {
@@ -202,8 +203,9 @@ impl NodeBeside {
         let group = tasks.clone();
         tasks.spawn(async move {
             let Self { node, clients, serving, authority } = self;
-            let NodeClients { kubelet, administrator, provisioner, proxy } = clients;
+            let NodeClients { kubelet, administrator, provisioner, proxy, policies } = clients;
             service_network::start(&node.service_network, &node.name, proxy, &group);
+            policies::start(&node.name, policies, Some(administrator.clone()), &group);
             let (volumes, inner) = (node.data_dir.join("volumes"), group.clone());
             group.spawn(async move {
                 match local_path::install(&administrator).await {

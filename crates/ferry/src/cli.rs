@@ -60,6 +60,8 @@ pub enum Command {
     Apiserver(ServeArgs),
     /// Run the controllers alone, against any API server.
     ControllerManager(ControllerManagerArgs),
+    /// Run the loops of a cloud alone, against any API server: its nodes, routes and load balancers.
+    CloudControllerManager(crate::cloud::CloudControllerManagerArgs),
     /// Run a node alone: the kubelet, with a container runtime such as containerd, against any API server.
     Kubelet(crate::node::KubeletArgs),
     /// Join this machine to a cluster as a node: kubelet, container runtime, proxy and routes.
@@ -277,6 +279,17 @@ pub struct ServeArgs {
         help_heading = "Controllers"
     )]
     pub cluster_cidr: Vec<String>,
+
+    /// Where services of type LoadBalancer get addresses from: `nodes`, ranges such as `192.0.2.10-192.0.2.20` that a
+    /// node answers for, or `none` if somebody else gives them.
+    #[arg(
+        long,
+        value_name = "nodes|none|RANGE[,RANGE]",
+        value_delimiter = ',',
+        default_value = "nodes",
+        help_heading = "Controllers"
+    )]
+    pub load_balancers: Vec<String>,
 
     /// Longest life of a service account token.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "API server")]

@@ -6,6 +6,7 @@ mod audit_flags;
 mod audit_webhook_flags;
 mod check;
 mod cli;
+mod cloud;
 mod components;
 mod end_pods;
 mod flags;
@@ -97,6 +98,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Server(arguments) => on_runtime(serve::run(arguments, serve::Role::Server)),
         Command::Apiserver(arguments) => on_runtime(serve::run(arguments, serve::Role::ApiServer)),
         Command::ControllerManager(arguments) => on_runtime(components::controller_manager(arguments)),
+        Command::CloudControllerManager(arguments) => on_runtime(cloud::run(arguments)),
         Command::Kubelet(arguments) => on_runtime(node::kubelet(arguments)),
         Command::Agent(arguments) => on_runtime(agent::run(*arguments)),
         Command::Token(arguments) => on_runtime(token::run(arguments)),

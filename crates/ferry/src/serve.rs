@@ -21,6 +21,7 @@ const SERVICES_ALONE: &str = "10.0.0.0/16";
 
 /// Controllers of bootstrap tokens, which do not run by default.
 const TOKEN_CONTROLLERS: [&str; 2] = ["bootstrap-signer-controller", "token-cleaner-controller"];
+use crate::cloud;
 
 /// What was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +108,7 @@ pub fn configure(arguments: ServeArgs, role: Role) -> Result<Config> {
         cluster_cidrs: arguments.cluster_cidr,
         // Only a store of its own is this process' alone.
         leader_election: config.store != StoreConfig::Embedded,
+        load_balancers: cloud::load_balancers(&arguments.load_balancers, config.listen.port()),
         ..Components::default()
     };
     config.components.scheduler = Some(cluster::SchedulerConfiguration::default());

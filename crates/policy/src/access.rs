@@ -33,12 +33,21 @@ pub fn role() -> (ClusterRole, ClusterRoleBinding) {
             kind: "ClusterRole".to_owned(),
             name: ROLE.to_owned(),
         },
-        subjects: Some(vec![Subject {
-            kind: "ServiceAccount".to_owned(),
-            name: ACCOUNT.to_owned(),
-            namespace: Some("kube-system".to_owned()),
-            ..Subject::default()
-        }]),
+        subjects: Some(vec![
+            Subject {
+                kind: "ServiceAccount".to_owned(),
+                name: ACCOUNT.to_owned(),
+                namespace: Some("kube-system".to_owned()),
+                ..Subject::default()
+            },
+            // A node that joined has no other certificate than its own.
+            Subject {
+                api_group: Some("rbac.authorization.k8s.io".to_owned()),
+                kind: "Group".to_owned(),
+                name: "system:nodes".to_owned(),
+                ..Subject::default()
+            },
+        ]),
     };
     (role, binding)
 }

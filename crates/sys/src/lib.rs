@@ -6,6 +6,7 @@
 pub mod capabilities;
 pub mod cgroups;
 pub mod mounts;
+pub mod neighbours;
 pub mod netlink;
 pub mod nftables;
 pub mod process;

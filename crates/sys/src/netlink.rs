@@ -321,6 +321,21 @@ impl Netlink {
         }
     }
 
+    /// Takes an address from an interface; one it has not is no error.
+    pub fn remove_address(&mut self, name: &str, address: IpAddr, prefix: u8) -> io::Result<()> {
+        const DELETE_ADDRESS: u16 = 21;
+        const IFA_LOCAL: u16 = 2;
+        let index = self.need(name)?.index;
+        let message = Message::new(DELETE_ADDRESS, 0)
+            .raw(&[family(address), prefix, 0, 0])
+            .raw(&index.to_ne_bytes())
+            .attribute(IFA_LOCAL, &octets(address));
+        match self.ask(message) {
+            Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
     /// The addresses of an interface, with their prefix lengths.
     pub fn addresses(&mut self, name: &str) -> io::Result<Vec<(IpAddr, u8)>> {
         let index = self.need(name)?.index;

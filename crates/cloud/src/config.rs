@@ -1,0 +1,58 @@
+//! What `--cloud-config` says: how to reach a provider, or which addresses the local one may give.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("{0}")]
+    Yaml(String),
+    #[error("the configuration of the provider")]
+    Fields(#[source] serde_json::Error),
+}
+
+/// The file's fields, in YAML or JSON.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct ProviderConfig {
+    /// Where the provider `http` is.
+    pub url: String,
+    /// A file with the token to show it; read again for every request.
+    pub token_file: Option<PathBuf>,
+    /// Who vouches for it; by default those that the system trusts.
+    pub ca_file: Option<PathBuf>,
+    /// Certificate and key to show it.
+    pub cert_file: Option<PathBuf>,
+    pub key_file: Option<PathBuf>,
+    /// How long an answer may take.
+    pub timeout_seconds: Option<u32>,
+    /// Addresses that the provider `local` gives to services, instead of the nodes' own.
+    pub load_balancer_ranges: Vec<String>,
+}
+
+impl ProviderConfig {
+    /// Reads the text of a file.
+    pub fn parse(text: &[u8]) -> Result<Self, ConfigError> {
+        let decoded =
+            machinery::codec::yaml::decode(text).map_err(|error| ConfigError::Yaml(error.to_string()))?;
+        serde_json::from_value(decoded.value).map_err(ConfigError::Fields)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files() {
+        let read = ProviderConfig::parse(b"url: https://cloud.example/ferry\ntokenFile: /t\n").expect("read");
+        assert_eq!(read.url, "https://cloud.example/ferry");
+        assert_eq!(read.token_file.as_deref(), Some(std::path::Path::new("/t")));
+        let read = ProviderConfig::parse(b"{\"loadBalancerRanges\": [\"192.0.2.0/28\"]}").expect("read");
+        assert_eq!(read.load_balancer_ranges, ["192.0.2.0/28"]);
+        for bad in ["urll: x", "url: [", "url: 7"] {
+            assert!(ProviderConfig::parse(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+}

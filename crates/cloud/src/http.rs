@@ -1,0 +1,345 @@
+//! A provider behind HTTP: whoever speaks for a cloud serves the calls of `docs/cloud-provider.md`.
+//!
+//! What carries the calls is a [`Caller`], so that this room knows the protocol only.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::{LoadBalancerIngress, LoadBalancerStatus, Node, Service};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::node_addresses::current;
+use crate::{Instance, Instances, LoadBalancers, Provider, ProviderError, Route, Routes};
+
+/// Not implemented: somebody else does it.
+const ELSEWHERE: u16 = 501;
+/// Where a node says whether it serves a service with the external traffic policy Local.
+const HEALTH_PATH: &str = "/healthz";
+/// What of a provider's words is repeated.
+const LONGEST_MESSAGE: usize = 512;
+
+/// Carries calls to the provider.
+#[async_trait]
+pub trait Caller: Send + Sync + 'static {
+    /// Puts `body` to a path below the provider's URL; the answer's body.
+    async fn call(&self, path: &str, body: &Value) -> Result<Value, CallError>;
+}
+
+/// Why a call has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    #[error("status {code}: {body}")]
+    Status { code: u16, body: String },
+    #[error("no answer")]
+    Failed(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+#[derive(Debug, Deserialize)]
+struct Description {
+    name: String,
+    #[serde(default)]
+    capabilities: Vec<String>,
+}
+
+/// Any answer may say that it is not one yet.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct NotYet {
+    retry_after_seconds: Option<u32>,
+    message: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Found {
+    exists: bool,
+    #[serde(flatten)]
+    instance: Instance,
+}
+
+#[derive(Debug, Deserialize)]
+struct RouteList {
+    routes: Vec<Route>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Balancer {
+    exists: bool,
+    ingress: Option<Vec<LoadBalancerIngress>>,
+}
+
+/// The provider.
+pub struct Http {
+    caller: Arc<dyn Caller>,
+    name: String,
+    capabilities: Vec<String>,
+}
+
+impl Http {
+    /// Asks the provider who it is and what it can do.
+    pub async fn connect(caller: Arc<dyn Caller>) -> Result<Self, ProviderError> {
+        let Description { name, capabilities } =
+            call(&*caller, "describe it", "/v1/describe", &json!({ "protocol": 1 })).await?;
+        Ok(Self { caller, name, capabilities })
+    }
+
+    fn can(&self, what: &str) -> bool {
+        self.capabilities.iter().any(|known| known == what)
+    }
+
+    async fn call<R: DeserializeOwned>(
+        &self,
+        operation: &'static str,
+        path: &str,
+        body: &Value,
+    ) -> Result<R, ProviderError> {
+        call(&*self.caller, operation, path, body).await
+    }
+}
+
+async fn call<R: DeserializeOwned>(
+    caller: &dyn Caller,
+    operation: &'static str,
+    path: &str,
+    body: &Value,
+) -> Result<R, ProviderError> {
+    let failed = |source| ProviderError::Failed { operation, source };
+    let answer = match caller.call(path, body).await {
+        Ok(answer) => answer,
+        Err(CallError::Status { code: ELSEWHERE, .. }) => return Err(ProviderError::Elsewhere),
+        Err(CallError::Status { code, body }) => return Err(refusal(code, &body)),
+        Err(error @ CallError::Failed(_)) => return Err(failed(Box::new(error))),
+    };
+    if let Some(not_yet) = not_yet(&answer) {
+        return Err(not_yet);
+    }
+    serde_json::from_value(answer).map_err(|error| failed(Box::new(error)))
+}
+
+fn not_yet(answer: &Value) -> Option<ProviderError> {
+    let said: NotYet = serde_json::from_value(answer.clone()).unwrap_or_default();
+    let after = Duration::from_secs(said.retry_after_seconds?.max(1).into());
+    Some(ProviderError::NotYet { after, reason: shortened(&said.message) })
+}
+
+/// The provider's own words, if it found some.
+fn refusal(code: u16, body: &str) -> ProviderError {
+    let answer: Value = serde_json::from_str(body).unwrap_or_default();
+    if let Some(not_yet) = not_yet(&answer) {
+        return not_yet;
+    }
+    match answer["message"].as_str() {
+        Some(message) => ProviderError::Refused(shortened(message)),
+        None => ProviderError::Refused(format!("the provider answered with status {code}")),
+    }
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(LONGEST_MESSAGE).collect()
+}
+
+impl Provider for Http {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn instances(&self) -> Option<&dyn Instances> {
+        self.can("instances").then_some(self)
+    }
+
+    fn routes(&self) -> Option<&dyn Routes> {
+        self.can("routes").then_some(self)
+    }
+
+    fn load_balancers(&self) -> Option<&dyn LoadBalancers> {
+        self.can("loadBalancers").then_some(self)
+    }
+}
+
+#[async_trait]
+impl Instances for Http {
+    async fn find(&self, cluster: &str, node: &Node) -> Result<Option<Instance>, ProviderError> {
+        let body = json!({ "cluster": cluster, "node": node_words(node) });
+        let found: Found = self.call("find an instance", "/v1/instances/find", &body).await?;
+        Ok(found.exists.then_some(found.instance))
+    }
+}
+
+#[async_trait]
+impl Routes for Http {
+    async fn list(&self, cluster: &str) -> Result<Vec<Route>, ProviderError> {
+        let list: RouteList =
+            self.call("list routes", "/v1/routes/list", &json!({ "cluster": cluster })).await?;
+        Ok(list.routes)
+    }
+
+    async fn create(&self, cluster: &str, hint: &str, route: &Route) -> Result<(), ProviderError> {
+        let body = json!({ "cluster": cluster, "nameHint": hint, "route": route });
+        self.call::<Value>("create a route", "/v1/routes/create", &body).await.map(drop)
+    }
+
+    async fn delete(&self, cluster: &str, route: &Route) -> Result<(), ProviderError> {
+        let body = json!({ "cluster": cluster, "route": route });
+        self.call::<Value>("delete a route", "/v1/routes/delete", &body).await.map(drop)
+    }
+}
+
+#[async_trait]
+impl LoadBalancers for Http {
+    async fn get(
+        &self,
+        cluster: &str,
+        service: &Service,
+    ) -> Result<Option<LoadBalancerStatus>, ProviderError> {
+        let body = json!({ "cluster": cluster, "service": service_words(service) });
+        let found: Balancer = self.call("look at a load balancer", "/v1/load-balancers/get", &body).await?;
+        Ok(found.exists.then_some(LoadBalancerStatus { ingress: found.ingress }))
+    }
+
+    async fn ensure(
+        &self,
+        cluster: &str,
+        service: &Service,
+        nodes: &[Arc<Node>],
+    ) -> Result<LoadBalancerStatus, ProviderError> {
+        let body = with_nodes(cluster, service, nodes);
+        let made: Balancer = self.call("ensure a load balancer", "/v1/load-balancers/ensure", &body).await?;
+        Ok(LoadBalancerStatus { ingress: made.ingress })
+    }
+
+    async fn update(
+        &self,
+        cluster: &str,
+        service: &Service,
+        nodes: &[Arc<Node>],
+    ) -> Result<Option<LoadBalancerStatus>, ProviderError> {
+        let body = with_nodes(cluster, service, nodes);
+        let made: Balancer = self.call("update a load balancer", "/v1/load-balancers/update", &body).await?;
+        Ok(made.ingress.map(|ingress| LoadBalancerStatus { ingress: Some(ingress) }))
+    }
+
+    async fn delete(&self, cluster: &str, service: &Service) -> Result<(), ProviderError> {
+        let body = json!({ "cluster": cluster, "service": service_words(service) });
+        self.call::<Value>("delete a load balancer", "/v1/load-balancers/delete", &body).await.map(drop)
+    }
+}
+
+fn node_words(node: &Node) -> Value {
+    json!({
+        "name": node.metadata.name,
+        "providerID": node.spec.as_ref().and_then(|spec| spec.provider_id.clone()),
+        "addresses": current(node),
+        "labels": node.metadata.labels.clone().unwrap_or_default(),
+    })
+}
+
+fn with_nodes(cluster: &str, service: &Service, nodes: &[Arc<Node>]) -> Value {
+    let nodes: Vec<Value> = nodes.iter().map(|node| node_words(node)).collect();
+    json!({ "cluster": cluster, "service": service_words(service), "nodes": nodes })
+}
+
+/// What a load balancer has to know of a service. Absent fields are null.
+fn service_words(service: &Service) -> Value {
+    let (meta, spec) = (&service.metadata, service.spec.clone().unwrap_or_default());
+    let affinity = spec.session_affinity_config.and_then(|config| config.client_ip);
+    let local = spec.external_traffic_policy.as_deref() == Some("Local");
+    let health_port = spec.health_check_node_port.filter(|port| local && *port > 0);
+    json!({
+        "namespace": meta.namespace, "name": meta.name, "uid": meta.uid,
+        "annotations": meta.annotations.clone().unwrap_or_default(),
+        "ports": spec.ports.unwrap_or_default().iter().map(|port| json!({
+            "name": port.name, "protocol": port.protocol.as_deref().unwrap_or("TCP"), "port": port.port,
+            "nodePort": port.node_port, "appProtocol": port.app_protocol,
+        })).collect::<Vec<_>>(),
+        "ipFamilies": spec.ip_families.unwrap_or_default(),
+        "loadBalancerIP": spec.load_balancer_ip,
+        "sourceRanges": spec.load_balancer_source_ranges.unwrap_or_default(),
+        "sessionAffinity": spec.session_affinity,
+        "sessionAffinitySeconds": affinity.and_then(|client| client.timeout_seconds),
+        "externalTrafficPolicy": spec.external_traffic_policy,
+        "healthCheck": health_port.map(|port| json!({ "path": HEALTH_PATH, "port": port })),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parking_lot::Mutex;
+
+    /// Answers in turn and remembers what it was asked.
+    struct Script {
+        answers: Mutex<Vec<Result<Value, CallError>>>,
+        asked: Mutex<Vec<(String, Value)>>,
+    }
+
+    #[async_trait]
+    impl Caller for Script {
+        async fn call(&self, path: &str, body: &Value) -> Result<Value, CallError> {
+            self.asked.lock().push((path.to_owned(), body.clone()));
+            self.answers.lock().remove(0)
+        }
+    }
+
+    async fn provider(answers: Vec<Result<Value, CallError>>) -> (Http, Arc<Script>) {
+        let described = json!({ "name": "acme", "capabilities": ["loadBalancers", "flying"] });
+        let answers = [Ok(described)].into_iter().chain(answers).collect();
+        let script = Arc::new(Script { answers: Mutex::new(answers), asked: Mutex::default() });
+        let caller: Arc<dyn Caller> = Arc::clone(&script) as _;
+        (Http::connect(caller).await.expect("connected"), script)
+    }
+
+    fn service() -> Service {
+        serde_json::from_value(json!({
+            "metadata": { "name": "s", "namespace": "n", "uid": "u" },
+            "spec": { "type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 31000,
+                "ports": [{ "port": 80, "nodePort": 30080 }] },
+        }))
+        .expect("a service")
+    }
+
+    #[tokio::test]
+    async fn calls_and_their_answers() {
+        let status = |code: u16, body: &str| Err(CallError::Status { code, body: body.to_owned() });
+        let (http, script) = provider(vec![
+            Ok(json!({ "ingress": [{ "ip": "192.0.2.1" }] })),
+            Ok(json!({ "retryAfterSeconds": 7, "message": "being built" })),
+            status(503, r#"{"retryAfterSeconds": 3}"#),
+            status(409, r#"{"message": "the quota is used up"}"#),
+            status(500, "<html>"),
+            status(501, ""),
+            Ok(json!({ "ingress": 7 })),
+        ])
+        .await;
+        assert_eq!(http.name(), "acme");
+        assert!(http.load_balancers().is_some() && http.routes().is_none() && http.instances().is_none());
+        let service = service();
+        let ensure = async || LoadBalancers::ensure(&http, "c", &service, &[]).await;
+        let made = ensure().await.expect("made");
+        assert_eq!(made.ingress.expect("one")[0].ip.as_deref(), Some("192.0.2.1"));
+        for seconds in [7, 3] {
+            let after = Duration::from_secs(seconds);
+            assert!(
+                matches!(ensure().await, Err(ProviderError::NotYet { after: told, .. }) if told == after)
+            );
+        }
+        assert_eq!(ensure().await.expect_err("refused").to_string(), "the quota is used up");
+        assert_eq!(ensure().await.expect_err("broken").to_string(), "the provider answered with status 500");
+        assert!(matches!(ensure().await, Err(ProviderError::Elsewhere)));
+        assert!(
+            ensure()
+                .await
+                .expect_err("nonsense")
+                .text()
+                .starts_with("asking the provider to ensure a load balancer")
+        );
+        let asked = script.asked.lock();
+        assert_eq!(asked[0].0, "/v1/describe");
+        let (path, body) = &asked[1];
+        assert_eq!(path, "/v1/load-balancers/ensure");
+        assert_eq!(body["service"]["healthCheck"], json!({ "path": "/healthz", "port": 31000 }));
+        assert_eq!(body["service"]["ports"][0]["nodePort"], 30080);
+    }
+}

@@ -1,0 +1,301 @@
+//! A provider for clusters without a cloud: LoadBalancer services get the addresses of the nodes, or one each from a
+//! range that a node answers for ([`announce`]). The proxy of every node does the rest.
+
+pub mod announce;
+mod pool;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::{LoadBalancerIngress, LoadBalancerStatus, Node, PortStatus, Service};
+use parking_lot::Mutex;
+use runtime::{Cache, Informers};
+
+pub use pool::{Pool, PoolError};
+
+use crate::node_addresses::current;
+use crate::service::FINALIZER;
+use crate::{LoadBalancers, Provider, ProviderError};
+
+/// Where addresses come from.
+#[derive(Clone, Debug)]
+enum Source {
+    /// Nodes' own addresses; these ports of theirs are not given away.
+    Nodes {
+        reserved: BTreeSet<u16>,
+    },
+    Pool(Pool),
+}
+
+/// A port of an address, by protocol.
+type Place = (IpAddr, String, i32);
+
+/// What a service was given.
+#[derive(Clone, Debug, Default)]
+struct Given {
+    owner: String,
+    places: BTreeSet<Place>,
+}
+
+/// The provider.
+pub struct Local {
+    source: Source,
+    /// All services: what was given before this process began stands in their status.
+    services: OnceLock<Cache<Service>>,
+    /// By uid, since this process began.
+    given: Mutex<BTreeMap<String, Given>>,
+}
+
+impl Local {
+    /// Services get the addresses of the nodes; `reserved` ports are the nodes' own.
+    #[must_use]
+    pub fn of_nodes(reserved: Vec<u16>) -> Self {
+        Self::new(Source::Nodes { reserved: reserved.into_iter().collect() })
+    }
+
+    /// Services get addresses of a pool.
+    #[must_use]
+    pub fn of_pool(pool: Pool) -> Self {
+        Self::new(Source::Pool(pool))
+    }
+
+    fn new(source: Source) -> Self {
+        Self { source, services: OnceLock::new(), given: Mutex::default() }
+    }
+
+    /// What others than `uid` have.
+    fn taken(&self, uid: &str, given: &BTreeMap<String, Given>) -> BTreeMap<Place, String> {
+        let mut taken = BTreeMap::new();
+        for (_, other) in given.iter().filter(|(other, _)| *other != uid) {
+            taken.extend(other.places.iter().map(|place| (place.clone(), other.owner.clone())));
+        }
+        for service in self.services.get().map(Cache::all).unwrap_or_default() {
+            let known = service.metadata.uid.as_deref().unwrap_or_default();
+            // Others than ours are somebody else's, but their addresses are taken all the same.
+            if known != uid && !given.contains_key(known) {
+                for place in places(&service, &held(&service)) {
+                    taken.entry(place).or_insert_with(|| owner(&service));
+                }
+            }
+        }
+        taken
+    }
+
+    fn give(&self, service: &Service, nodes: &[Arc<Node>]) -> Result<LoadBalancerStatus, ProviderError> {
+        let uid = service.metadata.uid.clone().unwrap_or_default();
+        let mut given = self.given.lock();
+        let taken = self.taken(&uid, &given);
+        let addresses = match &self.source {
+            Source::Nodes { reserved } => {
+                for port in service.spec.iter().flat_map(|spec| spec.ports.iter().flatten()) {
+                    if u16::try_from(port.port).is_ok_and(|port| reserved.contains(&port)) {
+                        return Err(ProviderError::Refused(format!(
+                            "port {} is used by the nodes themselves",
+                            port.port
+                        )));
+                    }
+                }
+                of_nodes(service, nodes)?
+            }
+            Source::Pool(pool) => {
+                let used: BTreeSet<IpAddr> = taken.keys().map(|(address, ..)| *address).collect();
+                pool.choose(service, &held(service), &used)
+                    .map_err(|error| ProviderError::Refused(error.to_string()))?
+            }
+        };
+        let places = places(service, &addresses);
+        if let Some((place, other)) =
+            places.iter().find_map(|place| taken.get(place).map(|owner| (place, owner)))
+        {
+            let (address, protocol, port) = place;
+            return Err(ProviderError::Refused(format!(
+                "port {port}/{protocol} of {address} belongs to {other}"
+            )));
+        }
+        given.insert(uid, Given { owner: owner(service), places });
+        Ok(status(service, &addresses))
+    }
+}
+
+impl Provider for Local {
+    fn name(&self) -> &str {
+        "local"
+    }
+
+    fn load_balancers(&self) -> Option<&dyn LoadBalancers> {
+        Some(self)
+    }
+
+    fn use_informers(&self, informers: &Informers) {
+        let _ = self.services.set(informers.of::<Service>());
+    }
+}
+
+#[async_trait]
+impl LoadBalancers for Local {
+    async fn get(&self, _: &str, service: &Service) -> Result<Option<LoadBalancerStatus>, ProviderError> {
+        let uid = service.metadata.uid.as_deref().unwrap_or_default();
+        let ours = service.metadata.finalizers.iter().flatten().any(|name| name == FINALIZER);
+        let known = self.given.lock().contains_key(uid) || (ours && !held(service).is_empty());
+        Ok(known.then(|| status(service, &held(service))))
+    }
+
+    async fn ensure(
+        &self,
+        _: &str,
+        service: &Service,
+        nodes: &[Arc<Node>],
+    ) -> Result<LoadBalancerStatus, ProviderError> {
+        self.give(service, nodes)
+    }
+
+    async fn update(
+        &self,
+        _: &str,
+        service: &Service,
+        nodes: &[Arc<Node>],
+    ) -> Result<Option<LoadBalancerStatus>, ProviderError> {
+        self.give(service, nodes).map(Some)
+    }
+
+    async fn delete(&self, _: &str, service: &Service) -> Result<(), ProviderError> {
+        self.given.lock().remove(service.metadata.uid.as_deref().unwrap_or_default());
+        Ok(())
+    }
+}
+
+fn owner(service: &Service) -> String {
+    let (namespace, name) = (&service.metadata.namespace, &service.metadata.name);
+    format!("{}/{}", namespace.as_deref().unwrap_or_default(), name.as_deref().unwrap_or_default())
+}
+
+/// The addresses in a service's status.
+pub(crate) fn held(service: &Service) -> Vec<IpAddr> {
+    let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let ingress = status.and_then(|status| status.ingress.as_deref()).unwrap_or_default();
+    ingress.iter().filter_map(|ingress| ingress.ip.as_deref()?.parse().ok()).collect()
+}
+
+fn places(service: &Service, addresses: &[IpAddr]) -> BTreeSet<Place> {
+    let ports = service.spec.iter().flat_map(|spec| spec.ports.iter().flatten());
+    let ports: Vec<(String, i32)> =
+        ports.map(|port| (port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()), port.port)).collect();
+    addresses
+        .iter()
+        .flat_map(|address| ports.iter().map(|(protocol, port)| (*address, protocol.clone(), *port)))
+        .collect()
+}
+
+fn status(service: &Service, addresses: &[IpAddr]) -> LoadBalancerStatus {
+    let ports: Vec<PortStatus> = service
+        .spec
+        .iter()
+        .flat_map(|spec| spec.ports.iter().flatten())
+        .map(|port| PortStatus {
+            port: port.port,
+            protocol: port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()),
+            error: None,
+        })
+        .collect();
+    let ingress = |address: &IpAddr| LoadBalancerIngress {
+        ip: Some(address.to_string()),
+        ip_mode: Some("VIP".to_owned()),
+        ports: Some(ports.clone()),
+        hostname: None,
+    };
+    LoadBalancerStatus { ingress: Some(addresses.iter().map(ingress).collect()) }
+}
+
+/// Whether a service has a family; one that does not say has the first there is.
+fn has_family(service: &Service, address: IpAddr) -> bool {
+    let families = service.spec.as_ref().and_then(|spec| spec.ip_families.as_deref()).unwrap_or_default();
+    families.is_empty() || families.iter().any(|family| (family == "IPv4") == address.is_ipv4())
+}
+
+/// Addresses of the nodes that the world knows them by, or else the ones they know each other by.
+fn of_nodes(service: &Service, nodes: &[Arc<Node>]) -> Result<Vec<IpAddr>, ProviderError> {
+    let mut all = BTreeSet::new();
+    for node in nodes {
+        let of = |kind: &str| -> Vec<IpAddr> {
+            let addresses = current(node).iter().filter(|address| address.type_ == kind);
+            let parsed = addresses.filter_map(|address| address.address.parse().ok());
+            parsed.filter(|address| has_family(service, *address)).collect()
+        };
+        let outside = of("ExternalIP");
+        all.extend(if outside.is_empty() { of("InternalIP") } else { outside });
+    }
+    let wanted = service.spec.as_ref().and_then(|spec| spec.load_balancer_ip.as_deref());
+    let Some(wanted) = wanted.filter(|text| !text.is_empty()) else { return Ok(all.into_iter().collect()) };
+    match wanted.parse::<IpAddr>() {
+        Ok(wanted) if all.contains(&wanted) => Ok(vec![wanted]),
+        _ => Err(ProviderError::Refused(format!("{wanted} is not an address of a node"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn node(name: &str, addresses: &[(&str, &str)]) -> Arc<Node> {
+        let addresses: Vec<Value> =
+            addresses.iter().map(|(kind, address)| json!({ "type": kind, "address": address })).collect();
+        let value = json!({ "metadata": { "name": name }, "status": { "addresses": addresses } });
+        Arc::new(serde_json::from_value(value).expect("a node"))
+    }
+
+    fn service(name: &str, port: u16) -> Service {
+        serde_json::from_value(json!({
+            "metadata": { "name": name, "namespace": "n", "uid": format!("uid-{name}") },
+            "spec": { "type": "LoadBalancer", "ports": [{ "port": port }], "ipFamilies": ["IPv4"] },
+        }))
+        .expect("a service")
+    }
+
+    fn texts(status: &LoadBalancerStatus) -> Vec<String> {
+        status.ingress.iter().flatten().filter_map(|ingress| ingress.ip.clone()).collect()
+    }
+
+    #[test]
+    fn services_share_the_addresses_of_nodes_but_not_their_ports() {
+        let local = Local::of_nodes(vec![6443]);
+        let nodes = [
+            node("a", &[("InternalIP", "10.0.0.1"), ("InternalIP", "fd00::1"), ("Hostname", "a")]),
+            node("b", &[("InternalIP", "10.0.0.2"), ("ExternalIP", "192.0.2.2")]),
+        ];
+        let first = local.give(&service("web", 80), &nodes).expect("given");
+        assert_eq!(texts(&first), ["10.0.0.1", "192.0.2.2"]);
+        local.give(&service("other", 81), &nodes).expect("another port");
+        let refused = local.give(&service("late", 80), &nodes).expect_err("taken");
+        assert_eq!(refused.to_string(), "port 80/TCP of 10.0.0.1 belongs to n/web");
+        let refused = local.give(&service("api", 6443), &nodes).expect_err("reserved");
+        assert!(refused.to_string().contains("6443"), "{refused}");
+        local.give(&service("web", 80), &nodes[..1]).expect("itself may again");
+        local.given.lock().remove("uid-web");
+        local.give(&service("late", 80), &nodes).expect("free again");
+        let mut picky = service("picky", 82);
+        picky.spec.get_or_insert_default().load_balancer_ip = Some("10.0.0.1".to_owned());
+        assert_eq!(texts(&local.give(&picky, &nodes).expect("given")), ["10.0.0.1"]);
+        picky.spec.get_or_insert_default().load_balancer_ip = Some("10.9.9.9".to_owned());
+        assert!(local.give(&picky, &nodes).is_err());
+        assert!(texts(&local.give(&service("nowhere", 83), &[]).expect("given")).is_empty());
+    }
+
+    #[test]
+    fn what_others_have_stands_in_their_status() {
+        let local = Local::of_nodes(vec![]);
+        let cache = Cache::new();
+        let mut old = service("old", 80);
+        old.status = Some(
+            serde_json::from_value(json!({ "loadBalancer": { "ingress": [{ "ip": "10.0.0.1" }] } }))
+                .expect("a status"),
+        );
+        cache.apply(old.clone());
+        assert!(local.services.set(cache).is_ok());
+        let nodes = [node("a", &[("InternalIP", "10.0.0.1")])];
+        assert!(local.give(&service("new", 80), &nodes).is_err(), "the older one has it");
+        local.give(&old, &nodes).expect("its own");
+    }
+}

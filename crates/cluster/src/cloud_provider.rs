@@ -1,0 +1,180 @@
+//! The cloud's loops as a component: in the process of the control plane, or alone.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver::outbound::{self, Credentials, Target, Trust};
+use async_trait::async_trait;
+use base::clock::Clock;
+use base::metrics::Metrics;
+use base::tasks::TaskGroup;
+use client::Client;
+pub use cloud::ProviderConfig;
+use cloud::http::{CallError, Caller, Http};
+use cloud::local::{Local, Pool};
+use cloud::{Provider, Settings};
+use runtime::{Harness, LoopMetrics};
+use serde_json::Value;
+
+use crate::{ClusterError, chain, components};
+
+/// How long a provider may take for an answer unless its configuration says otherwise: clouds are slow.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The lease of Kubernetes' own manager.
+const LEASE: &str = "cloud-controller-manager";
+
+/// Which provider, and how it is used.
+#[derive(Clone, Debug)]
+pub struct CloudConfig {
+    pub provider: CloudProvider,
+    /// The loops to run, as `--controllers` says.
+    pub controllers: Vec<String>,
+    pub cluster_name: String,
+    pub cluster_cidrs: Vec<String>,
+    pub configure_routes: bool,
+    pub node_monitor_period: Duration,
+    pub node_status_update_frequency: Duration,
+    pub route_reconciliation_period: Option<Duration>,
+    pub leader_election: bool,
+}
+
+/// A provider by name.
+#[derive(Clone, Debug)]
+pub enum CloudProvider {
+    Local(LocalLoadBalancers),
+    /// A server that speaks for a cloud.
+    Http(ProviderConfig),
+}
+
+/// Where services get addresses from without a cloud.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LocalLoadBalancers {
+    /// Ranges that nodes answer for; the addresses of the nodes themselves if empty.
+    pub ranges: Vec<String>,
+    /// Ports that nodes keep for themselves.
+    pub reserved_ports: Vec<u16>,
+}
+
+impl CloudConfig {
+    /// Kubernetes' values.
+    #[must_use]
+    pub fn new(provider: CloudProvider) -> Self {
+        Self {
+            provider,
+            controllers: vec!["*".to_owned()],
+            cluster_name: "kubernetes".to_owned(),
+            cluster_cidrs: Vec::new(),
+            configure_routes: true,
+            node_monitor_period: Duration::from_secs(5),
+            node_status_update_frequency: Duration::from_secs(300),
+            route_reconciliation_period: None,
+            leader_election: false,
+        }
+    }
+}
+
+/// Settings of loops that give services addresses without a cloud: of nodes, which keep `reserved` ports for themselves,
+/// or of ranges.
+pub(crate) fn local(load_balancers: &LocalLoadBalancers) -> Result<Settings, ClusterError> {
+    let LocalLoadBalancers { ranges, reserved_ports } = load_balancers;
+    let provider = if ranges.is_empty() {
+        Local::of_nodes(reserved_ports.clone())
+    } else {
+        Local::of_pool(Pool::parse(ranges).map_err(ClusterError::LoadBalancerRange)?)
+    };
+    Ok(Settings::new(Arc::new(provider)))
+}
+
+async fn build(config: &CloudConfig) -> Result<Settings, ClusterError> {
+    let mut settings = match &config.provider {
+        CloudProvider::Local(load_balancers) => local(load_balancers)?,
+        CloudProvider::Http(provider) => {
+            let caller = Arc::new(Remote::new(provider)?);
+            let provider = Http::connect(caller).await.map_err(ClusterError::CloudProvider)?;
+            tracing::info!(provider = provider.name(), "the provider answers");
+            Settings::new(Arc::new(provider))
+        }
+    };
+    settings.cluster_name.clone_from(&config.cluster_name);
+    settings.cluster_cidrs.clone_from(&config.cluster_cidrs);
+    settings.configure_routes = config.configure_routes;
+    settings.node_monitor_period = config.node_monitor_period;
+    settings.node_status_update_frequency = config.node_status_update_frequency;
+    if let Some(period) = config.route_reconciliation_period {
+        settings.route_reconciliation_period = period;
+    }
+    Ok(settings)
+}
+
+/// Starts the loops in `harness`, which has the settings.
+pub(crate) fn start(harness: &Harness, settings: &Settings, controllers: &[String]) {
+    for row in cloud::selected(settings, controllers) {
+        if let Err(error) = harness.start(row) {
+            tracing::error!(controller = row.descriptor.name, error = chain(&error), "cannot start");
+        }
+    }
+}
+
+/// Runs the loops alone, against any API server, until `tasks` stops.
+pub async fn run_cloud(
+    config: &CloudConfig,
+    kubeconfig: &Path,
+    clock: &Clock,
+    tasks: &TaskGroup,
+) -> Result<(), ClusterError> {
+    let client = Client::connect(kubeconfig, "ferry-cloud").map_err(ClusterError::Client)?;
+    let settings = build(config).await?;
+    let metrics = Metrics::new(clock).map_err(ClusterError::Metrics)?;
+    let harness = Harness::new(client.clone(), Arc::new(client.clone()), clock.clone(), tasks)
+        .with_metrics(LoopMetrics::new(&metrics).map_err(ClusterError::Metrics)?)
+        .with_settings(vec![Box::new(settings.clone())]);
+    let controllers = config.controllers.clone();
+    let begin = move || start(&harness, &settings, &controllers);
+    if config.leader_election {
+        components::lead_then(client, LEASE, clock, tasks, begin);
+    } else {
+        begin();
+    }
+    tasks.stopping().await;
+    if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
+        tracing::warn!(error = chain(&error), "tasks were cancelled");
+    }
+    Ok(())
+}
+
+/// Calls over HTTP and TLS.
+struct Remote {
+    client: outbound::Client,
+    patience: Duration,
+}
+
+impl Remote {
+    fn new(config: &ProviderConfig) -> Result<Self, ClusterError> {
+        let read = |path: &PathBuf| {
+            std::fs::read(path).map_err(|source| ClusterError::ReadFile { path: path.clone(), source })
+        };
+        let identity = match (&config.cert_file, &config.key_file) {
+            (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
+            _ => None,
+        };
+        let authorities = config.ca_file.as_ref().map(read).transpose()?;
+        let trust = Trust { authorities, identity, server_name: None };
+        let target = Target::new(&config.url, &trust).map_err(ClusterError::CloudUrl)?;
+        let credentials = config.token_file.clone().map_or(Credentials::None, Credentials::BearerFile);
+        let patience = config.timeout_seconds.map_or(PATIENCE, |seconds| Duration::from_secs(seconds.into()));
+        Ok(Self { client: outbound::Client::with_credentials(target, credentials), patience })
+    }
+}
+
+#[async_trait]
+impl Caller for Remote {
+    async fn call(&self, path: &str, body: &Value) -> Result<Value, CallError> {
+        self.client.put(path, body, self.patience).await.map_err(|error| match error {
+            outbound::CallError::Refused { status, body, .. } => {
+                CallError::Status { code: status.as_u16(), body }
+            }
+            error => CallError::Failed(Box::new(error)),
+        })
+    }
+}
