@@ -87,7 +87,7 @@ pub async fn run(arguments: AgentArgs) -> Result<ExitCode> {
     };
     let mut node = NodeConfig::new(&data_dir);
     node.cluster_domain = arguments.cluster_domain;
-    node::configure(&mut node, arguments.node);
+    node::configure(&mut node, arguments.node)?;
     node.static_pods.get_or_insert_with(|| data_dir.join("manifests"));
     crate::serve::without(&mut node.service_network, &arguments.disable);
     if let Some(proxy) = &mut node.service_network.proxy {
