@@ -20,9 +20,10 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
 
-    /// How much to log: 0 what an operator must know, 1 a line per request, 2 details, 4 all of Ferry, 6 everything.
-    #[arg(short = 'v', long = "v", value_name = "N", global = true, default_value_t = 1)]
-    pub verbosity: u8,
+    /// How much to log: 0 what an operator must know (the default of `up`), 1 a line per request (of others), 2 details,
+    /// 4 all of Ferry, 6 everything.
+    #[arg(short = 'v', long = "v", value_name = "N", global = true)]
+    pub verbosity: Option<u8>,
 
     /// How log lines look.
     #[arg(long, value_name = "FORMAT", global = true, default_value = "text")]
@@ -539,7 +540,7 @@ mod tests {
     fn kubernetes_ways_to_write_flags_work() {
         let line = ["ferry", "apiserver", "--anonymous-auth=false", "--v=3", "--request-timeout=90s"];
         let cli = Cli::try_parse_from(line).expect("parses");
-        assert_eq!(cli.verbosity, 3);
+        assert_eq!(cli.verbosity, Some(3));
         let Command::Apiserver(arguments) = cli.command else { panic!("another command") };
         assert!(!arguments.anonymous_auth);
         assert_eq!(arguments.request_timeout, Duration::from_secs(90));

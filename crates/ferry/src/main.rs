@@ -79,7 +79,9 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<ExitCode> {
-    base::logging::init(cli.verbosity, cli.log_format.into()).context("starting the log")?;
+    // Whoever runs `ferry up` in a terminal wants to read what it says.
+    let verbosity = cli.verbosity.unwrap_or(u8::from(!matches!(cli.command, Command::Up(_))));
+    base::logging::init(verbosity, cli.log_format.into()).context("starting the log")?;
     match cli.command {
         Command::Version => {
             println!("{}", cli::version());

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use base::tasks::TaskGroup;
 use clap::Args;
 use cluster::{Config, ControlPlane, NodeBeside, NodeConfig};
-use rustix::process::{Pid, Signal, geteuid, kill_process, test_kill_process};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 use crate::check;
 use crate::cli::{DataDir, ServeArgs};
@@ -283,7 +283,8 @@ impl Mark {
         let text = std::fs::read_to_string(Self::path(data_dir)).ok()?;
         let number: i32 = text.trim().parse().ok()?;
         let name = std::fs::read_to_string(format!("/proc/{number}/comm")).ok()?;
-        Pid::from_raw(number).filter(|_| name.trim() == "ferry")
+        let lives = sys::process::start_time(number).is_ok();
+        Pid::from_raw(number).filter(|_| name.trim() == "ferry" && lives)
     }
 }
 
@@ -296,9 +297,12 @@ impl Drop for Mark {
 /// Ends the cluster of a data directory and waits until it has ended; false if none runs.
 pub fn stop_running(data_dir: &Path) -> Result<bool> {
     let Some(process) = Mark::running(data_dir) else { return Ok(false) };
+    // Its number may be another's once it has ended; a zombie has ended.
+    let number = process.as_raw_nonzero().get();
+    let Ok(started) = sys::process::start_time(number) else { return Ok(false) };
     kill_process(process, Signal::TERM).context("sending SIGTERM")?;
     let begun = Instant::now();
-    while test_kill_process(process).is_ok() {
+    while sys::process::start_time(number).ok() == Some(started) {
         if begun.elapsed() > PATIENCE {
             bail!("process {} has not ended in {} s", process.as_raw_nonzero(), PATIENCE.as_secs());
         }

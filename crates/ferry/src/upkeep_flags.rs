@@ -73,6 +73,18 @@ pub struct UpkeepArgs {
     #[arg(long, value_name = "N", default_value_t = -1, allow_hyphen_values = true, help_heading = "Housekeeping")]
     pub pod_max_pids: i64,
 
+    /// How long the machine waits for pods when it goes down, by the login manager's leave; 0 does not.
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration, help_heading = "Housekeeping")]
+    pub node_shutdown_grace_period: Duration,
+
+    /// Of that, how long for critical pods, which end last.
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration, help_heading = "Housekeeping")]
+    pub node_shutdown_grace_period_critical_pods: Duration,
+
+    /// Kernel parameters beyond the safe ones that pods may set, such as `kernel.msg*`.
+    #[arg(long, value_name = "NAME[,...]", value_delimiter = ',', help_heading = "Housekeeping")]
+    pub allowed_unsafe_sysctls: Vec<String>,
+
     /// Give pods and classes of pods control groups with limits of their own.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, help_heading = "Housekeeping")]
     pub cgroups_per_qos: bool,
@@ -117,6 +129,13 @@ impl UpkeepArgs {
         ensure!(self.container_log_max_files > 1, "--container-log-max-files must be 2 or more");
         upkeep.logs.max_files = self.container_log_max_files;
         upkeep.pod_pids = Some(self.pod_max_pids).filter(|pids| *pids > 0);
+        upkeep.shutdown.total = self.node_shutdown_grace_period;
+        upkeep.shutdown.critical = self.node_shutdown_grace_period_critical_pods;
+        ensure!(
+            upkeep.shutdown.critical <= upkeep.shutdown.total,
+            "--node-shutdown-grace-period-critical-pods is a part of --node-shutdown-grace-period"
+        );
+        upkeep.unsafe_sysctls = self.allowed_unsafe_sysctls;
         upkeep.cgroups_per_qos = self.cgroups_per_qos;
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use base::tasks::TaskGroup;
@@ -11,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use parking_lot::{Mutex, RwLock};
 use runtime::{Change, Informers, Selection};
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 
 use crate::config::Config;
 use crate::configure::dns::{self, ClusterDns};
@@ -23,6 +25,7 @@ use crate::node::{self, NodeLoop, RuntimeHealth};
 use crate::pods::{Cgroups, Followed, Pulls, Workers};
 use crate::server;
 use crate::shared::Shared;
+use crate::shutdown;
 use crate::static_pods;
 use crate::volumes::Tokens;
 
@@ -103,6 +106,8 @@ impl Kubelet {
         let shared = Arc::new(Shared {
             cgroups,
             drivers: Drivers::default(),
+            shutting_down: AtomicBool::new(false),
+            node_news: Notify::new(),
             probes: Arc::default(),
             followed: Followed::new(client.clone(), tasks.clone()),
             clock: config.clock.clone(),
@@ -215,6 +220,7 @@ impl Kubelet {
                 }
             }
         });
+        shared.tasks.spawn(shutdown::follow(Arc::clone(&shared), Arc::clone(&workers)));
         let told = Arc::clone(&workers);
         engine::watch(
             shared.engine.clone(),

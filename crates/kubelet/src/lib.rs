@@ -18,6 +18,7 @@ pub mod pods;
 pub mod probes;
 pub mod server;
 mod shared;
+pub mod shutdown;
 pub mod static_pods;
 pub mod upkeep;
 pub mod volumes;

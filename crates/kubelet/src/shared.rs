@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use base::clock::Clock;
 use base::tasks::TaskGroup;
@@ -9,6 +10,7 @@ use client::{Client, ClientError, Object};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use parking_lot::RwLock;
 use runtime::Cache;
+use tokio::sync::Notify;
 
 use crate::config::Config;
 use crate::configure::Sources;
@@ -38,6 +40,10 @@ pub struct Shared {
     pub probes: Arc<Tally>,
     pub followed: Followed,
     pub settings: NodeSettings,
+    /// The machine is about to go down.
+    pub shutting_down: AtomicBool,
+    /// Told when the node's status should be written before its time.
+    pub node_news: Notify,
     /// What the node has to give, in thousandths.
     pub allocatable: RwLock<Arc<BTreeMap<String, i64>>>,
 }

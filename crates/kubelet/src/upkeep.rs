@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::housekeeping::Eviction;
+use crate::shutdown::Grace;
 
 /// Settings of housekeeping, with Kubernetes' defaults.
 #[derive(Clone, Debug)]
@@ -15,6 +16,10 @@ pub struct Upkeep {
     pub logs: LogRotation,
     /// Most processes of one pod.
     pub pod_pids: Option<i64>,
+    /// How long the machine waits for pods when it goes down.
+    pub shutdown: Grace,
+    /// Kernel parameters beyond the safe ones that pods may set.
+    pub unsafe_sysctls: Vec<String>,
     /// Whether pods' and classes' control groups get limits of their own.
     pub cgroups_per_qos: bool,
 }
@@ -52,6 +57,8 @@ impl Default for Upkeep {
             },
             logs: LogRotation { max_size: 10 << 20, max_files: 5 },
             pod_pids: None,
+            shutdown: Grace::default(),
+            unsafe_sysctls: Vec::new(),
             cgroups_per_qos: true,
         }
     }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use super::machine::Machine;
+use super::machine::{Machine, until};
 
 const POD: &str = r#"
 apiVersion: v1
@@ -41,9 +41,12 @@ pub fn run(cgroup: &str) {
     assert!(log.contains("containers go on"), "{log}");
     assert_eq!(sleepers(), 1, "the container was to go on");
     machine.up(&[]);
-    assert!(machine.log().contains("Resuming the cluster"), "{}", machine.log());
+    assert!(machine.said().contains("Resuming the cluster"), "{}", machine.said());
     machine.wait_for("pod/stays", IDENTITY, &identity);
-    assert!(machine.log().contains("it has 1 pods"), "{}", machine.log());
+    until("it tells of its pods and what to do next", || {
+        let said = machine.said();
+        if said.contains("it has 1 pods") && said.contains("Try:  kubectl") { Ok(()) } else { Err(said) }
+    });
 
     // `ferry down` stops it from outside.
     let down = machine.ferry(&["down"]);

@@ -78,6 +78,11 @@ impl Machine {
         lines.into_iter().rev().collect::<Vec<_>>().join("\n")
     }
 
+    /// What it said to its user.
+    pub fn said(&self) -> String {
+        fs::read_to_string(self.directory.path().join("said")).unwrap_or_default()
+    }
+
     /// Starts the cluster and waits for its node.
     pub fn up(&mut self, flags: &[&str]) {
         let log = fs::File::create(self.directory.path().join("log")).expect("a log");
@@ -87,7 +92,7 @@ impl Machine {
             .arg(self.data())
             .args(flags)
             .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("a log"))
+            .stdout(fs::File::create(self.directory.path().join("said")).expect("a file"))
             .stderr(log)
             .spawn()
             .expect("ferry runs");
@@ -102,15 +107,14 @@ impl Machine {
         });
     }
 
-    /// Sends a signal and waits for the end; its log.
+    /// Sends a signal and waits for the end; what it said.
     pub fn stop(&mut self, signal: Signal) -> String {
         let mut child = self.ferry.take().expect("it runs");
         let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid")).expect("a pid");
         kill_process(pid, signal).expect("it runs");
         let status = child.wait().expect("it ends");
-        let log = self.log();
-        assert!(status.success(), "{status}: {log}");
-        log
+        assert!(status.success(), "{status}: {}", self.log());
+        self.said()
     }
 
     /// Another command of the binary, for this cluster.

@@ -4,11 +4,13 @@
 //! Each test starts itself again in network, mount and pid namespaces of its own, without a way out; whatever it leaves
 //! running ends with those. It needs root, kubectl and a static busybox; without one of them it says so.
 
+mod csi;
 #[path = "../node/images.rs"]
 mod images;
 mod lifecycle;
 mod machine;
 mod pods;
+mod promises;
 mod workloads;
 
 use std::process::Command;
@@ -102,6 +104,36 @@ fn pods_are_kept_within_bounds_inside() {
     if let Some(cgroup) = inside() {
         let machine = machine::Machine::start(&cgroup);
         pods::run(&machine);
+        machine.reset();
+    }
+}
+
+#[test]
+fn storage_drivers_bring_volumes() {
+    apart("storage_drivers_bring_volumes_inside");
+}
+
+#[test]
+#[ignore = "started by its sibling in namespaces of its own"]
+fn storage_drivers_bring_volumes_inside() {
+    if let Some(cgroup) = inside() {
+        let machine = machine::Machine::start(&cgroup);
+        csi::run(&machine);
+        machine.reset();
+    }
+}
+
+#[test]
+fn conformance_is_kept() {
+    apart("conformance_is_kept_inside");
+}
+
+#[test]
+#[ignore = "started by its sibling in namespaces of its own"]
+fn conformance_is_kept_inside() {
+    if let Some(cgroup) = inside() {
+        let machine = machine::Machine::start(&cgroup);
+        promises::run(&machine);
         machine.reset();
     }
 }

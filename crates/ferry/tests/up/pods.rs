@@ -162,31 +162,31 @@ fn a_pod_is_resized(machine: &Machine) {
     let quota = || limits(machine, "sized", "cpu.cfs_quota_us", "cpu.max");
     let found = quota();
     assert!(found.len() >= 2 && found.iter().all(|value| value.starts_with("20000")), "{found:?}");
-    let patch = |cpu: &str, memory: &str| {
+    let patch = |request: &str, cpu: &str, memory: &str| {
         let resources = format!(
-            r#"{{"spec":{{"containers":[{{"name":"c","resources":{{"requests":{{"cpu":"{cpu}","memory":"{memory}"}},"limits":{{"cpu":"{cpu}","memory":"{memory}"}}}}}}]}}}}"#
+            r#"{{"spec":{{"containers":[{{"name":"c","resources":{{"requests":{{"cpu":"{request}","memory":"{memory}"}},"limits":{{"cpu":"{cpu}","memory":"{memory}"}}}}}}]}}}}"#
         );
         machine.kubectl(&["patch", "pod", "sized", "--subresource=resize", "-p", &resources]);
     };
-    patch("300m", "32Mi");
+    patch("100m", "300m", "32Mi");
     until("the kernel knows the new quota", || {
         let found = quota();
         if found.iter().all(|value| value.starts_with("30000")) { Ok(()) } else { Err(format!("{found:?}")) }
     });
     machine.wait_for("pod/sized", "{.status.containerStatuses[0].restartCount}", "0");
     // This container wants to begin anew when its memory changes.
-    patch("300m", "48Mi");
+    patch("100m", "300m", "48Mi");
     machine.wait_for("pod/sized", "{.status.containerStatuses[0].restartCount}", "1");
     until("the kernel knows the new limit", || {
         let found = limits(machine, "sized", "memory.limit_in_bytes", "memory.max");
         if found.iter().all(|value| value == "50331648") { Ok(()) } else { Err(format!("{found:?}")) }
     });
     // What the node does not have is not given.
-    patch("1000", "48Mi");
+    patch("1000", "2000", "48Mi");
     let pending = "{.status.conditions[?(@.type==\"PodResizePending\")].reason}";
     machine.wait_for("pod/sized", pending, "Infeasible");
     assert!(quota().iter().all(|value| value.starts_with("30000")));
-    patch("200m", "48Mi");
+    patch("100m", "200m", "48Mi");
     machine.wait_for("pod/sized", pending, "");
 }
 

@@ -1,8 +1,7 @@
 //! What people run: Deployments, StatefulSets, Jobs, DaemonSets, and kubectl's ways into their pods.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::process::Stdio;
-use std::time::Duration;
 
 use super::machine::{Machine, until};
 
@@ -122,20 +121,21 @@ fn kubectl_gets_into_pods(machine: &Machine) {
     machine.kubectl(&["cp", "talks:/tmp/copied", &back.display().to_string()]);
     assert_eq!(std::fs::read_to_string(&back).expect("a file"), "some content\n");
 
+    // Stays attached for as long as the container runs, so it is let go when it has been heard.
     let mut attached = machine
         .kubectl_command(&["attach", "-i", "talks"])
         .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
         .spawn()
         .expect("kubectl runs");
     attached.stdin.take().expect("its input").write_all(b"one\ntwo\n").expect("written");
-    let mut output = String::new();
-    attached.stdout.take().expect("its output").read_to_string(&mut output).expect("read");
-    let _ = attached.wait();
     until("the pod has heard what was said", || {
         let logs = machine.try_kubectl(&["logs", "talks"])?;
-        if logs == "hello\nheard one\nheard two\n" { Ok(()) } else { Err(format!("{logs} attached: {output}")) }
+        if logs == "hello\nheard one\nheard two\n" { Ok(()) } else { Err(logs) }
     });
+    let _ = attached.kill();
+    let _ = attached.wait();
 
     // A terminal: lines end as terminals end them, and the process sees one.
     let mut command = std::process::Command::new("script");
@@ -192,5 +192,4 @@ fn one_is_run_by_hand(machine: &Machine) {
         "--pod-running-timeout=60s", "--", "echo", "said once",
     ]);
     assert!(output.contains("said once"), "{output}");
-    std::thread::sleep(Duration::from_millis(10));
 }

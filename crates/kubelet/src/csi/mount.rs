@@ -205,9 +205,16 @@ impl Publishing<'_> {
             volume_lifecycle_mode: "Persistent".to_owned(),
             staging_path: String::new(),
         };
-        if driver.can(NodeServiceCapabilityRPCType::StageUnstageVolume) {
-            let staging = staging_path(self.kubelet, &source.driver, &source.volume_handle);
+        let stages = driver.can(NodeServiceCapabilityRPCType::StageUnstageVolume);
+        let staging = staging_path(self.kubelet, &source.driver, &source.volume_handle);
+        if stages {
             published.staging_path = staging.display().to_string();
+        }
+        if self.is_there(settings.as_ref(), &directory, &published) {
+            self.expand(&driver, volume, source, claim, &target, &published).await?;
+            return Ok(target);
+        }
+        if stages {
             // Noted first: whoever finds a half-made volume can take it away.
             published.write(&directory).map_err(at(&directory))?;
             fs::create_dir_all(&staging).map_err(at(&staging))?;
@@ -254,6 +261,13 @@ impl Publishing<'_> {
         Ok(target)
     }
 
+    /// Whether a volume was published before, and need not be again.
+    fn is_there(&self, settings: Option<&CSIDriver>, directory: &Path, published: &Published) -> bool {
+        settings.and_then(|driver| driver.spec.requires_republish) != Some(true)
+            && Published::read(directory).is_ok_and(|before| before == *published)
+            && crate::volumes::is_mount_point(&directory.join("mount")).unwrap_or(false)
+    }
+
     fn give_to_group(&self, target: &Path) -> Result<(), CsiError> {
         let Some(group) = self.fs_group else { return Ok(()) };
         if self.group_on_mismatch && ownership::is_given(target, group) {
@@ -278,6 +292,9 @@ impl Publishing<'_> {
             volume_lifecycle_mode: "Ephemeral".to_owned(),
             staging_path: String::new(),
         };
+        if self.is_there(settings.as_ref(), &directory, &published) {
+            return Ok(target);
+        }
         published.write(&directory).map_err(at(&directory))?;
         let fresh = !crate::volumes::is_mount_point(&target).unwrap_or(false);
         let by_driver = driver.can(NodeServiceCapabilityRPCType::VolumeMountGroup);

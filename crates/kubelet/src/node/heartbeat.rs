@@ -107,7 +107,10 @@ impl NodeLoop {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         ticks.tick().await;
         loop {
-            ticks.tick().await;
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = self.shared.node_news.notified() => {}
+            }
             if let Err(error) = self.beat().await {
                 tracing::warn!(%error, "the node's heartbeat failed");
             }

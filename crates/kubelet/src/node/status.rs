@@ -96,6 +96,9 @@ pub async fn status(
         }
         Err(error) => wrong.push(format!("container runtime is down: {error}")),
     }
+    if shared.shutting_down.load(std::sync::atomic::Ordering::Relaxed) {
+        wrong.push("node is shutting down".to_owned());
+    }
     let fine = |text: &str| format!("kubelet has {text}");
     let ready = if wrong.is_empty() {
         ("Ready", true, "KubeletReady", "kubelet is posting ready status".to_owned())

@@ -14,6 +14,7 @@ mod registry_auth;
 mod resize;
 mod start;
 mod sync;
+mod sysctls;
 mod worker;
 mod workers;
 

@@ -218,6 +218,8 @@ impl Worker {
                             || volume.secret.is_some()
                             || volume.downward_api.is_some()
                             || volume.projected.is_some()
+                            || volume.persistent_volume_claim.is_some()
+                            || volume.ephemeral.is_some()
                     });
                 self.refresh_at = has_files.then(|| self.next_refresh());
                 self.prepared_for = Some(Arc::clone(pod));

@@ -23,6 +23,8 @@ const RETRY: Duration = Duration::from_secs(1);
 const RETRY_LIMIT: Duration = Duration::from_secs(60);
 /// How often the contents of volumes are looked at although nothing is known to have changed.
 const REFRESH: SignedDuration = SignedDuration::from_mins(10);
+/// How often drivers' volumes are looked at: they may have been made larger.
+const REFRESH_CLAIMS: SignedDuration = SignedDuration::from_secs(30);
 
 /// What a worker is told.
 #[derive(Clone, Debug)]
@@ -241,7 +243,8 @@ impl Worker {
     /// When volumes are due: when a token is, or after a while.
     pub(super) fn next_refresh(&self) -> Timestamp {
         let now = self.shared.clock.now();
-        let later = now.saturating_add(REFRESH).unwrap_or(now);
+        let drivers = self.prepared.iter().flatten().any(|(_, volume)| volume.path.ends_with("mount"));
+        let later = now.saturating_add(if drivers { REFRESH_CLAIMS } else { REFRESH }).unwrap_or(now);
         self.shared.tokens.renewal(&self.uid).map_or(later, |renewal| renewal.min(later))
     }
 }

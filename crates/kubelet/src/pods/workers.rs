@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
-use super::admit;
+use super::{admit, sysctls};
 use super::worker::{Order, Worker};
 use crate::shared::Shared;
 
@@ -25,12 +26,13 @@ pub type WorkingPod = Arc<Pod>;
 pub struct Workers {
     shared: Arc<Shared>,
     entries: Mutex<HashMap<String, Entry>>,
+    refusing: AtomicBool,
 }
 
 impl Workers {
     #[must_use]
     pub fn new(shared: Arc<Shared>) -> Arc<Self> {
-        Arc::new(Self { shared, entries: Mutex::new(HashMap::new()) })
+        Arc::new(Self { shared, entries: Mutex::new(HashMap::new()), refusing: AtomicBool::new(false) })
     }
 
     /// A pod came or changed.
@@ -47,7 +49,9 @@ impl Workers {
             let others: Vec<Arc<Pod>> =
                 entries.values().map(|entry| Arc::clone(&entry.orders.borrow().pod)).collect();
             let allocatable = Arc::clone(&self.shared.allocatable.read());
-            admit::refusal(&pod, others.iter().map(AsRef::as_ref), &allocatable)
+            self.closed()
+                .or_else(|| sysctls::refusal(&pod, &self.shared.config.upkeep.unsafe_sysctls))
+                .or_else(|| admit::refusal(&pod, others.iter().map(AsRef::as_ref), &allocatable))
         } else {
             None
         };
@@ -57,6 +61,17 @@ impl Workers {
         let evicted = refused.map(|(reason, message)| (reason, message, None));
         let order = Order { pod, gone: false, evicted, resize: None };
         entries.insert(uid.clone(), self.begin(uid, order));
+    }
+
+    /// From now on no pod is taken any more.
+    pub fn refuse_new(&self) {
+        self.refusing.store(true, Ordering::Relaxed);
+    }
+
+    fn closed(&self) -> Option<(String, String)> {
+        self.refusing.load(Ordering::Relaxed).then(|| {
+            ("NodeShutdown".to_owned(), "Pod was rejected as the node is shutting down.".to_owned())
+        })
     }
 
     /// A pod that has a worker changed. What it asks for counts only if there is room for it.

@@ -36,10 +36,10 @@ pub fn prepare(path: &Path, source: &EmptyDirVolumeSource, memory_limit: Option<
     Ok(())
 }
 
-/// Whether something is mounted on `path`.
+/// Whether something is mounted on `path`: binds of the same file system count too.
 pub fn is_mount_point(path: &Path) -> io::Result<bool> {
-    use std::os::unix::fs::MetadataExt;
-    let own = fs::symlink_metadata(path)?;
-    let parent = path.parent().map(fs::symlink_metadata).transpose()?;
-    Ok(parent.is_some_and(|parent| parent.dev() != own.dev()))
+    use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let found = statx(CWD, path, flags, StatxFlags::BASIC_STATS)?;
+    Ok(found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
