@@ -4,7 +4,7 @@
 //! pods could not reach the API server otherwise.
 
 use std::fs::File;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -57,6 +57,16 @@ impl NodeRange {
         ensure!(number <= room, "{}/{} has addresses for {room} nodes only", self.base, self.prefix);
         Ok(Ipv4Addr::from(u32::from(self.base) + u32::try_from(number).unwrap_or(1)).into())
     }
+
+    /// The addresses of a node with their prefix lengths, of both families if there are two.
+    fn addresses(&self, number: usize, both: bool) -> Result<Vec<(IpAddr, u8)>> {
+        let mut addresses = vec![(self.address(number)?, self.prefix)];
+        if both {
+            let last = u16::try_from(number).unwrap_or(1);
+            addresses.push((Ipv6Addr::new(0xfd30, 0, 0, 0, 0, 0, 0, last).into(), 64));
+        }
+        Ok(addresses)
+    }
 }
 
 /// A node in a namespace.
@@ -64,11 +74,16 @@ impl NodeRange {
 struct Member {
     name: String,
     number: usize,
-    address: IpAddr,
+    addresses: Vec<(IpAddr, u8)>,
     directory: PathBuf,
 }
 
 impl Member {
+    fn ips(&self) -> String {
+        let ips: Vec<String> = self.addresses.iter().map(|(address, _)| address.to_string()).collect();
+        ips.join(",")
+    }
+
     fn namespace(&self) -> PathBuf {
         self.directory.join("netns")
     }
@@ -115,43 +130,50 @@ pub fn own_address() -> Result<Option<IpAddr>> {
 /// The nodes of this machine besides the first.
 pub struct Nodes {
     members: Vec<Member>,
-    /// The first node's address.
-    pub address: IpAddr,
+    /// The first node's addresses.
+    pub addresses: Vec<IpAddr>,
 }
 
 impl Nodes {
-    /// Makes the bridge, the namespaces and the cables for `count` nodes, as far as they are not there.
+    /// Makes the bridge, the namespaces and the cables for `count` nodes, as far as they are not there; with IPv6 besides
+    /// IPv4 if `both`.
     pub fn prepare(
         data_dir: &Path,
         first: &str,
         count: usize,
         range: NodeRange,
         bridge: &str,
+        both: bool,
     ) -> Result<Self> {
-        let address = range.address(1)?;
+        let addresses = range.addresses(1, both)?;
         let mut netlink = Netlink::open().context("talking to the kernel about links")?;
         netlink.add_bridge(bridge, MTU).context("making the bridge between nodes")?;
-        netlink.add_address(bridge, address, range.prefix).context("giving the bridge its address")?;
+        for (address, prefix) in &addresses {
+            netlink.add_address(bridge, *address, *prefix).context("giving the bridge its address")?;
+        }
         netlink.set_up(bridge).context("bringing up the bridge")?;
         netlink.set_up("lo").context("bringing up loopback")?;
         let mut members = Vec::new();
         for number in 2..=count {
             let name = format!("{first}-{number}");
             let directory = data_dir.join(DIRECTORY).join(&name);
-            let member = Member { name, number, address: range.address(number)?, directory };
+            let member = Member { name, number, addresses: range.addresses(number, both)?, directory };
+            let gateways = addresses.iter().map(|(address, _)| *address).collect();
             member
-                .prepare(&mut netlink, bridge, range.prefix, address)
+                .prepare(&mut netlink, bridge, gateways)
                 .with_context(|| format!("making node {}", member.name))?;
             members.push(member);
         }
         // Packets between nodes' pods pass through here.
         if !members.is_empty() {
-            let forwarding = "/proc/sys/net/ipv4/ip_forward";
-            if std::fs::read_to_string(forwarding).is_ok_and(|value| value.trim() == "0") {
-                std::fs::write(forwarding, "1").context("letting packets be forwarded")?;
+            let files = ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"];
+            for file in files.into_iter().take(if both { 2 } else { 1 }) {
+                if std::fs::read_to_string(file).is_ok_and(|value| value.trim() == "0") {
+                    std::fs::write(file, "1").context("letting packets be forwarded")?;
+                }
             }
         }
-        Ok(Self { members, address })
+        Ok(Self { members, addresses: addresses.into_iter().map(|(address, _)| address).collect() })
     }
 
     /// Starts the agents, which join the cluster at `server`, and keeps them running until `tasks` stop.
@@ -187,7 +209,7 @@ impl Nodes {
                         say(format_args!(
                             "Node {} at {} joins; its log is {}",
                             member.name,
-                            member.address,
+                            member.ips(),
                             member.directory.join("agent.log").display()
                         ));
                         group.spawn(keep(member.name, command, group.clone()));
@@ -202,7 +224,7 @@ impl Nodes {
 }
 
 impl Member {
-    fn prepare(&self, netlink: &mut Netlink, bridge: &str, prefix: u8, gateway: IpAddr) -> Result<()> {
+    fn prepare(&self, netlink: &mut Netlink, bridge: &str, gateways: Vec<IpAddr>) -> Result<()> {
         std::fs::create_dir_all(&self.directory)
             .with_context(|| format!("making {}", self.directory.display()))?;
         let pin = self.namespace();
@@ -224,14 +246,19 @@ impl Member {
         }
         netlink.plug(&cable, bridge).context("plugging in the cable")?;
         netlink.set_up(&cable).context("bringing up the cable")?;
-        let address = self.address;
+        let addresses = self.addresses.clone();
         apart(move || {
             enter(namespace.as_fd(), Namespace::Network).context("entering the network namespace")?;
             let mut netlink = Netlink::open()?;
             netlink.set_up("lo").context("bringing up loopback")?;
-            netlink.add_address(INTERFACE, address, prefix).context("giving the node its address")?;
+            for (address, prefix) in addresses {
+                netlink.add_address(INTERFACE, address, prefix).context("giving the node its address")?;
+            }
             netlink.set_up(INTERFACE).context("bringing up the node's interface")?;
-            netlink.add_route(None, Some(gateway), INTERFACE).context("giving the node a route")
+            for gateway in gateways {
+                netlink.add_route(None, Some(gateway), INTERFACE).context("giving the node a route")?;
+            }
+            Ok(())
         })
     }
 
@@ -256,7 +283,7 @@ impl Member {
             .arg("--network-namespace")
             .arg(self.namespace())
             .args(["--hostname-override", &self.name, "--cgroup-root", cgroup_root])
-            .args(["--node-ip", &self.address.to_string()])
+            .args(["--node-ip", &self.ips()])
             .stdin(Stdio::null())
             .stdout(log.try_clone().context("sharing the log")?)
             .stderr(log)

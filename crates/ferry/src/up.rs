@@ -93,7 +93,8 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
             "other nodes cannot reach an API server that listens on {}",
             config.listen
         );
-        nodes = place(&mut beside, count, arguments.node_network)?;
+        let both = config.components.cluster_cidrs.iter().any(|range| range.contains(':'));
+        nodes = place(&mut beside, count, arguments.node_network, both)?;
         serve_services(&mut config, &mut beside, &disabled);
     } else {
         config.components.dns = None;
@@ -147,7 +148,7 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
 }
 
 /// Gives the node its address, and makes the other nodes of this machine, if there are any.
-fn place(beside: &mut NodeConfig, count: usize, range: NodeRange) -> Result<Option<Nodes>> {
+fn place(beside: &mut NodeConfig, count: usize, range: NodeRange, both: bool) -> Result<Option<Nodes>> {
     if count == 1 {
         if beside.ips.is_empty() {
             beside.ips.extend(nodes::own_address()?);
@@ -158,9 +159,9 @@ fn place(beside: &mut NodeConfig, count: usize, range: NodeRange) -> Result<Opti
         say(format_args!("This machine has no address; it gets one for the cluster"));
     }
     let bridge = nodes::bridge(fingerprint(&beside.data_dir));
-    let nodes = Nodes::prepare(&beside.data_dir, &beside.name, count, range, &bridge)?;
+    let nodes = Nodes::prepare(&beside.data_dir, &beside.name, count, range, &bridge, both)?;
     if beside.ips.is_empty() {
-        beside.ips.push(nodes.address);
+        beside.ips.clone_from(&nodes.addresses);
     }
     Ok(Some(nodes))
 }

@@ -7,9 +7,9 @@ use std::process::Command;
 
 use sha2::{Digest, Sha256};
 
-const APPLETS: [&str; 22] = [
+const APPLETS: [&str; 23] = [
     "sh", "sleep", "echo", "cat", "ls", "env", "id", "nc", "httpd", "wget", "hostname", "true", "false",
-    "tar", "ps", "touch", "kill", "head", "grep", "mkdir", "rm", "date",
+    "tar", "ps", "touch", "kill", "head", "grep", "mkdir", "rm", "date", "nslookup",
 ];
 
 /// Writes an image as docker would save it, and returns the file.

@@ -1,0 +1,186 @@
+//! `ferry up --nodes 2` with an image, removed again when the test is over.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use super::images;
+
+pub const IMAGE: &str = "docker.io/test/busybox:1";
+const PATIENCE: Duration = Duration::from_secs(120);
+const ENDING: Duration = Duration::from_secs(30);
+const ONE_REQUEST: Duration = Duration::from_secs(5);
+
+pub struct Cluster {
+    directory: tempfile::TempDir,
+    process: Child,
+}
+
+pub fn has(program: &str) -> bool {
+    std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).exists()))
+}
+
+/// Waits until `look` has nothing to complain about.
+pub fn until<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
+    let begun = Instant::now();
+    loop {
+        match look() {
+            Ok(value) => return value,
+            Err(last) if begun.elapsed() > PATIENCE => panic!("{what}: last seen: {last}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+        }
+    }
+}
+
+fn ferry(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ferry"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+pub fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {text}");
+    text
+}
+
+impl Cluster {
+    pub fn start() -> Self {
+        run(Command::new("ip").args(["link", "set", "lo", "up"]));
+        let directory = tempfile::tempdir().expect("a directory");
+        let log = fs::File::create(directory.path().join("up.log")).expect("a log");
+        let mut up = ferry(&["up", "--nodes", "2", "--hostname-override", "n", "--cgroup-root"]);
+        up.arg(format!("/ferry-test-{}", std::process::id()))
+            .arg("--data-dir")
+            .arg(directory.path().join("data"));
+        let process = up.stdout(log.try_clone().expect("a log")).stderr(log).spawn().expect("ferry runs");
+        let cluster = Self { directory, process };
+        until("both nodes are ready", || {
+            let ready = "jsonpath={.items[*].status.conditions[?(@.type==\"Ready\")].status}";
+            match cluster.try_kubectl(&["get", "nodes", "-o", ready]) {
+                Ok(text) if text == "True True" => Ok(()),
+                other => Err(format!("{other:?}\n{}", cluster.log())),
+            }
+        });
+        let image = images::make(cluster.directory.path(), IMAGE, &["/bin/sleep", "100000"]);
+        run(ferry(&["images", "import", "--data-dir"]).arg(cluster.data()).arg(image));
+        cluster
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
+    /// The network namespace of the second node.
+    pub fn second(&self) -> PathBuf {
+        self.data().join("nodes/n-2/netns")
+    }
+
+    pub fn log(&self) -> String {
+        let tail = |path: PathBuf| {
+            let text = fs::read_to_string(path).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().filter(|line| !line.contains("access:")).collect();
+            lines[lines.len().saturating_sub(30)..].join("\n")
+        };
+        let (first, second) = (self.directory.path().join("up.log"), self.data().join("nodes/n-2/agent.log"));
+        format!("{}\n--- second node\n{}", tail(first), tail(second))
+    }
+
+    fn output(&self, arguments: &[&str]) -> Output {
+        Command::new("kubectl")
+            .env("KUBECONFIG", self.data().join("kubeconfig"))
+            .env("HOME", self.directory.path())
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .expect("kubectl runs")
+    }
+
+    pub fn try_kubectl(&self, arguments: &[&str]) -> Result<String, String> {
+        let output = self.output(arguments);
+        if output.status.success() {
+            Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        }
+    }
+
+    pub fn kubectl(&self, arguments: &[&str]) -> String {
+        self.try_kubectl(arguments)
+            .unwrap_or_else(|error| panic!("kubectl {arguments:?}: {error}\n{}", self.log()))
+    }
+
+    pub fn apply(&self, manifest: &str) {
+        let file = self.directory.path().join("manifest.yaml");
+        fs::write(&file, manifest).expect("a file");
+        self.kubectl(&["apply", "-f", &file.display().to_string()]);
+    }
+
+    /// The names of a deployment's pods that are ready, and the nodes they are on.
+    pub fn ready_pods(&self, app: &str) -> Vec<(String, String)> {
+        let template = "jsonpath={range .items[*]}{.metadata.name} {.spec.nodeName} \
+                        {.status.conditions[?(@.type==\"Ready\")].status} {.metadata.deletionTimestamp}{\"\\n\"}{end}";
+        let text = self.try_kubectl(&["get", "pods", "-l", &format!("app={app}"), "-o", template]);
+        let text = text.unwrap_or_default();
+        let pods = text.lines().map(|line| line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        pods.filter(|words| words.get(2).is_some_and(|ready| ready == "True"))
+            .filter(|words| words.get(3).is_none_or(String::is_empty))
+            .map(|words| (words[0].clone(), words[1].clone()))
+            .collect()
+    }
+
+    pub fn wait_for_pods(&self, app: &str, count: usize) -> Vec<(String, String)> {
+        until(&format!("{count} pods of {app} are ready"), || {
+            let pods = self.ready_pods(app);
+            if pods.len() == count {
+                return Ok(pods);
+            }
+            let all = self.try_kubectl(&["get", "pods", "-o", "wide"]).unwrap_or_default();
+            Err(format!("{all}\n{}", self.log()))
+        })
+    }
+
+    /// What a command in a pod prints; retried, since a service may just be getting its rules.
+    pub fn inside(&self, pod: &str, command: &str) -> Result<String, String> {
+        self.try_kubectl(&["exec", pod, "--", "sh", "-c", command])
+    }
+}
+
+/// The last line of what an HTTP server answers.
+pub fn ask(address: &str) -> Result<String, String> {
+    let address: SocketAddr = address.parse().map_err(|error| format!("{address}: {error}"))?;
+    let text = |error: std::io::Error| error.to_string();
+    let mut stream = TcpStream::connect_timeout(&address, ONE_REQUEST).map_err(text)?;
+    stream.set_read_timeout(Some(ONE_REQUEST)).map_err(text)?;
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").map_err(text)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).map_err(text)?;
+    let last = answer.lines().last().map(str::to_owned);
+    last.filter(|_| answer.starts_with("HTTP/1") && answer.contains(" 200 ")).ok_or(answer)
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if let Some(pid) = i32::try_from(self.process.id()).ok().and_then(rustix::process::Pid::from_raw) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        let begun = Instant::now();
+        while matches!(self.process.try_wait(), Ok(None)) && begun.elapsed() < ENDING {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let reset = ferry(&["reset", "--yes", "--data-dir"]).arg(self.data()).output();
+        if let Ok(output) = &reset
+            && !output.status.success()
+        {
+            eprintln!("reset: {}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+}

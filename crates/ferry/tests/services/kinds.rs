@@ -1,0 +1,117 @@
+//! Services that change their kind, that have several ports, that lead to addresses somebody wrote down, and services
+//! and pods as the API server itself reaches them.
+
+use std::collections::BTreeSet;
+
+use super::cluster::{Cluster, ask, until};
+
+pub fn run(cluster: &Cluster, pods: &[(String, String)]) {
+    through_the_api_server(cluster, pods);
+    affinity_is_switched(cluster);
+    several_ports_and_written_addresses(cluster, pods);
+    kinds_are_changed(cluster);
+}
+
+fn through_the_api_server(cluster: &Cluster, pods: &[(String, String)]) {
+    for (pod, _) in pods {
+        let path = format!("/api/v1/namespaces/default/pods/{pod}:8080/proxy/");
+        assert_eq!(cluster.kubectl(&["get", "--raw", &path]), *pod);
+    }
+    for service in ["web:http", "http:web:http"] {
+        let path = format!("/api/v1/namespaces/default/services/{service}/proxy/");
+        let answer = cluster.kubectl(&["get", "--raw", &path]);
+        assert!(pods.iter().any(|(name, _)| *name == answer), "{answer}");
+    }
+}
+
+fn address(cluster: &Cluster, service: &str) -> String {
+    cluster.kubectl(&["get", "service", service, "-o", "jsonpath={.spec.clusterIP}"])
+}
+
+fn answers(to: &str) -> BTreeSet<String> {
+    (0..30).map(|_| ask(to).unwrap_or_else(|error| error)).collect()
+}
+
+fn affinity_is_switched(cluster: &Cluster) {
+    let to = format!("{}:80", address(cluster, "sticky"));
+    let set = |affinity: &str| {
+        let patch = format!("{{\"spec\":{{\"sessionAffinity\":\"{affinity}\"}}}}");
+        cluster.kubectl(&["patch", "service", "sticky", "--type=merge", "-p", &patch]);
+    };
+    for (affinity, sticks) in [("None", false), ("ClientIP", true)] {
+        set(affinity);
+        until(&format!("affinity {affinity} counts"), || {
+            let seen = answers(&to);
+            if (seen.len() == 1) == sticks { Ok(()) } else { Err(format!("{seen:?}")) }
+        });
+    }
+}
+
+fn several_ports_and_written_addresses(cluster: &Cluster, pods: &[(String, String)]) {
+    let ip = cluster.kubectl(&["get", "pod", &pods[0].0, "-o", "jsonpath={.status.podIP}"]);
+    cluster.apply(&format!(
+        r#"
+apiVersion: v1
+kind: Service
+metadata: {{name: ports}}
+spec:
+  selector: {{app: web}}
+  ports: [{{name: one, port: 80, targetPort: 8080}}, {{name: two, port: 81, targetPort: 8080}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: written}}
+spec:
+  ports: [{{port: 80, targetPort: 8080}}]
+---
+apiVersion: v1
+kind: Endpoints
+metadata: {{name: written}}
+subsets: [{{addresses: [{{ip: {ip}}}], ports: [{{port: 8080}}]}}]
+"#
+    ));
+    let several = address(cluster, "ports");
+    for port in [80, 81] {
+        until(&format!("port {port} is served"), || ask(&format!("{several}:{port}")));
+    }
+    cluster.kubectl(&[
+        "patch",
+        "service",
+        "ports",
+        "--type=json",
+        "-p",
+        r#"[{"op":"remove","path":"/spec/ports/1"}]"#,
+    ]);
+    until("a port that is gone is refused", || match ask(&format!("{several}:81")) {
+        Err(error) if error.contains("refused") => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    let written = format!("{}:80", address(cluster, "written"));
+    until("an address that somebody wrote down is reached", || {
+        let answer = ask(&written)?;
+        if answer == pods[0].0 { Ok(()) } else { Err(answer) }
+    });
+}
+
+/// A name of somewhere else becomes a service with an address, then one with a port of the nodes, and a name again.
+fn kinds_are_changed(cluster: &Cluster) {
+    let patch = |patch: &str| {
+        cluster.kubectl(&["patch", "service", "elsewhere", "--type=merge", "-p", patch]);
+    };
+    patch(
+        r#"{"spec":{"type":"ClusterIP","externalName":null,"selector":{"app":"web"},"ports":[{"port":80,"targetPort":8080}]}}"#,
+    );
+    let to = format!("{}:80", address(cluster, "elsewhere"));
+    until("the service has an address", || ask(&to));
+    patch(r#"{"spec":{"type":"NodePort","ports":[{"port":80,"targetPort":8080,"nodePort":30099}]}}"#);
+    for node in ["172.30.0.1:30099", "172.30.0.2:30099"] {
+        until(&format!("the service has a port of {node}"), || ask(node));
+    }
+    patch(
+        r#"{"spec":{"type":"ExternalName","externalName":"web.default.svc.cluster.local","clusterIP":null,"clusterIPs":null,"selector":null,"ports":null}}"#,
+    );
+    until("the port is closed again", || match ask("172.30.0.1:30099") {
+        Err(error) if error.contains("refused") => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+}

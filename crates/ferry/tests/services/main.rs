@@ -1,0 +1,60 @@
+//! Two nodes on one machine, real containers and real packets: services by address and by name, from pods and nodes,
+//! across nodes, while pods are replaced and while a node is lost.
+//!
+//! Everything runs in a network namespace without a way out, which the test makes by starting itself again in one. It
+//! needs root, kubectl and a static busybox; without one of them it says so.
+
+mod battery;
+mod cluster;
+#[path = "../node/images.rs"]
+mod images;
+mod kinds;
+mod names;
+
+use std::process::Command;
+
+/// Set for the copy of the test that runs in a network of its own.
+const INSIDE: &str = "FERRY_TEST_SERVICES_IN_ITS_OWN_NETWORK";
+
+/// What the test needs and does not find here.
+fn missing() -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("not root".to_owned());
+    }
+    let programs = ["unshare", "ip", "tar", "kubectl"];
+    if let Some(program) = programs.iter().find(|program| !cluster::has(program)) {
+        return Some(format!("no {program} here"));
+    }
+    (!std::path::Path::new("/usr/bin/busybox").exists()).then(|| "no static busybox here".to_owned())
+}
+
+#[test]
+fn services_on_two_nodes() {
+    if let Some(reason) = missing() {
+        println!("skipped: {reason}");
+        return;
+    }
+    let own = std::env::current_exe().expect("the test's own path");
+    let outcome = Command::new("unshare")
+        .args(["--net", "--mount", "--"])
+        .arg(own)
+        .args(["--exact", "inside_a_network_of_its_own", "--ignored", "--nocapture", "--test-threads=1"])
+        .env(INSIDE, "1")
+        .output()
+        .expect("unshare runs");
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&outcome.stdout), String::from_utf8_lossy(&outcome.stderr));
+    assert!(outcome.status.success(), "{text}");
+    println!("{text}");
+}
+
+#[test]
+#[ignore = "started by its sibling in a network namespace of its own"]
+fn inside_a_network_of_its_own() {
+    if std::env::var_os(INSIDE).is_none() {
+        println!("skipped: only in a network namespace of its own");
+        return;
+    }
+    let cluster = cluster::Cluster::start();
+    battery::run(&cluster);
+}

@@ -1,0 +1,75 @@
+//! Names: from pods through busybox's resolver, and against the specification with `dig` where it is installed.
+
+use std::process::Command;
+
+use super::cluster::{self, Cluster, has, until};
+
+fn dig(arguments: &[&str]) -> String {
+    cluster::run(Command::new("dig").args(["@10.96.0.10", "+time=2", "+tries=2"]).args(arguments))
+        .trim()
+        .to_owned()
+}
+
+fn specification(cluster: &Cluster) {
+    let web = cluster.kubectl(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]);
+    let ips = cluster.kubectl(&["get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].status.podIP}"]);
+    let mut ips: Vec<&str> = ips.split(' ').collect();
+    ips.sort_unstable();
+    let short = |arguments: &[&str]| {
+        let text = dig(&[&["+short"], arguments].concat());
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort_unstable();
+        lines
+    };
+    // Services: addresses, both ways, over both transports.
+    assert_eq!(short(&["web.default.svc.cluster.local"]), [web.clone()]);
+    assert_eq!(short(&["+tcp", "web.default.svc.cluster.local"]), [web.clone()]);
+    assert_eq!(short(&["WEB.Default.svc.cluster.local"]), [web.clone()], "letters of any size");
+    assert_eq!(short(&["-x", &web]), ["web.default.svc.cluster.local."]);
+    assert_eq!(
+        short(&["SRV", "_http._tcp.web.default.svc.cluster.local"]),
+        ["0 100 80 web.default.svc.cluster.local."]
+    );
+    assert_eq!(short(&["kubernetes.default.svc.cluster.local"]), ["10.96.0.1"]);
+    // Headless: every ready pod.
+    assert_eq!(short(&["headless.default.svc.cluster.local"]), ips);
+    assert_eq!(short(&["SRV", "_http._tcp.headless.default.svc.cluster.local"]).len(), ips.len());
+    // Aliases, pods by address, the version of the specification.
+    let alias = short(&["elsewhere.default.svc.cluster.local"]);
+    assert!(alias.contains(&"web.default.svc.cluster.local.".to_owned()), "{alias:?}");
+    let dashed = format!("{}.default.pod.cluster.local", ips[0].replace('.', "-"));
+    assert_eq!(short(&[&dashed]), [ips[0]]);
+    assert_eq!(short(&["TXT", "dns-version.cluster.local"]), ["\"1.1.0\""]);
+    // Names that are not there: said so, with how long that counts.
+    let missing = dig(&["+noall", "+comments", "+authority", "nobody.default.svc.cluster.local"]);
+    assert!(missing.contains("NXDOMAIN") && missing.contains("SOA"), "{missing}");
+    let empty = dig(&["+noall", "+comments", "+authority", "AAAA", "web.default.svc.cluster.local"]);
+    assert!(empty.contains("NOERROR") && empty.contains("SOA"), "{empty}");
+    // Nobody outside can be asked here, and the client learns that.
+    let outside = dig(&["+noall", "+comments", "example.org"]);
+    assert!(outside.contains("SERVFAIL"), "{outside}");
+}
+
+fn from_pods(cluster: &Cluster, pods: &[(String, String)]) {
+    let web = cluster.kubectl(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]);
+    for (pod, node) in pods {
+        for name in ["web.default.svc.cluster.local", "web"] {
+            // Short names go through the search path: those that do not exist fail on the way.
+            until(&format!("{pod} on {node} finds {name}"), || {
+                let text = cluster.inside(pod, &format!("nslookup {name} || true"))?;
+                if text.contains(&web) { Ok(()) } else { Err(text) }
+            });
+        }
+        let config = cluster.inside(pod, "cat /etc/resolv.conf").expect("a file");
+        assert!(config.contains("nameserver 10.96.0.10") && config.contains("ndots:5"), "{config}");
+    }
+}
+
+pub fn run(cluster: &Cluster, pods: &[(String, String)]) {
+    from_pods(cluster, pods);
+    if has("dig") {
+        specification(cluster);
+    } else {
+        println!("skipped: no dig here");
+    }
+}
