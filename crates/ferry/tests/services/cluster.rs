@@ -59,6 +59,8 @@ impl Cluster {
         up.arg(format!("/ferry-test-{}", std::process::id()))
             .arg("--data-dir")
             .arg(directory.path().join("data"));
+        up.args(["--service-cluster-ip-range", "10.96.0.0/12,fd96::/112"]);
+        up.args(["--cluster-cidr", "10.244.0.0/16,fd44::/56"]);
         let process = up.stdout(log.try_clone().expect("a log")).stderr(log).spawn().expect("ferry runs");
         let cluster = Self { directory, process };
         until("both nodes are ready", || {

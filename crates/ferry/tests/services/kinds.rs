@@ -9,6 +9,7 @@ pub fn run(cluster: &Cluster, pods: &[(String, String)]) {
     through_the_api_server(cluster, pods);
     affinity_is_switched(cluster);
     several_ports_and_written_addresses(cluster, pods);
+    both_families(cluster, pods);
     kinds_are_changed(cluster);
 }
 
@@ -91,6 +92,35 @@ subsets: [{{addresses: [{{ip: {ip}}}], ports: [{{port: 8080}}]}}]
         let answer = ask(&written)?;
         if answer == pods[0].0 { Ok(()) } else { Err(answer) }
     });
+}
+
+fn both_families(cluster: &Cluster, pods: &[(String, String)]) {
+    cluster.apply(
+        r#"
+apiVersion: v1
+kind: Service
+metadata: {name: both}
+spec:
+  ipFamilyPolicy: RequireDualStack
+  selector: {app: web}
+  ports: [{port: 80, targetPort: 8080}]
+"#,
+    );
+    let six = cluster.kubectl(&["get", "service", "both", "-o", "jsonpath={.spec.clusterIPs[1]}"]);
+    until("the node reaches all pods over IPv6", || {
+        let seen = answers(&format!("[{six}]:80"));
+        if seen.len() == pods.len() { Ok(()) } else { Err(format!("{seen:?}")) }
+    });
+    for (pod, _) in pods {
+        let own = cluster.kubectl(&["get", "pod", pod, "-o", "jsonpath={.status.podIPs[1].ip}"]);
+        for (from, _) in pods {
+            let get = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {own} 8080");
+            let answer = cluster.inside(from, &get).unwrap_or_else(|error| panic!("{from} → {own}: {error}"));
+            assert!(answer.ends_with(pod.as_str()), "{from} → {own}: {answer}");
+        }
+        let get = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {six} 80");
+        cluster.inside(pod, &get).unwrap_or_else(|error| panic!("{pod} → {six}: {error}"));
+    }
 }
 
 /// A name of somewhere else becomes a service with an address, then one with a port of the nodes, and a name again.

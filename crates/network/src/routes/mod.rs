@@ -218,3 +218,6 @@ fn tunnels(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;
