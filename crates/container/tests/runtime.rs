@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use base::tasks::TaskGroup;
@@ -37,11 +37,18 @@ fn main() -> ExitCode {
         propagate(Path::new("/"), flags | MountPropagationFlags::REC).expect("mounts of the tests' own");
     }
     sys::netlink::Netlink::open().and_then(|mut netlink| netlink.set_up("lo")).expect("loopback");
+    let version_2 = std::env::var_os(VERSION_2).is_some();
+    if version_2 {
+        only_version_2();
+    }
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("tokio");
     let wanted = arguments.iter().find(|argument| !argument.starts_with('-')).cloned().unwrap_or_default();
     let (mut failed, mut passed) = (0, 0);
-    for (name, test) in battery::TESTS.iter().filter(|(name, _)| name.contains(&wanted)) {
+    let chosen = battery::TESTS
+        .iter()
+        .filter(|(name, _)| name.contains(&wanted) && (!version_2 || battery::ON_VERSION_2.contains(name)));
+    for (name, test) in chosen {
         let outcome = tokio::task::LocalSet::new().block_on(&runtime, async {
             let node = Node::start().await;
             let handle = tokio::task::spawn_local(test(node.clone()));
@@ -65,7 +72,26 @@ fn main() -> ExitCode {
         }
     }
     println!("test result: {passed} passed; {failed} failed");
+    if !version_2 && battery::ON_VERSION_2.iter().any(|name| name.contains(&wanted)) {
+        println!("once more, with control groups of version 2:");
+        let again = Command::new("/proc/self/exe").args(&arguments).env(VERSION_2, "1").status();
+        failed += usize::from(!again.expect("the tests run").success());
+    }
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Set for the tests that have control groups of version 2 only.
+const VERSION_2: &str = "FERRY_TEST_CGROUP_VERSION_2";
+
+/// In the tests' own mount namespace there is nothing of version 1.
+fn only_version_2() {
+    let place = Path::new("/sys/fs/cgroup");
+    let mounted: Vec<_> = sys::mounts::list().expect("mounts");
+    for mount in mounted.iter().rev().filter(|mount| mount.filesystem.starts_with("cgroup")) {
+        sys::mounts::unmount(&mount.target).expect("unmounted");
+    }
+    let flags = sys::mounts::MountFlags::empty();
+    sys::mounts::mount("cgroup2", place, "cgroup2", flags, "").expect("version 2");
 }
 
 /// A daemon of its own, for tests that kill it.

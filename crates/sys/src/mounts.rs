@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
@@ -138,6 +138,27 @@ pub fn restrict(target: &Path, attributes: Attributes) -> io::Result<()> {
             libc::AT_FDCWD,
             path.as_ptr(),
             flags | libc::AT_SYMLINK_NOFOLLOW,
+            &raw const attr,
+            size_of::<MountAttr>(),
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Lets the files of a mount that is attached nowhere yet belong to the users of a user namespace: who has a number on
+/// disk is whoever has it there.
+#[expect(unsafe_code, reason = "mount_setattr has no wrapper")]
+pub fn map_users(tree: BorrowedFd<'_>, namespace: BorrowedFd<'_>) -> io::Result<()> {
+    const IDMAP: u64 = 0x0010_0000;
+    let userns_fd = u64::try_from(namespace.as_raw_fd()).map_err(io::Error::other)?;
+    let attr = MountAttr { attr_set: IDMAP, attr_clr: 0, propagation: 0, userns_fd };
+    // SAFETY: the empty path and the structure are alive during the call, and the size given is the structure's.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
             &raw const attr,
             size_of::<MountAttr>(),
         )

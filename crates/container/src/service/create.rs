@@ -165,7 +165,14 @@ impl Runtime {
                 PidNamespace::Of(format!("/proc/{}/ns/pid", started.pid).into())
             }
         };
-        Ok(Namespaces { network: of_pod("net"), ipc: of_pod("ipc"), uts: of_pod("uts"), pid })
+        let users = match super::sandboxes::users(&super::sandboxes::namespaces(&sandbox.config))? {
+            Some(map) => {
+                let missing = || RuntimeError::Conflict("the pod's user namespace is gone".to_owned());
+                Some((map, of_pod("user").ok_or_else(missing)?))
+            }
+            None => None,
+        };
+        Ok(Namespaces { network: of_pod("net"), ipc: of_pod("ipc"), uts: of_pod("uts"), pid, users })
     }
 
     fn mounts(
@@ -187,6 +194,7 @@ impl Runtime {
             read_only,
             recursive_read_only: false,
             propagation: Propagation::Private,
+            mapped: false,
         };
         let bind = |target: &str, source: PathBuf, read_only: bool| Mount {
             target: target.into(),
@@ -194,6 +202,7 @@ impl Runtime {
             read_only,
             recursive_read_only: false,
             propagation: Propagation::Private,
+            mapped: false,
         };
         let mut mounts = vec![
             kernel("/proc", "proc", "", true, false),
@@ -208,6 +217,7 @@ impl Runtime {
             read_only: !privileged,
             recursive_read_only: false,
             propagation: Propagation::Private,
+            mapped: false,
         });
         let wanted = |target: &str| {
             !config.mounts.iter().any(|mount| Path::new(&mount.container_path) == Path::new(target))
@@ -276,6 +286,7 @@ impl Runtime {
             source,
             read_only,
             recursive_read_only: mount.recursive_read_only,
+            mapped: !mount.uid_mappings.is_empty(),
             propagation: match mount.propagation() {
                 MountPropagation::PropagationPrivate => Propagation::Private,
                 MountPropagation::PropagationHostToContainer => Propagation::HostToContainer,

@@ -368,7 +368,10 @@ impl RuntimeService for Served {
             condition("RuntimeReady", None),
             condition("NetworkReady", network.err().map(|e| e.to_string())),
         ];
-        let features = RuntimeHandlerFeatures { recursive_read_only_mounts: true, ..Default::default() };
+        let features = RuntimeHandlerFeatures {
+            recursive_read_only_mounts: true,
+            user_namespaces: std::path::Path::new("/proc/self/ns/user").exists(),
+        };
         let handler = |name: &str| RuntimeHandler { name: name.to_owned(), features: Some(features.clone()) };
         Ok(Response::new(StatusResponse {
             status: Some(RuntimeStatus { conditions }),

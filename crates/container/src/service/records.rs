@@ -145,7 +145,9 @@ pub fn directories(parent: &Path) -> Result<Vec<PathBuf>, RuntimeError> {
 
 /// Removes a directory with what is mounted right below it.
 pub fn remove_tree(path: &Path) -> Result<(), RuntimeError> {
-    for mounted in ["namespaces/net", "namespaces/ipc", "namespaces/uts", "namespaces/pid", "shm"] {
+    for mounted in
+        ["namespaces/net", "namespaces/ipc", "namespaces/uts", "namespaces/pid", "namespaces/user", "shm"]
+    {
         let mounted = path.join(mounted);
         if mounted.exists() {
             sys::mounts::unmount(&mounted).doing(|| format!("unmount {}", mounted.display()))?;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use cri::v1::{DNSConfig, NamespaceMode, NamespaceOption, PodSandboxConfig, Protocol};
+use cri::v1::{DNSConfig, IDMapping, NamespaceMode, NamespaceOption, PodSandboxConfig, Protocol};
 use machinery::quantity::Quantity;
 use sys::process;
 
@@ -13,7 +13,7 @@ use super::records::{self, Sandbox, SandboxMeta};
 use super::{Doing, Runtime, RuntimeError, new_id, now};
 use crate::launch;
 use crate::network::{Bandwidth, Pod, PortMapping};
-use crate::shim::spec::SandboxSpec;
+use crate::shim::spec::{SandboxSpec, UserMap};
 use crate::shim::{Report, Task};
 
 const SHARED_MEMORY: u64 = 64 << 20;
@@ -24,6 +24,34 @@ const SMALLEST_BURST: u64 = 8 * (32 << 10);
 pub(super) fn namespaces(config: &PodSandboxConfig) -> NamespaceOption {
     let context = config.linux.as_ref().and_then(|linux| linux.security_context.as_ref());
     context.and_then(|context| context.namespace_options.clone()).unwrap_or_default()
+}
+
+/// The users that a pod has of its own, if it asks for that.
+pub(super) fn users(asked: &NamespaceOption) -> Result<Option<UserMap>, RuntimeError> {
+    let Some(options) = asked.userns_options.as_ref().filter(|options| options.mode() == NamespaceMode::Pod)
+    else {
+        return Ok(None);
+    };
+    let wrong = |what: &str| RuntimeError::Invalid(format!("user namespace: {what}"));
+    if [asked.network(), asked.ipc(), asked.pid()].contains(&NamespaceMode::Node) {
+        return Err(wrong("it cannot be had with a namespace of the node"));
+    }
+    let read = |found: &[IDMapping]| {
+        let map: Vec<_> = found.iter().map(|map| (map.container_id, map.host_id, map.length)).collect();
+        // Whoever is root inside must not be root outside.
+        let fine = map.iter().all(|(inside, outside, length)| {
+            *length > 0
+                && *outside > 0
+                && inside.checked_add(*length).is_some()
+                && outside.checked_add(*length).is_some()
+        });
+        if fine && map.iter().any(|(inside, ..)| *inside == 0) {
+            Ok(map)
+        } else {
+            Err(wrong("its map is not valid"))
+        }
+    };
+    Ok(Some(UserMap { uids: read(&options.uids)?, gids: read(&options.gids)? }))
 }
 
 impl Sandbox {
@@ -189,6 +217,7 @@ impl Runtime {
             ipc: !host_ipc,
             uts: !host_network,
             pid: asked.pid() == NamespaceMode::Pod,
+            users: users(&asked)?,
             sysctls: linux.sysctls.clone().into_iter().collect(),
             shared_memory: (!host_ipc).then(|| (directory.join("shm"), SHARED_MEMORY)),
             namespaces: directory.join("namespaces"),
@@ -269,7 +298,7 @@ impl Runtime {
         if pid > 1 && process::start_time(pid).ok() == Some(start_time) {
             process::kill(pid, 9).doing(|| "end the pod's first process".to_owned())?;
         }
-        for name in ["net", "ipc", "uts", "pid"] {
+        for name in ["net", "ipc", "uts", "pid", "user"] {
             let path = sandbox.namespace(name);
             if path.exists() {
                 sys::mounts::unmount(&path).doing(|| format!("unmount {}", path.display()))?;
@@ -382,6 +411,32 @@ impl Drop for Reservation<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn maps_of_users() {
+        let with = |container_id, host_id, length, network: NamespaceMode| {
+            let map = vec![IDMapping { container_id, host_id, length }];
+            let options =
+                cri::v1::UserNamespace { mode: NamespaceMode::Pod.into(), uids: map.clone(), gids: map };
+            users(&NamespaceOption {
+                network: network.into(),
+                userns_options: Some(options),
+                ..NamespaceOption::default()
+            })
+        };
+        let pod = NamespaceMode::Pod;
+        assert_eq!(with(0, 65536, 65536, pod).unwrap().unwrap().uids, [(0, 65536, 65536)]);
+        for (inside, outside, length, network) in [
+            (0, 0, 10, pod),
+            (1, 65536, 10, pod),
+            (0, u32::MAX, 2, pod),
+            (0, 1, 0, pod),
+            (0, 65536, 9, NamespaceMode::Node),
+        ] {
+            assert!(with(inside, outside, length, network).is_err(), "{inside} {outside} {length}");
+        }
+        assert_eq!(users(&NamespaceOption::default()).unwrap(), None);
+    }
 
     #[test]
     fn bandwidths() {

@@ -11,11 +11,12 @@ use sys::cgroups::apart::{self, Which};
 use sys::cgroups::{Group, Hierarchy};
 use sys::process::{self, Fork, Namespace};
 
+use super::rootfs::Users;
 use super::spec::{PidNamespace, Spec};
-use super::supervise::{Streams, supervise};
+use super::supervise::{Streams, listen, supervise};
 use super::{
     Exit, GROUP, Lock, Report, ShimError, Started, Step, failure, now, read_json, report, rootfs, start,
-    write_whole,
+    user, write_whole,
 };
 
 /// How long the rest of a container may take to die after its first process.
@@ -32,8 +33,10 @@ pub(super) fn run(directory: &Path, socket: &UnixStream, lock: Lock) -> Result<(
     let _ = apart::leave(GROUP, Which::Tracking);
     let group = group(&spec.cgroup)?;
     group.create().step(|| "make the control group".to_owned())?;
-    let outcome = limit(&group, &spec).and_then(|()| launch(directory, &spec, &group));
-    let (pid, streams) = match outcome {
+    let outcome = limit(&group, &spec)
+        .and_then(|()| listen(directory))
+        .and_then(|listener| Ok((launch(directory, &spec, &group)?, listener)));
+    let ((pid, streams), listener) = match outcome {
         Ok(started) => started,
         Err(error) => {
             let _ = group.kill(PATIENCE);
@@ -57,7 +60,7 @@ pub(super) fn run(directory: &Path, socket: &UnixStream, lock: Lock) -> Result<(
     let _ = report(socket, &Report::Started { pid, start_time });
     let _ = socket.shutdown(std::net::Shutdown::Both);
     let _ = apart::leave(GROUP, Which::Limiting);
-    let code = supervise(directory, &spec, pid, streams)?;
+    let code = supervise(directory, &spec, pid, streams, &listener)?;
     // In a namespace of its own nothing is left; elsewhere there may be.
     let _ = group.kill(PATIENCE);
     let exit = Exit { code, out_of_memory: group.out_of_memory_kills() > 0, at: now() };
@@ -182,7 +185,19 @@ fn enter_and_start(
         process::enter(file.as_fd(), *kind).step(|| format!("enter namespace {}", kind.file_name()))?;
     }
     process::unshare(&[Namespace::Mount, Namespace::Cgroup]).step(|| "make namespaces".to_owned())?;
-    rootfs::build(directory, spec)?;
+    let users = match &spec.namespaces.users {
+        Some((map, path)) => {
+            let namespace = File::open(path).step(|| "open the user namespace".to_owned())?;
+            Some(Users { map, namespace })
+        }
+        None => None,
+    };
+    rootfs::build(directory, spec, users.as_ref())?;
+    if let Some(users) = &users {
+        user::enter(&users.namespace)?;
+        // Mounts that its root may add to, and take nothing away from.
+        process::unshare(&[Namespace::Mount]).step(|| "make a mount namespace".to_owned())?;
+    }
     match streams {
         Some([stdin, stdout, stderr]) => {
             start::standard(stdin.as_fd(), stdout.as_fd(), stderr.as_fd())

@@ -12,7 +12,7 @@ use sys::process::{self, Fork, Namespace};
 
 use super::container::group;
 use super::spec::ExecSpec;
-use super::{Report, ShimError, Step, failure, read_json, report, start};
+use super::{Report, ShimError, Step, failure, read_json, report, start, user};
 
 pub(super) fn run(directory: &Path, socket: &UnixStream) -> Result<(), ShimError> {
     let spec: ExecSpec = read_json(directory)?;
@@ -35,6 +35,11 @@ pub(super) fn run(directory: &Path, socket: &UnixStream) -> Result<(), ShimError
     ] {
         entered.push((kind, process::namespace_of(spec.pid, kind).step(|| "find the container".to_owned())?));
     }
+    let users = if user::is_another(spec.pid).step(|| "find the container".to_owned())? {
+        Some(process::namespace_of(spec.pid, Namespace::User).step(|| "find the container".to_owned())?)
+    } else {
+        None
+    };
     if process::start_time(spec.pid).ok() != Some(spec.start_time) {
         return Err(failure("find the container", "it is not running"));
     }
@@ -43,6 +48,9 @@ pub(super) fn run(directory: &Path, socket: &UnixStream) -> Result<(), ShimError
         process::enter(file.as_fd(), *kind).step(|| format!("enter namespace {}", kind.file_name()))?;
     }
     drop(entered);
+    if let Some(users) = users {
+        user::enter(&users)?;
+    }
     let (ours, link) = UnixStream::pair().step(|| "make a socket".to_owned())?;
     match process::fork().step(|| "fork".to_owned())? {
         Fork::Child => {

@@ -12,6 +12,7 @@ mod sandbox;
 pub mod spec;
 mod start;
 mod supervise;
+mod user;
 
 pub(crate) use supervise::resize;
 

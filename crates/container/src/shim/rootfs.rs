@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
@@ -11,7 +12,7 @@ use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 use sys::cgroups::Hierarchy;
 use sys::mounts::{self, Attributes, MountFlags, MountPropagationFlags};
 
-use super::spec::{Device, Mount, Propagation, Root, Source, Spec};
+use super::spec::{Device, Mount, Propagation, Root, Source, Spec, UserMap};
 use super::{ShimError, Step, failure};
 
 /// The devices of every container: name, major, minor.
@@ -28,7 +29,7 @@ const LINKS: &[(&str, &str)] = &[
 
 /// Builds everything below `directory/rootfs` and makes it the root of this process, which has a mount namespace of
 /// its own.
-pub(super) fn build(directory: &Path, spec: &Spec) -> Result<(), ShimError> {
+pub(super) fn build(directory: &Path, spec: &Spec, users: Option<&Users<'_>>) -> Result<(), ShimError> {
     let target = directory.join("rootfs");
     // Mounts that pass events back to the host are taken while they still are its peers.
     let mut shared = Vec::new();
@@ -44,7 +45,7 @@ pub(super) fn build(directory: &Path, spec: &Spec) -> Result<(), ShimError> {
     }
     mounts::propagate(Path::new("/"), MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
         .step(|| "cut the mounts off the host's".to_owned())?;
-    overlay(&spec.root, Some(directory), &target)?;
+    overlay(&spec.root, Some(directory), &target, users)?;
     mounts::propagate(&target, MountPropagationFlags::PRIVATE).step(|| "keep the root private".to_owned())?;
     let root = mounts::open_root(&target).step(|| "open the root".to_owned())?;
     for mount in &spec.mounts {
@@ -63,12 +64,12 @@ pub(super) fn build(directory: &Path, spec: &Spec) -> Result<(), ShimError> {
                 .step(|| format!("mount {}", mount.target.display()))?;
                 restrict(&root, mount)?;
             }
-            None => add(&root, mount, directory)?,
+            None => add(&root, mount, directory, users)?,
         }
     }
     let devices =
         if spec.privileged { host_devices().step(|| "list devices".to_owned())? } else { Vec::new() };
-    make_devices(&root, devices.iter().chain(&spec.devices))?;
+    make_devices(&root, devices.iter().chain(&spec.devices), users)?;
     pivot(&target)?;
     let root = mounts::open_root(Path::new("/")).step(|| "open the root".to_owned())?;
     for path in &spec.masked_paths {
@@ -84,8 +85,59 @@ pub(super) fn build(directory: &Path, spec: &Spec) -> Result<(), ShimError> {
     Ok(())
 }
 
+/// The pod's users: who they are, and their namespace.
+pub(super) struct Users<'a> {
+    pub map: &'a UserMap,
+    pub namespace: File,
+}
+
+/// Makes `source` appear at `target` too, with its files belonging to the pod's users.
+fn bind_mapped(source: &Path, target: &Path, users: &Users<'_>, recursive: bool) -> io::Result<()> {
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    if recursive {
+        flags |= OpenTreeFlags::AT_RECURSIVE;
+    }
+    let tree = open_tree(CWD, source, flags)?;
+    mounts::map_users(tree.as_fd(), users.namespace.as_fd())?;
+    let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_SYMLINKS;
+    Ok(move_mount(tree, "", CWD, target, how)?)
+}
+
+/// The layers once more, with their files belonging to the pod's users; where they are, and their names there.
+fn map_layers(root: &Root, beside: &Path, users: &Users<'_>) -> Result<Root, ShimError> {
+    let store = beside.join("mapped");
+    let mut layers = Vec::new();
+    for (at, layer) in root.layers.iter().enumerate() {
+        let place = store.join(at.to_string());
+        std::fs::create_dir_all(&place).step(|| format!("make {}", place.display()))?;
+        bind_mapped(&root.store.join(layer), &place, users, false)
+            .step(|| "map a layer's files to the pod's users".to_owned())?;
+        layers.push(at.to_string());
+    }
+    Ok(Root { store, layers, read_only: root.read_only })
+}
+
 /// Mounts layers at `target`; with a directory for changes they can be written.
-pub(super) fn overlay(root: &Root, changes: Option<&Path>, target: &Path) -> Result<(), ShimError> {
+pub(super) fn overlay(
+    root: &Root,
+    changes: Option<&Path>,
+    target: &Path,
+    users: Option<&Users<'_>>,
+) -> Result<(), ShimError> {
+    let mapped = match users {
+        Some(users) => {
+            if let Some(changes) = changes {
+                let (uid, gid) = users.map.root()?;
+                std::os::unix::fs::chown(changes.join("upper"), Some(uid), Some(gid))
+                    .step(|| "give the root to the pod".to_owned())?;
+            }
+            Some(map_layers(root, changes.unwrap_or(target), users)?)
+        }
+        None => None,
+    };
+    let root = mapped.as_ref().unwrap_or(root);
     // Names relative to the store keep the options below the one page that the kernel takes.
     std::env::set_current_dir(&root.store).step(|| format!("enter {}", root.store.display()))?;
     let lower = root.layers.join(":");
@@ -126,7 +178,7 @@ fn prepare(root: &File, target: &Path, directory: bool) -> Result<mounts::Inside
     mounts::make_inside(root, target, directory).step(|| format!("make mount point {}", target.display()))
 }
 
-fn add(root: &File, mount: &Mount, directory: &Path) -> Result<(), ShimError> {
+fn add(root: &File, mount: &Mount, directory: &Path, users: Option<&Users<'_>>) -> Result<(), ShimError> {
     // Where an image has a link, masks and devices would come to lie elsewhere than where programs look.
     if matches!(mount.source, Source::Kernel { .. } | Source::Cgroups)
         && mounts::is_linked(root, &mount.target)
@@ -140,8 +192,11 @@ fn add(root: &File, mount: &Mount, directory: &Path) -> Result<(), ShimError> {
     let step = || format!("mount {}", mount.target.display());
     match &mount.source {
         Source::Bind(source) => {
-            mounts::bind_resolved(source, &place.path())
-                .step(|| format!("mount {} at {}", source.display(), mount.target.display()))?;
+            match users.filter(|_| mount.mapped) {
+                Some(users) => bind_mapped(source, &place.path(), users, true),
+                None => mounts::bind_resolved(source, &place.path()),
+            }
+            .step(|| format!("mount {} at {}", source.display(), mount.target.display()))?;
         }
         Source::Kernel { kind, options, no_exec, no_suid, no_dev } => {
             let mut flags = MountFlags::empty();
@@ -155,13 +210,14 @@ fn add(root: &File, mount: &Mount, directory: &Path) -> Result<(), ShimError> {
             if mount.read_only {
                 flags |= MountFlags::RDONLY;
             }
-            return mounts::mount(kind, &place.path(), kind, flags, options).step(step);
+            let options = owned(kind, options, users)?;
+            return mounts::mount(kind, &place.path(), kind, flags, &options).step(step);
         }
         Source::Cgroups => return cgroups(root, mount),
         Source::Layers { root: layers, sub_path } => {
             let aside = directory.join("image");
             std::fs::create_dir_all(&aside).step(step)?;
-            overlay(layers, None, &aside)?;
+            overlay(layers, None, &aside, users)?;
             let image = mounts::open_root(&aside).step(step)?;
             let part = mounts::inside(&image, sub_path)
                 .step(|| format!("find {} in the image", sub_path.display()))?;
@@ -173,6 +229,18 @@ fn add(root: &File, mount: &Mount, directory: &Path) -> Result<(), ShimError> {
         }
     }
     restrict(root, mount)
+}
+
+/// Options of a file system of the kernel's whose files belong to the pod's root.
+fn owned(kind: &str, options: &str, users: Option<&Users<'_>>) -> Result<String, ShimError> {
+    let Some(users) = users else { return Ok(options.to_owned()) };
+    let (uid, gid) = users.map.root()?;
+    Ok(match kind {
+        "tmpfs" => format!("{options},uid={uid},gid={gid}"),
+        // The group of terminals.
+        "devpts" => options.replace("gid=5", &format!("gid={}", users.map.gid(5).unwrap_or(gid))),
+        _ => options.to_owned(),
+    })
 }
 
 /// What is true of a bind mount only after it was made.
@@ -240,11 +308,16 @@ fn cgroups(root: &File, mount: &Mount) -> Result<(), ShimError> {
     }
 }
 
-fn make_devices<'a>(root: &File, extra: impl Iterator<Item = &'a Device>) -> Result<(), ShimError> {
+fn make_devices<'a>(
+    root: &File,
+    extra: impl Iterator<Item = &'a Device>,
+    users: Option<&Users<'_>>,
+) -> Result<(), ShimError> {
     rustix::process::umask(Mode::empty());
+    let owner = users.map_or(Ok((0, 0)), |users| users.map.root())?;
     for (name, major, minor) in DEVICES {
         let device = rustix::fs::makedev(*major, *minor);
-        node(root, &Path::new("/dev").join(name), FileType::CharacterDevice, 0o666, device, (0, 0))?;
+        node(root, &Path::new("/dev").join(name), FileType::CharacterDevice, 0o666, device, owner)?;
     }
     for device in extra {
         let step = || format!("look at device {}", device.host.display());
@@ -254,7 +327,8 @@ fn make_devices<'a>(root: &File, extra: impl Iterator<Item = &'a Device>) -> Res
             kind if kind.is_block_device() => FileType::BlockDevice,
             _ => return Err(failure(&step(), "it is no device")),
         };
-        node(root, &device.target, kind, found.mode() & 0o7777, found.rdev(), (found.uid(), found.gid()))?;
+        let owner = if users.is_some() { owner } else { (found.uid(), found.gid()) };
+        node(root, &device.target, kind, found.mode() & 0o7777, found.rdev(), owner)?;
     }
     rustix::process::umask(Mode::from_raw_mode(0o022));
     let place = prepare(root, Path::new("/dev"), true)?;

@@ -2,14 +2,14 @@
 
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use sys::cgroups::apart::{self, Which};
 use sys::mounts::{self, MountFlags};
 use sys::process::{self, Fork, Namespace};
 
 use super::spec::SandboxSpec;
-use super::{GROUP, Lock, Report, ShimError, Step, failure, read_json, report, start, write_whole};
+use super::{GROUP, Lock, Report, ShimError, Step, failure, read_json, report, start, user, write_whole};
 
 pub(super) fn run(directory: &Path, socket: &UnixStream, _lock: Lock) -> Result<(), ShimError> {
     let spec: SandboxSpec = read_json(&directory.join("spec.json"))?;
@@ -21,7 +21,32 @@ pub(super) fn run(directory: &Path, socket: &UnixStream, _lock: Lock) -> Result<
             wanted.push(namespace);
         }
     }
-    process::unshare(&wanted).step(|| "make namespaces".to_owned())?;
+    std::fs::create_dir_all(&spec.namespaces).step(|| "make a directory".to_owned())?;
+    share_memory(&spec)?;
+    if spec.pid {
+        // The process that stays is not the daemon's.
+        let _ = apart::leave(GROUP, Which::Tracking);
+        let _ = apart::leave(GROUP, Which::Limiting);
+    }
+    let Some(map) = &spec.users else {
+        let holder = make(&spec, &wanted)?;
+        let me = i32::try_from(std::process::id()).unwrap_or(0);
+        return keep(directory, socket, &spec, &wanted, me, holder);
+    };
+    user::with_namespace(
+        map,
+        || make(&spec, &wanted),
+        |child, holder| {
+            let all = [&wanted[..], &[Namespace::User]].concat();
+            keep(directory, socket, &spec, &all, child, holder)
+        },
+    )
+}
+
+/// Makes the namespaces for the calling process and sets them up; if there is a pid namespace, the answer is the process
+/// that holds it.
+fn make(spec: &SandboxSpec, wanted: &[Namespace]) -> Result<i32, ShimError> {
+    process::unshare(wanted).step(|| "make namespaces".to_owned())?;
     if spec.uts {
         rustix::system::sethostname(spec.hostname.as_bytes()).step(|| "set the host name".to_owned())?;
     }
@@ -33,39 +58,60 @@ pub(super) fn run(directory: &Path, socket: &UnixStream, _lock: Lock) -> Result<
     for (name, value) in &spec.sysctls {
         sysctl(name, value).step(|| format!("set {name}"))?;
     }
-    std::fs::create_dir_all(&spec.namespaces).step(|| "make a directory".to_owned())?;
-    for namespace in &wanted {
-        let file = spec.namespaces.join(namespace.file_name());
-        pin(Path::new(&format!("/proc/self/ns/{}", namespace.file_name())), &file)
-            .step(|| format!("keep namespace {}", namespace.file_name()))?;
-    }
-    if let Some((target, size)) = &spec.shared_memory {
-        std::fs::create_dir_all(target).step(|| "make a directory".to_owned())?;
-        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-        mounts::mount("shm", target, "tmpfs", flags, &format!("mode=1777,size={size}"))
-            .step(|| "mount shared memory".to_owned())?;
-    }
     if !spec.pid {
-        let me = i32::try_from(std::process::id()).unwrap_or(0);
-        return report(socket, &Report::Started { pid: me, start_time: 0 }).step(|| "report".to_owned());
+        return Ok(0);
     }
     process::unshare(&[Namespace::Pid]).step(|| "make a pid namespace".to_owned())?;
     match process::fork().step(|| "fork".to_owned())? {
-        Fork::Parent(pid) => {
-            let started = process::start_time(pid).step(|| "look at the pod's first process".to_owned())?;
-            // Whoever started this may be gone before it hears of the process.
-            write_whole(&directory.join("holder"), &(pid, started)).step(|| "write a file".to_owned())?;
-            pin(Path::new(&format!("/proc/{pid}/ns/pid")), &spec.namespaces.join("pid"))
-                .step(|| "keep namespace pid".to_owned())?;
-            report(socket, &Report::Started { pid, start_time: started }).step(|| "report".to_owned())
-        }
+        Fork::Parent(pid) => Ok(pid),
         Fork::Child => {
-            let _ = apart::leave(GROUP, Which::Tracking);
-            let _ = apart::leave(GROUP, Which::Limiting);
             start::settle_in_background();
-            reap()
+            let _ = reap();
+            std::process::exit(1);
         }
     }
+}
+
+/// Keeps the namespaces of a process as files, and tells the daemon.
+fn keep(
+    directory: &Path,
+    socket: &UnixStream,
+    spec: &SandboxSpec,
+    kinds: &[Namespace],
+    of: i32,
+    holder: i32,
+) -> Result<(), ShimError> {
+    let pin = |pid: i32, kind: Namespace| {
+        let file = spec.namespaces.join(kind.file_name());
+        std::fs::File::create(&file)
+            .and_then(|_| {
+                mounts::bind(&PathBuf::from(format!("/proc/{pid}/ns/{}", kind.file_name())), &file, false)
+            })
+            .step(|| format!("keep namespace {}", kind.file_name()))
+    };
+    for kind in kinds {
+        pin(of, *kind)?;
+    }
+    let mut started = 0;
+    if holder != 0 {
+        started = process::start_time(holder).step(|| "look at the pod's first process".to_owned())?;
+        // Whoever started this may be gone before it hears of the process.
+        write_whole(&directory.join("holder"), &(holder, started)).step(|| "write a file".to_owned())?;
+        pin(holder, Namespace::Pid)?;
+    }
+    report(socket, &Report::Started { pid: holder, start_time: started }).step(|| "report".to_owned())
+}
+
+fn share_memory(spec: &SandboxSpec) -> Result<(), ShimError> {
+    let Some((target, size)) = &spec.shared_memory else { return Ok(()) };
+    std::fs::create_dir_all(target).step(|| "make a directory".to_owned())?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    let mut options = format!("mode=1777,size={size}");
+    if let Some(map) = &spec.users {
+        let (uid, gid) = map.root()?;
+        options.push_str(&format!(",uid={uid},gid={gid}"));
+    }
+    mounts::mount("shm", target, "tmpfs", flags, &options).step(|| "mount shared memory".to_owned())
 }
 
 /// As the first process of a pid namespace: waits for orphans until it is killed.
@@ -82,11 +128,6 @@ fn reap() -> Result<(), ShimError> {
             Err(error) => return Err(failure("wait for children", error.to_string())),
         }
     }
-}
-
-fn pin(namespace: &Path, file: &Path) -> io::Result<()> {
-    std::fs::File::create(file)?;
-    mounts::bind(namespace, file, false)
 }
 
 fn sysctl(name: &str, value: &str) -> io::Result<()> {

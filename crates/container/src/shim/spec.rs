@@ -5,6 +5,13 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use sys::cgroups::Resources;
 
+/// Which numbers the users of a pod have on the host: first inside, first outside, how many.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserMap {
+    pub uids: Vec<(u32, u32, u32)>,
+    pub gids: Vec<(u32, u32, u32)>,
+}
+
 /// A pod's namespaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxSpec {
@@ -14,6 +21,9 @@ pub struct SandboxSpec {
     pub uts: bool,
     /// Whether its containers share a pid namespace, which the shim then holds.
     pub pid: bool,
+    /// Users of its own.
+    #[serde(default)]
+    pub users: Option<UserMap>,
     /// Kernel settings of the namespaces, as `net.core.somaxconn`.
     pub sysctls: Vec<(String, String)>,
     /// Where to mount a file system for shared memory, and how large it is.
@@ -58,6 +68,9 @@ pub struct Namespaces {
     pub ipc: Option<PathBuf>,
     pub uts: Option<PathBuf>,
     pub pid: PidNamespace,
+    /// The pod's users, who they are on the host, and where their namespace is.
+    #[serde(default)]
+    pub users: Option<(UserMap, PathBuf)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,6 +103,9 @@ pub struct Mount {
     pub recursive_read_only: bool,
     #[serde(default)]
     pub propagation: Propagation,
+    /// Whether its files belong to the pod's users by the numbers that these have inside.
+    #[serde(default)]
+    pub mapped: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -87,14 +87,28 @@ struct Supervisor<'a> {
     input_ended: bool,
 }
 
-/// Runs until the container's first process ends; returns its exit code.
-pub(super) fn supervise(directory: &Path, spec: &Spec, pid: i32, streams: Streams) -> Result<i32, ShimError> {
-    let child = rustix::process::Pid::from_raw(pid).ok_or_else(|| failure("supervise", "no process"))?;
-    let ended = pidfd_open(child, PidfdFlags::empty()).step(|| "watch the container".to_owned())?;
-    let socket = directory.join("shim.sock");
+/// Where whoever wants something of the shim finds it.
+const SOCKET: &str = "shim.sock";
+
+/// Listens for those who attach: before anybody hears that the container runs, as they may come at once.
+pub(super) fn listen(directory: &Path) -> Result<UnixListener, ShimError> {
+    let socket = directory.join(SOCKET);
     let _ = std::fs::remove_file(&socket);
     let listener = sys::sockets::listen(&socket).step(|| "listen".to_owned())?;
     listener.set_nonblocking(true).step(|| "listen".to_owned())?;
+    Ok(listener)
+}
+
+/// Runs until the container's first process ends; returns its exit code.
+pub(super) fn supervise(
+    directory: &Path,
+    spec: &Spec,
+    pid: i32,
+    streams: Streams,
+    listener: &UnixListener,
+) -> Result<i32, ShimError> {
+    let child = rustix::process::Pid::from_raw(pid).ok_or_else(|| failure("supervise", "no process"))?;
+    let ended = pidfd_open(child, PidfdFlags::empty()).step(|| "watch the container".to_owned())?;
     // A log that cannot be written does not stop the container; its output is still read.
     let log = spec.log.as_deref().and_then(|path| Log::open(path).ok());
     let mut supervisor = Supervisor {
@@ -108,7 +122,7 @@ pub(super) fn supervise(directory: &Path, spec: &Spec, pid: i32, streams: Stream
         input_ended: false,
     };
     let mut buffer = vec![0; CHUNK];
-    while !supervisor.turn(&ended, &listener, &mut buffer).step(|| "wait for events".to_owned())? {}
+    while !supervisor.turn(&ended, listener, &mut buffer).step(|| "wait for events".to_owned())? {}
     supervisor.drain(&mut buffer);
     let code = start::wait(pid).step(|| "wait for the container".to_owned())?;
     for client in supervisor.clients.iter_mut().filter(|client| client.attached) {
@@ -117,7 +131,7 @@ pub(super) fn supervise(directory: &Path, spec: &Spec, pid: i32, streams: Stream
         let _ = client.socket.set_write_timeout(Some(std::time::Duration::from_secs(1)));
         let _ = client.socket.write_all(&client.outgoing);
     }
-    let _ = std::fs::remove_file(socket);
+    let _ = std::fs::remove_file(directory.join(SOCKET));
     Ok(code)
 }
 

@@ -43,7 +43,7 @@ pub(super) fn run(directory: &Path, socket: &UnixStream) -> Result<(), ShimError
     mounts::propagate(Path::new("/"), MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
         .step(|| "cut the mounts off the host's".to_owned())?;
     let target = spec.into.join("rootfs");
-    rootfs::overlay(&spec.below, Some(&spec.into), &target)?;
+    rootfs::overlay(&spec.below, Some(&spec.into), &target, None)?;
     rustix::process::chroot(&target).step(|| "change the root".to_owned())?;
     std::env::set_current_dir("/").step(|| "change the root".to_owned())?;
     rustix::process::umask(rustix::fs::Mode::empty());
