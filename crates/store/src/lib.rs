@@ -10,6 +10,7 @@ mod contract;
 pub mod embedded;
 mod error;
 pub mod etcd;
+mod layer;
 
 pub use contract::{
     Event, Expect, KeyValue, LeaseId, Op, Outcome, RangeRequest, RangeResponse, Revision, Store, Txn,
@@ -18,3 +19,4 @@ pub use contract::{
 pub use embedded::{Embedded, EmbeddedOptions};
 pub use error::{Result, StoreError};
 pub use etcd::{Etcd, EtcdOptions, EtcdTls};
+pub use layer::Layer;

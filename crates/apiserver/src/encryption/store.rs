@@ -5,11 +5,9 @@ use super::rules::{Rules, no_match};
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
-use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 use store::{
-    Event, KeyValue, LeaseId, Op, Outcome, RangeRequest, RangeResponse, Result, Revision, Store, StoreError,
+    Event, KeyValue, Layer, Op, Outcome, RangeRequest, RangeResponse, Result, Revision, Store, StoreError,
     Txn, WatchHandle, WatchSink,
 };
 
@@ -100,7 +98,11 @@ fn open(rules: &Rules, place: &str, value: &Bytes) -> Result<(Bytes, bool), Trou
 }
 
 #[async_trait]
-impl Store for Encrypted {
+impl Layer for Encrypted {
+    fn below(&self) -> &dyn Store {
+        &*self.inner
+    }
+
     async fn get(&self, key: &str) -> Result<(Option<KeyValue>, Revision)> {
         let (found, revision) = self.inner.get(key).await?;
         Ok((self.open_found(found).await?, revision))
@@ -130,14 +132,6 @@ impl Store for Encrypted {
         self.inner.watch(prefix, after, Box::new(sink)).await
     }
 
-    async fn barrier(&self) -> Result<Revision> {
-        self.inner.barrier().await
-    }
-
-    fn revision(&self) -> Revision {
-        self.inner.revision()
-    }
-
     async fn outdated(&self, key: &str) -> Result<bool> {
         if self.rules.load().of(key).is_none() {
             return Ok(false);
@@ -145,34 +139,6 @@ impl Store for Encrypted {
         let (found, _) = self.inner.get(key).await?;
         let Some(kv) = found else { return Ok(false) };
         Ok(self.open(key, &kv.value).await?.1)
-    }
-
-    async fn compact(&self, revision: Revision) -> Result<()> {
-        self.inner.compact(revision).await
-    }
-
-    async fn compacted(&self) -> Result<Revision> {
-        self.inner.compacted().await
-    }
-
-    async fn grant_lease(&self, ttl: Duration) -> Result<LeaseId> {
-        self.inner.grant_lease(ttl).await
-    }
-
-    async fn revoke_lease(&self, lease: LeaseId) -> Result<()> {
-        self.inner.revoke_lease(lease).await
-    }
-
-    async fn keep_alive(&self, lease: LeaseId) -> Result<()> {
-        self.inner.keep_alive(lease).await
-    }
-
-    async fn snapshot(&self, to: &Path) -> Result<Revision> {
-        self.inner.snapshot(to).await
-    }
-
-    async fn close(&self) {
-        self.inner.close().await;
     }
 }
 

@@ -1,15 +1,10 @@
 //! A store that misbehaves on request: the way to provoke what no input should.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use async_trait::async_trait;
-use store::{
-    KeyValue, LeaseId, Outcome, RangeRequest, RangeResponse, Revision, Store, StoreError, Txn, WatchHandle,
-    WatchSink,
-};
+use store::{Layer, Outcome, Store, StoreError, Txn};
 use tokio::sync::Semaphore;
 
 type Result<T> = std::result::Result<T, StoreError>;
@@ -39,13 +34,9 @@ impl Troubled {
 }
 
 #[async_trait]
-impl Store for Troubled {
-    async fn get(&self, key: &str) -> Result<(Option<KeyValue>, Revision)> {
-        self.inner.get(key).await
-    }
-
-    async fn range(&self, request: RangeRequest) -> Result<RangeResponse> {
-        self.inner.range(request).await
+impl Layer for Troubled {
+    fn below(&self) -> &dyn Store {
+        &*self.inner
     }
 
     async fn txn(&self, txn: Txn) -> Result<Outcome> {
@@ -59,45 +50,5 @@ impl Store for Troubled {
             let _ = self.gate.acquire().await;
         }
         self.inner.txn(txn).await
-    }
-
-    async fn watch(&self, prefix: &str, after: Revision, sink: Box<dyn WatchSink>) -> Result<WatchHandle> {
-        self.inner.watch(prefix, after, sink).await
-    }
-
-    async fn barrier(&self) -> Result<Revision> {
-        self.inner.barrier().await
-    }
-
-    fn revision(&self) -> Revision {
-        self.inner.revision()
-    }
-
-    async fn compact(&self, revision: Revision) -> Result<()> {
-        self.inner.compact(revision).await
-    }
-
-    async fn compacted(&self) -> Result<Revision> {
-        self.inner.compacted().await
-    }
-
-    async fn grant_lease(&self, ttl: Duration) -> Result<LeaseId> {
-        self.inner.grant_lease(ttl).await
-    }
-
-    async fn revoke_lease(&self, lease: LeaseId) -> Result<()> {
-        self.inner.revoke_lease(lease).await
-    }
-
-    async fn keep_alive(&self, lease: LeaseId) -> Result<()> {
-        self.inner.keep_alive(lease).await
-    }
-
-    async fn snapshot(&self, to: &Path) -> Result<Revision> {
-        self.inner.snapshot(to).await
-    }
-
-    async fn close(&self) {
-        self.inner.close().await;
     }
 }
