@@ -23,7 +23,11 @@ pub fn role() -> (ClusterRole, ClusterRoleBinding) {
     let metadata = ObjectMeta { name: Some(ROLE.to_owned()), ..ObjectMeta::default() };
     let role = ClusterRole {
         metadata: metadata.clone(),
-        rules: Some(vec![read("", &["namespaces", "pods"]), read("networking.k8s.io", &["networkpolicies"])]),
+        rules: Some(vec![
+            read("", &["namespaces", "pods"]),
+            read("networking.k8s.io", &["networkpolicies"]),
+            read("discovery.k8s.io", &["endpointslices"]),
+        ]),
         ..ClusterRole::default()
     };
     let binding = ClusterRoleBinding {

@@ -9,9 +9,10 @@ use std::time::Duration;
 use base::tasks::TaskGroup;
 use client::Client;
 use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use parking_lot::Mutex;
-use runtime::{Cache, Informers, Key};
+use runtime::{Cache, Informers, Key, Selection};
 use sys::nftables::NftError;
 use tokio::sync::Notify;
 
@@ -24,6 +25,9 @@ use crate::state::{Difference, State};
 const GATHER: Duration = Duration::from_millis(5);
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 const LAST_RETRY: Duration = Duration::from_secs(30);
+/// The service that answers for names, by namespace and name.
+const NAME_SERVICE: (&str, &str) = ("kube-system", "kube-dns");
+const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 /// Where the kernel is told that packets between ports of a bridge pass the rules too.
 const BRIDGE_FILES: [&str; 2] =
     ["/proc/sys/net/bridge/bridge-nf-call-iptables", "/proc/sys/net/bridge/bridge-nf-call-ip6tables"];
@@ -48,11 +52,18 @@ pub struct Driver {
     informers: Informers,
     policies: Cache<NetworkPolicy>,
     /// Followed from the first policy on.
-    others: Option<(Cache<core::Pod>, Cache<core::Namespace>)>,
+    others: Option<Others>,
     changed: Arc<Changed>,
     state: State,
     /// Whether the kernel has our table.
     installed: bool,
+}
+
+struct Others {
+    pods: Cache<core::Pod>,
+    namespaces: Cache<core::Namespace>,
+    /// Where names are answered.
+    names: Cache<EndpointSlice>,
 }
 
 /// The names of objects that may differ from what was planned.
@@ -154,19 +165,28 @@ impl Driver {
             let told = Arc::clone(&self.changed);
             namespaces
                 .on_event(move |change| told.add(|names| &mut names.namespaces, Key::of(&**change.object())));
+            let names = self.informers.of_selected::<EndpointSlice>(Selection {
+                namespace: NAME_SERVICE.0.to_owned(),
+                label_selector: format!("{SERVICE_LABEL}={}", NAME_SERVICE.1),
+                ..Selection::default()
+            });
+            let told = Arc::clone(&self.changed);
+            names.on_event(move |_| told.any.notify_one());
             for_bridges();
-            self.others = Some((pods, namespaces));
+            self.others = Some(Others { pods, namespaces, names });
         }
-        if let Some((pods, namespaces)) = &self.others {
+        if let Some(Others { pods, namespaces, names }) = &self.others {
             pods.synced().await;
             namespaces.synced().await;
+            names.synced().await;
         }
     }
 
     /// Plans what changed since the last time.
     fn plan(&mut self) -> Difference {
         let names = std::mem::take(&mut *self.changed.names.lock());
-        if let Some((pods, namespaces)) = &self.others {
+        if let Some(Others { pods, namespaces, names: answered }) = &self.others {
+            self.state.set_open(feed::name_service(answered.all().iter().map(|slice| &**slice)));
             for key in names.namespaces {
                 let namespace = namespaces.get_key(&key);
                 let labels = namespace.map(|one| one.metadata.labels.clone().unwrap_or_default());

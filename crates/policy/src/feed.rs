@@ -1,8 +1,10 @@
 //! From the API to the planner's model.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::{
     NetworkPolicy, NetworkPolicyPeer, NetworkPolicyPort, NetworkPolicySpec,
 };
@@ -11,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use crate::model::{NamedPort, Peer, Pod, PodPeer, Policy, Port, Protocol, Rule, Scope};
 use crate::ranges::Ranges;
 use crate::selector::Selector;
+use crate::state::Entry;
 
 /// A pod as the planner sees it from `node`. `None` for one that has no address of its own: in its node's network, not
 /// there yet, or at its end, after which another pod may have the address.
@@ -22,7 +25,7 @@ pub fn pod(pod: &core::Pod, node: &str) -> Option<Pod> {
         return None;
     }
     let all = status.pod_ips.iter().flatten().map(|address| &address.ip).chain(&status.pod_ip);
-    let addresses: std::collections::BTreeSet<IpAddr> = all.filter_map(|text| text.parse().ok()).collect();
+    let addresses: BTreeSet<IpAddr> = all.filter_map(|text| text.parse().ok()).collect();
     if addresses.is_empty() {
         return None;
     }
@@ -114,6 +117,29 @@ fn port(port: &NetworkPolicyPort) -> Option<Port> {
     })
 }
 
+/// The ports of the cluster's name service that are not pods': where Ferry answers itself, on whichever node. It stands
+/// for what would be there on the pod's own node, which it may always reach.
+#[must_use]
+pub fn name_service<'a>(slices: impl Iterator<Item = &'a EndpointSlice>) -> BTreeSet<Entry> {
+    let mut open = BTreeSet::new();
+    for slice in slices {
+        let ports =
+            slice.ports.iter().flatten().filter_map(|port| {
+                Some((protocol(port.protocol.as_deref())?, u16::try_from(port.port?).ok()?))
+            });
+        for (protocol, port) in ports {
+            let own = slice.endpoints.iter().flatten().filter(|endpoint| endpoint.target_ref.is_none());
+            let addresses = own.flat_map(|endpoint| &endpoint.addresses);
+            open.extend(
+                addresses
+                    .filter_map(|text| text.parse().ok())
+                    .map(|address| Entry::Port(address, protocol, port)),
+            );
+        }
+    }
+    open
+}
+
 fn protocol(name: Option<&str>) -> Option<Protocol> {
     match name {
         None | Some("TCP") => Some(Protocol::Tcp),
@@ -177,6 +203,20 @@ mod tests {
         let strange =
             read(json!({ "podSelector": {}, "ingress": [{ "from": [{}], "ports": [{ "port": -1 }] }] }));
         assert_eq!(strange.ingress, Some(vec![Rule { peers: Some(vec![]), ports: Some(vec![]) }]));
+    }
+
+    #[test]
+    fn names_are_answered_by_pods_or_by_nodes() {
+        let slice = |target: Value| -> EndpointSlice {
+            serde_json::from_value(json!({
+                "metadata": { "name": "s" }, "addressType": "IPv4",
+                "endpoints": [{ "addresses": ["192.0.2.1"], "targetRef": target }],
+                "ports": [{ "protocol": "UDP", "port": 10053 }, { "protocol": "TCP", "port": 10053 }],
+            }))
+            .expect("a slice")
+        };
+        assert_eq!(name_service([slice(Value::Null)].iter()).len(), 2);
+        assert!(name_service([slice(json!({ "kind": "Pod", "name": "coredns" }))].iter()).is_empty());
     }
 
     #[test]

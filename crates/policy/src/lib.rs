@@ -4,6 +4,7 @@
 //! this node needs and how they change (all pure); `nftables` gives them to the kernel; `feed` follows the API and
 //! `driver` ties the two together. `access` is what the driver may read.
 //!
+//! The name service that nodes run themselves is always reachable, like the node a pod is on.
 //! As in Kubernetes, a pod and the node it runs on always reach each other; pods in the network of their node are
 //! neither selected nor found by selectors; connections that exist go on when a policy comes.
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use policy::feed;
 use policy::model::{Name, NamedPort, Pod, Protocol};
 use policy::nftables::Nftables;
-use policy::state::State;
+use policy::state::{Entry, State};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
 
@@ -350,6 +350,11 @@ fn what_goes_out() {
     both(&world, "web", "job", false);
     world.tcp("web", &at("192.0.2.2", 8080), true);
     world.tcp("web", &at("192.0.3.2", 8080), false);
+    // What nodes do themselves is open, on whichever node.
+    rules.state.set_open([Entry::Port([192, 0, 3, 2].into(), Protocol::Udp, 8081)].into());
+    rules.apply();
+    world.udp("web", &at("192.0.3.2", 8081), true);
+    world.udp("web", &at("192.0.3.2", 8080), false);
     // Both ends must agree.
     rules.policy("deny", json!({ "podSelector": { "matchLabels": { "app": "db" } } }));
     world.tcp("web", &at(&v4("db"), 8081), false);

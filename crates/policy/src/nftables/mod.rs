@@ -82,6 +82,8 @@ fn change(batch: &mut Batch, family: Family, difference: &Difference) {
     }
     batch.remove_elements(sets::SELVES, &sets::selves(family, &difference.selves_left));
     batch.add_elements(sets::SELVES, &sets::selves(family, &difference.selves_joined));
+    batch.remove_elements(sets::OPEN, &sets::elements(family, &difference.open_left));
+    batch.add_elements(sets::OPEN, &sets::elements(family, &difference.open_joined));
     for direction in crate::model::DIRECTIONS {
         let map = sets::dispatch_map(direction);
         batch.remove_elements(map, &dispatch(family, direction, &difference.dispatch_removed));

@@ -60,9 +60,13 @@ pub fn add_base(batch: &mut Batch, family: Family) {
             address(family, Direction::Ingress, R0),
             address(family, Direction::Egress, own),
             Expr::In { set: sets::SELVES.to_owned(), key: R0, inverted: false },
-            accept,
+            accept.clone(),
         ];
         batch.add_rule(name, &itself);
+        if direction == Direction::Egress {
+            let open = [destination_and_port(family, sets::OPEN.to_owned()), vec![accept]].concat();
+            batch.add_rule(name, &open);
+        }
         // The pod that the policies are about is at the other end than its peers.
         let pod = match direction {
             Direction::Ingress => Direction::Egress,
@@ -188,12 +192,11 @@ fn port_match(family: Family, port: &PortMatch) -> Vec<Expr> {
             Expr::Compare { from: R0, equal: true, value: vec![protocol as u8] },
         ]
     };
-    let number = |to: Register| Expr::Payload { base: Base::Transport, offset: 2, length: 2, to };
     match port {
         PortMatch::Any(protocol) => is(*protocol).to_vec(),
         PortMatch::Numbers(protocol, first, last) => {
             let mut out = is(*protocol).to_vec();
-            out.push(number(R0));
+            out.push(Expr::Payload { base: Base::Transport, offset: 2, length: 2, to: R0 });
             let (first, last) = (first.to_be_bytes().to_vec(), last.to_be_bytes().to_vec());
             out.push(if first == last {
                 Expr::Compare { from: R0, equal: true, value: first }
@@ -203,14 +206,17 @@ fn port_match(family: Family, port: &PortMatch) -> Vec<Expr> {
             out
         }
         // Ports are the destination's, in both directions.
-        PortMatch::Named(id) => {
-            let protocol = R0.after(family.address_length());
-            vec![
-                address(family, Direction::Egress, R0),
-                Expr::Meta { key: MetaKey::L4Protocol, to: protocol },
-                number(protocol.after(4)),
-                Expr::In { set: sets::ports_name(*id), key: R0, inverted: false },
-            ]
-        }
+        PortMatch::Named(id) => destination_and_port(family, sets::ports_name(*id)),
     }
+}
+
+/// Address, protocol and port of the destination are in a set.
+fn destination_and_port(family: Family, set: String) -> Vec<Expr> {
+    let protocol = R0.after(family.address_length());
+    vec![
+        address(family, Direction::Egress, R0),
+        Expr::Meta { key: MetaKey::L4Protocol, to: protocol },
+        Expr::Payload { base: Base::Transport, offset: 2, length: 2, to: protocol.after(4) },
+        Expr::In { set, key: R0, inverted: false },
+    ]
 }

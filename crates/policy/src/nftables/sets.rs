@@ -10,6 +10,8 @@ use crate::state::{Entry, Id, NewSet, SetKey};
 
 /// Pairs of equal addresses: a pod that speaks to itself.
 pub const SELVES: &str = "selves";
+/// Addresses, protocols and ports that pods may always reach.
+pub const OPEN: &str = "open";
 
 /// The numbers by which tools know the types of a key's parts.
 const TYPE_IPV4: u32 = 7;
@@ -44,6 +46,8 @@ fn plain(name: &str, key_length: u32, key_kind: u32, value: Value) -> Set<'_> {
 pub fn add_fixed(batch: &mut Batch, family: Family) {
     let (length, ip) = (family.address_length() as u32, address_kind(family));
     batch.add_set(&plain(SELVES, length * 2, kind(&[ip, ip]), Value::Nothing));
+    let port = kind(&[ip, TYPE_PROTOCOL, TYPE_PORT]);
+    batch.add_set(&plain(OPEN, length + 8, port, Value::Nothing));
     for direction in crate::model::DIRECTIONS {
         batch.add_set(&plain(dispatch_map(direction), length, ip, Value::Verdict));
     }

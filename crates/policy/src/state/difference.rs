@@ -107,6 +107,9 @@ pub struct Difference {
     /// Addresses of pods that policies select.
     pub selves_left: Vec<IpAddr>,
     pub selves_joined: Vec<IpAddr>,
+    /// What pods may always reach.
+    pub open_left: Vec<Entry>,
+    pub open_joined: Vec<Entry>,
     pub old_groups: Vec<Group>,
     pub old_chains: Vec<PolicyChain>,
     pub old_sets: Vec<(Id, SetKey)>,

@@ -66,6 +66,7 @@ pub struct State {
     /// What addresses had before the change.
     redispatched: BTreeMap<(Direction, IpAddr), Option<Id>>,
     selves: Members<IpAddr>,
+    open: Members<Entry>,
 }
 
 impl State {
@@ -158,6 +159,19 @@ impl State {
         }
     }
 
+    /// Ports that pods may always reach: parts of the cluster that are nodes' own work, not pods'.
+    pub fn set_open(&mut self, open: BTreeSet<Entry>) {
+        let old: Vec<Entry> = self.open.all().cloned().collect();
+        for entry in old.iter().filter(|entry| !open.contains(entry)) {
+            self.open.remove(entry);
+        }
+        for entry in open {
+            if old.binary_search(&entry).is_err() {
+                self.open.add(entry);
+            }
+        }
+    }
+
     /// Whether no pod of this node is under any policy.
     #[must_use]
     pub fn is_idle(&self) -> bool {
@@ -203,6 +217,7 @@ impl State {
             }
         }
         (out.selves_left, out.selves_joined) = self.selves.changes();
+        (out.open_left, out.open_joined) = self.open.changes();
         out
     }
 
@@ -223,6 +238,7 @@ impl State {
             new_groups: self.groups.all().map(|(id, key, ())| group(id, key.clone())).collect(),
             dispatch_added: dispatch.collect(),
             selves_joined: self.selves.all().copied().collect(),
+            open_joined: self.open.all().cloned().collect(),
             ..Difference::default()
         }
     }

@@ -182,6 +182,19 @@ fn named_ports_blocks_and_both_directions() {
     assert!(state.is_idle());
 }
 
+#[test]
+fn what_is_open_is_open_without_policies() {
+    let mut state = world();
+    let one = Entry::Port([192, 0, 2, 1].into(), crate::model::Protocol::Udp, 10053);
+    state.set_open([one.clone()].into());
+    assert_eq!(state.commit().open_joined, std::slice::from_ref(&one));
+    state.set_open([one.clone()].into());
+    assert!(state.commit().is_empty());
+    assert_eq!(state.whole().open_joined, std::slice::from_ref(&one));
+    state.set_open(BTreeSet::new());
+    assert_eq!(state.commit().open_left, [one]);
+}
+
 /// Whatever happens in whatever order, differences add up to the whole.
 #[test]
 fn differences_add_up_to_the_whole() {
