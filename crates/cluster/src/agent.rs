@@ -8,7 +8,7 @@ use base::tasks::TaskGroup;
 use client::{Client, ClientError};
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
 
-use crate::{ClusterError, Join, NodeConfig, chain, run_node, service_network};
+use crate::{ClusterError, Join, NodeConfig, chain, policies, run_node, service_network};
 
 /// How long a young cluster may take to have a name service.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -44,6 +44,9 @@ pub async fn run_agent(
         .map_err(ClusterError::Pki)?
         .serving;
     service_network::start(&node.service_network, &node.name, client.clone(), tasks);
+    if node.service_network.policies {
+        policies::start(&node.name, client.clone(), None, tasks);
+    }
     let outcome = run_node(&node, client, &serving, &[&authority], tasks, ready).await;
     if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
         tracing::warn!(error = chain(&error), "tasks were cancelled");

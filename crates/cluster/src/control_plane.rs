@@ -232,6 +232,7 @@ impl Addons {
         let url = format!("https://{}", self.advertised);
         let install = async || {
             addons::install(&self.administrator, &url, &self.authority).await?;
+            policy::access::install(&self.administrator).await?;
             if self.alone {
                 addons::lead_to(&self.administrator, self.advertised).await?;
             }

@@ -31,8 +31,8 @@ pub use apiserver::{OidcFlags, WebhookTokenConfig};
 pub use backup::{backup, restore};
 pub use certificates::Certificates;
 pub use client::Client;
-pub use cluster_dns::{DnsConfig, run_dns};
 pub use cloud_provider::{CloudConfig, CloudProvider, LocalLoadBalancers, ProviderConfig, run_cloud};
+pub use cluster_dns::{DnsConfig, run_dns};
 pub use components::{Components, run_alone, run_simulation};
 pub use config::{
     CertificateFiles, Config, EncryptionConfig, EtcdConfig, StoreConfig, audit_trail, default_encryption_file,
@@ -44,8 +44,8 @@ pub use in_process::InProcessClients;
 pub use join::{BootstrapToken, Join, JoinError, advertised_server, create_token, delete_token, list_tokens};
 pub use kubelet::{Begun, Upkeep, housekeeping};
 pub use node::{NodeBeside, NodeConfig, run_kubelet, run_node};
+pub use proxy::backend::Mode as ProxyMode;
 pub use reencrypt::{ReencryptError, Rewritten, reencrypt};
 pub use scheduler::Configuration as SchedulerConfiguration;
-pub use proxy::backend::Mode as ProxyMode;
 pub use service_network::{ProxyConfig, ServiceNetwork, clean_up_services, run_proxy};
 pub use simulate::Fleet;

@@ -205,7 +205,9 @@ impl NodeBeside {
             let Self { node, clients, serving, authority } = self;
             let NodeClients { kubelet, administrator, provisioner, proxy, policies } = clients;
             service_network::start(&node.service_network, &node.name, proxy, &group);
-            policies::start(&node.name, policies, Some(administrator.clone()), &group);
+            if node.service_network.policies {
+                policies::start(&node.name, policies, Some(administrator.clone()), &group);
+            }
             let (volumes, inner) = (node.data_dir.join("volumes"), group.clone());
             group.spawn(async move {
                 match local_path::install(&administrator).await {

@@ -1,4 +1,5 @@
-//! A node's part of the cluster's network: the proxy of services, and the routes to other nodes' pods.
+//! A node's part of the cluster's network: the proxy of services, the routes to other nodes' pods, and the addresses of
+//! load balancers that it answers for.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -8,6 +9,7 @@ use base::clock::Clock;
 use base::metrics::Metrics;
 use base::tasks::TaskGroup;
 use client::Client;
+use cloud::local::{Pool, announce};
 use k8s_openapi::api::core::v1::Node;
 use proxy::backend::{self, Mode};
 use proxy::driver::Driver;
@@ -30,11 +32,20 @@ pub struct ServiceNetwork {
     pub proxy: Option<ProxyConfig>,
     /// Whether pods of other nodes get routes.
     pub routes: bool,
+    /// Whether network policies are enforced.
+    pub policies: bool,
+    /// Ranges of load balancers' addresses that nodes answer for.
+    pub load_balancer_ranges: Vec<String>,
 }
 
 impl Default for ServiceNetwork {
     fn default() -> Self {
-        Self { proxy: Some(ProxyConfig::default()), routes: true }
+        Self {
+            proxy: Some(ProxyConfig::default()),
+            routes: true,
+            policies: true,
+            load_balancer_ranges: Vec::new(),
+        }
     }
 }
 
@@ -67,11 +78,18 @@ impl Default for ProxyConfig {
     }
 }
 
-/// Starts both in `tasks` for the node `name`.
+/// Starts them in `tasks` for the node `name`.
 pub(crate) fn start(config: &ServiceNetwork, name: &str, client: Client, tasks: &TaskGroup) {
     let informers = Informers::new(client, tasks);
     if config.routes {
         tasks.spawn(network::routes::run(name.to_owned(), informers.clone(), tasks.clone()));
+    }
+    match Pool::parse(&config.load_balancer_ranges) {
+        Ok(_) if config.load_balancer_ranges.is_empty() => {}
+        Ok(pool) => {
+            tasks.spawn(announce::run(name.to_owned(), pool, informers.clone(), tasks.clone()));
+        }
+        Err(error) => tracing::error!(%error, "no address of a load balancer is answered for on this node"),
     }
     if let Some(proxy) = config.proxy.clone() {
         let (name, group) = (name.to_owned(), tasks.clone());

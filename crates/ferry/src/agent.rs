@@ -50,9 +50,14 @@ pub struct AgentArgs {
     #[arg(long, value_name = "CIDR[,CIDR]", value_delimiter = ',')]
     pub cluster_cidr: Vec<String>,
 
-    /// Parts not to run: proxy, routes.
-    #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',', value_parser = ["proxy", "routes"])]
+    /// Parts not to run: network-policy, proxy, routes.
+    #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',',
+          value_parser = ["network-policy", "proxy", "routes"])]
     pub disable: Vec<String>,
+
+    /// Ranges of load balancers' addresses that nodes answer for, as the control plane was told.
+    #[arg(long, value_name = "RANGE[,RANGE]", value_delimiter = ',')]
+    pub load_balancers: Vec<String>,
 
     /// The network namespace to be a node in; this one if not given.
     #[arg(long, value_name = "FILE")]
@@ -90,6 +95,7 @@ pub async fn run(arguments: AgentArgs) -> Result<ExitCode> {
     node::configure(&mut node, arguments.node)?;
     node.static_pods.get_or_insert_with(|| data_dir.join("manifests"));
     crate::serve::without(&mut node.service_network, &arguments.disable);
+    node.service_network.load_balancer_ranges = arguments.load_balancers;
     if let Some(proxy) = &mut node.service_network.proxy {
         proxy.cluster_cidrs = arguments.cluster_cidr;
     }

@@ -176,8 +176,9 @@ pub struct ServeArgs {
     #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
     pub cluster_domain: String,
 
-    /// Parts not to run: dns, proxy, routes.
-    #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',', value_parser = ["dns", "proxy", "routes"])]
+    /// Parts not to run: dns, network-policy, proxy, routes.
+    #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',',
+          value_parser = ["dns", "network-policy", "proxy", "routes"])]
     pub disable: Vec<String>,
 
     /// Where objects are kept.

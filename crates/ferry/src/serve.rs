@@ -138,6 +138,7 @@ pub fn without(network: &mut ServiceNetwork, disabled: &[String]) {
     let is_disabled = |part: &str| disabled.iter().any(|one| one == part);
     network.proxy = network.proxy.take().filter(|_| !is_disabled("proxy"));
     network.routes &= !is_disabled("routes");
+    network.policies &= !is_disabled("network-policy");
 }
 
 /// The first SIGTERM or SIGINT begins the drain, the second ends the process.

@@ -178,6 +178,9 @@ fn serve_services(config: &mut Config, beside: &mut NodeConfig, disabled: &[Stri
         }
     }
     without(&mut beside.service_network, disabled);
+    if let Some(load_balancers) = &config.components.load_balancers {
+        beside.service_network.load_balancer_ranges.clone_from(&load_balancers.ranges);
+    }
     if let Some(proxy) = &mut beside.service_network.proxy {
         proxy.cluster_cidrs.clone_from(&config.components.cluster_cidrs);
     }
@@ -188,6 +191,11 @@ fn flags_for_agents(config: &Config, disabled: &[String]) -> Vec<String> {
     let mut flags = vec!["--cluster-domain".to_owned(), config.cluster_domain.clone()];
     if !config.components.cluster_cidrs.is_empty() {
         flags.extend(["--cluster-cidr".to_owned(), config.components.cluster_cidrs.join(",")]);
+    }
+    if let Some(load_balancers) =
+        config.components.load_balancers.as_ref().filter(|all| !all.ranges.is_empty())
+    {
+        flags.extend(["--load-balancers".to_owned(), load_balancers.ranges.join(",")]);
     }
     let disabled: Vec<&str> = disabled.iter().map(String::as_str).filter(|part| *part != "dns").collect();
     if !disabled.is_empty() {
