@@ -1,5 +1,6 @@
 //! The client: typed verbs over a transport.
 
+use std::any::TypeId;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +16,8 @@ use crate::dynamic;
 use crate::object;
 use crate::options::Query;
 use crate::{
-    Body, Cause, ClientError, Collection, DeleteOptions, Dynamic, ListOptions, Object, ObjectList, Patch,
-    Remote, ResourceKey, Transport, WatchOptions, WatchStream,
+    Body, Cause, Causes, ClientError, Collection, DeleteOptions, Dynamic, ListOptions, Object, ObjectList,
+    Patch, Remote, ResourceKey, Transport, WatchOptions, WatchStream,
 };
 
 /// How long an answer may take, watches aside; a little more than the server gives itself.
@@ -30,7 +31,7 @@ pub(crate) const JSON: &str = "application/json";
 pub struct Client {
     transport: Arc<dyn Transport>,
     user_agent: Arc<str>,
-    cause: Option<Arc<str>>,
+    cause: Option<Arc<dyn Causes>>,
 }
 
 impl std::fmt::Debug for Client {
@@ -79,10 +80,32 @@ impl Client {
         Ok(Self::new(Arc::new(remote), user_agent))
     }
 
+    /// The same client under another name.
+    #[must_use]
+    pub fn called(&self, user_agent: &str) -> Self {
+        Self { user_agent: user_agent.into(), ..self.clone() }
+    }
+
     /// The same client, whose writes say why they are made.
     #[must_use]
     pub fn with_cause(&self, cause: &Cause) -> Self {
-        Self { cause: Some(cause.header().into()), ..self.clone() }
+        self.with_causes(Arc::new(cause.clone()))
+    }
+
+    /// The same client, whose writes say what `causes` says when they are made.
+    #[must_use]
+    pub fn with_causes(&self, causes: Arc<dyn Causes>) -> Self {
+        Self { cause: Some(causes), ..self.clone() }
+    }
+
+    /// Tells whoever knows the cause what became of it.
+    fn wrote<K: Object>(&self, written: &K) {
+        if let Some(cause) = &self.cause {
+            let meta = written.metadata();
+            let text = |text: &Option<String>| text.clone().unwrap_or_default();
+            let (ns, name) = (text(&meta.namespace), text(&meta.name));
+            cause.wrote(TypeId::of::<K>(), &ns, &name, &text(&meta.resource_version));
+        }
     }
 
     /// Objects of a kind known only at run time.
@@ -124,14 +147,14 @@ impl Client {
         self.list_at(&collection.path, options, accept).await
     }
 
-    /// As [`Client::watch`], of a collection.
+    /// As [`Client::watch`], of a collection; objects come without their `managedFields`.
     pub async fn watch_collection<K: Object>(
         &self,
         collection: &Collection,
         options: &WatchOptions,
     ) -> Result<WatchStream<K>, ClientError> {
         let accept = if collection.metadata_only { dynamic::METADATA } else { JSON };
-        self.watch_at(&collection.path, options, accept).await
+        Ok(self.watch_at(&collection.path, options, accept).await?.without_managed_fields())
     }
 
     pub async fn create<K: Object>(&self, ns: &str, object: &K) -> Result<K, ClientError> {
@@ -156,7 +179,10 @@ impl Client {
         let meta = object.metadata();
         let (ns, name) =
             (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
-        self.json(Ask::with_body(Method::PUT, path::<K>(ns, name, subresource), object)?).await
+        let written =
+            self.json(Ask::with_body(Method::PUT, path::<K>(ns, name, subresource), object)?).await?;
+        self.wrote::<K>(&written);
+        Ok(written)
     }
 
     pub async fn patch<K: Object>(
@@ -166,7 +192,9 @@ impl Client {
         subresource: Option<&str>,
         patch: &Patch,
     ) -> Result<K, ClientError> {
-        self.patch_at(path::<K>(ns, name, subresource), patch).await
+        let written = self.patch_at(path::<K>(ns, name, subresource), patch).await?;
+        self.wrote::<K>(&written);
+        Ok(written)
     }
 
     pub async fn delete<K: Object>(
@@ -281,7 +309,7 @@ impl Client {
             request = request.header(header::CONTENT_TYPE, ask.content_type);
         }
         if let Some(cause) = self.cause.as_deref().filter(|_| ask.method != Method::GET) {
-            request = request.header(Cause::HEADER, cause);
+            request = request.header(Cause::HEADER, cause.cause().header());
         }
         let fail = |source| transport_error(ask, source);
         let request =

@@ -4,6 +4,7 @@
 //! or a bridge into an API server in the same process. Objects are k8s-openapi's types ([`Object`]); kinds known only at
 //! run time go through [`Dynamic`].
 
+mod account;
 mod client;
 mod discovery;
 mod dynamic;
@@ -13,8 +14,10 @@ mod object;
 mod options;
 mod remote;
 mod transport;
+mod trim;
 mod watch;
 
+pub use account::Account;
 pub use client::Client;
 pub use discovery::{Discovery, ResourceInfo};
 pub use dynamic::{Dynamic, PartialObject};
@@ -22,7 +25,7 @@ pub use error::ClientError;
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions, Status};
 pub use kubeconfig::{Kubeconfig, KubeconfigError};
 pub use object::{Collection, Object, ObjectList, ResourceKey};
-pub use options::{Cause, ListOptions, Patch, Propagation, WatchOptions, delete_options};
+pub use options::{Cause, Causes, ListOptions, Patch, Propagation, WatchOptions, delete_options};
 pub use remote::Remote;
 pub use transport::{Body, Call, Transport, TransportError};
 pub use watch::{WatchEvent, WatchStream};

@@ -1,5 +1,7 @@
 //! What a request may ask for besides its object.
 
+use std::any::TypeId;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
 use serde_json::Value;
 
@@ -158,6 +160,21 @@ impl Cause {
     #[must_use]
     pub fn header(&self) -> String {
         format!("loop={}; object={}; revision={}", self.controller, self.object, self.revision)
+    }
+}
+
+/// Knows why writes are made, and hears what they made of objects.
+pub trait Causes: Send + Sync {
+    /// Why a write is made that is made now.
+    fn cause(&self) -> Cause;
+
+    /// An object was changed, and has this revision now.
+    fn wrote(&self, _kind: TypeId, _ns: &str, _name: &str, _revision: &str) {}
+}
+
+impl Causes for Cause {
+    fn cause(&self) -> Cause {
+        self.clone()
     }
 }
 

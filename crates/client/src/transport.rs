@@ -31,6 +31,8 @@ pub enum TransportError {
     Http(#[source] hyper::Error),
     #[error("credentials for {address}")]
     Credentials { address: String, source: crate::KubeconfigError },
+    #[error("a token for the service account {account}")]
+    Token { account: String, source: Box<crate::ClientError> },
     #[error("the request is malformed")]
     Request(#[source] http::Error),
     #[error("the answer broke off")]

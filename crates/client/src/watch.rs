@@ -35,15 +35,39 @@ pub struct WatchStream<K> {
     /// Where to look for the end of the next line: what is before has been looked at.
     scanned: usize,
     path: String,
+    /// Whether objects keep their `managedFields`.
+    whole: bool,
     kind: PhantomData<fn() -> K>,
 }
 
-#[derive(Deserialize)]
+/// How the events of Kubernetes' servers, and Ferry's, begin: what follows is the kind, then the object.
+const HEAD: &[u8] = b"{\"type\":\"";
+const OBJECT: &[u8] = b"\",\"object\":";
+
 struct Envelope<'a> {
+    kind: &'a str,
+    object: &'a str,
+}
+
+/// As any server may write it.
+#[derive(Deserialize)]
+struct RawEnvelope<'a> {
     #[serde(rename = "type")]
     kind: &'a str,
     #[serde(borrow)]
     object: &'a RawValue,
+}
+
+/// Where the object of an event in the usual form begins; it ends before the last byte.
+fn plain(line: &[u8]) -> Option<usize> {
+    let rest = line.strip_prefix(HEAD)?;
+    let kind = rest.iter().take(16).position(|byte| !byte.is_ascii_uppercase())?;
+    rest[kind..].starts_with(OBJECT).then_some(())?;
+    line.ends_with(b"}").then_some(HEAD.len() + kind + OBJECT.len())
+}
+
+fn text(bytes: &[u8]) -> Result<&str, serde_json::Error> {
+    std::str::from_utf8(bytes).map_err(serde::de::Error::custom)
 }
 
 #[derive(Deserialize)]
@@ -54,7 +78,13 @@ struct OnlyMeta {
 
 impl<K: DeserializeOwned> WatchStream<K> {
     pub(crate) fn new(body: Body, path: String) -> Self {
-        Self { body, pending: BytesMut::new(), scanned: 0, path, kind: PhantomData }
+        Self { body, pending: BytesMut::new(), scanned: 0, path, whole: true, kind: PhantomData }
+    }
+
+    /// Leaves `managedFields` out of objects.
+    #[must_use]
+    pub(crate) fn without_managed_fields(self) -> Self {
+        Self { whole: false, ..self }
     }
 
     /// The next event; nothing at the orderly end of the stream. A refusal within the stream, such as an expired
@@ -62,14 +92,14 @@ impl<K: DeserializeOwned> WatchStream<K> {
     pub async fn next(&mut self) -> Result<Option<WatchEvent<K>>, ClientError> {
         loop {
             let unseen = self.pending.get(self.scanned..).unwrap_or_default();
-            if let Some(at) = unseen.iter().position(|byte| *byte == b'\n') {
+            if let Some(at) = memchr::memchr(b'\n', unseen) {
                 let line = self.pending.split_to(self.scanned + at);
                 self.pending.advance(1);
                 self.scanned = 0;
                 if line.iter().all(u8::is_ascii_whitespace) {
                     continue;
                 }
-                return self.decode(&line).map(Some);
+                return self.decode(line).map(Some);
             }
             self.scanned = self.pending.len();
             if self.scanned > LONGEST_EVENT {
@@ -90,10 +120,24 @@ impl<K: DeserializeOwned> WatchStream<K> {
         }
     }
 
-    fn decode(&self, line: &[u8]) -> Result<WatchEvent<K>, ClientError> {
+    fn decode(&self, mut line: BytesMut) -> Result<WatchEvent<K>, ClientError> {
         let fail = |source| ClientError::Decode { verb: "WATCH".to_owned(), path: self.path.clone(), source };
-        let envelope: Envelope<'_> = serde_json::from_slice(line).map_err(fail)?;
-        let object = envelope.object.get();
+        if !self.whole
+            && let Some(start) = plain(&line)
+        {
+            crate::trim::managed_fields(&mut line, start);
+        }
+        let envelope: Envelope<'_> = match plain(&line).map(|start| line.split_at(start)) {
+            Some((head, object)) => Envelope {
+                kind: text(&head[HEAD.len()..head.len() - OBJECT.len()]).map_err(fail)?,
+                object: text(&object[..object.len() - 1]).map_err(fail)?,
+            },
+            None => {
+                let raw: RawEnvelope<'_> = serde_json::from_slice(&line).map_err(fail)?;
+                Envelope { kind: raw.kind, object: raw.object.get() }
+            }
+        };
+        let object = envelope.object;
         let typed = || serde_json::from_str::<K>(object).map_err(fail);
         match envelope.kind {
             "ADDED" => Ok(WatchEvent::Added(typed()?)),

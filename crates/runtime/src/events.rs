@@ -85,6 +85,8 @@ impl Recorder {
             clock,
             series: HashMap::new(),
             serial: 0,
+            due: None,
+            purge: Instant::now() + WRITE_COUNT,
         };
         let stopping = tasks.stopping();
         tasks.spawn(async move {
@@ -154,14 +156,16 @@ struct Writer {
     clock: Clock,
     series: HashMap<SeriesKey, Series>,
     serial: u32,
+    /// When a count has to be written next.
+    due: Option<Instant>,
+    /// When series that have ended are forgotten next.
+    purge: Instant,
 }
 
 impl Writer {
     async fn run(mut self, mut receiver: mpsc::Receiver<Occurrence>) {
         loop {
-            let unwritten = self.series.values().filter(|series| series.count > series.written);
-            let due = unwritten.map(|series| series.last_written + WRITE_COUNT).min();
-            let occurrence = match due {
+            let occurrence = match self.due {
                 Some(due) => tokio::select! {
                     occurrence = receiver.recv() => occurrence,
                     () = tokio::time::sleep_until(due) => {
@@ -181,8 +185,11 @@ impl Writer {
     async fn record(&mut self, mut occurrence: Occurrence) -> Result<(), ClientError> {
         truncate(&mut occurrence.note);
         let now = Instant::now();
-        self.series
-            .retain(|_, series| now - series.last_seen < END_OF_SERIES || series.count > series.written);
+        if now >= self.purge {
+            self.purge = now + WRITE_COUNT;
+            self.series
+                .retain(|_, series| now - series.last_seen < END_OF_SERIES || series.count > series.written);
+        }
         let key = SeriesKey::of(&occurrence);
         let stamp = MicroTime(self.clock.now());
         if let Some(series) = self.series.get_mut(&key) {
@@ -190,6 +197,8 @@ impl Writer {
             (series.last, series.last_seen) = (stamp, now);
             // The second is told at once, the rest now and then.
             if series.count > 2 {
+                let due = series.last_written + WRITE_COUNT;
+                self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
                 return Ok(());
             }
             return self.write_count(&key).await;
@@ -247,6 +256,8 @@ impl Writer {
                 tracing::debug!(component = %self.component, %error, "the count of an event was not written");
             }
         }
+        let unwritten = self.series.values().filter(|series| series.count > series.written);
+        self.due = unwritten.map(|series| series.last_written + WRITE_COUNT).min();
     }
 
     async fn write_count(&mut self, key: &SeriesKey) -> Result<(), ClientError> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use base::clock::Clock;
 use base::tasks::TaskGroup;
-use client::{Cause, Client, ClientError, Object};
+use client::{Client, ClientError, Object};
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tracing::Instrument;
@@ -18,6 +18,7 @@ use crate::Recorder;
 use crate::informer::{Cache, Change, Informers};
 use crate::key::{Key, controller_of};
 use crate::metrics::LoopMetrics;
+use crate::pass::{Pass, Seen};
 use crate::queue::{Queue, Trigger};
 
 /// Failures of a key in a row after which its trouble is worth a warning.
@@ -84,6 +85,7 @@ pub struct Context {
     /// Settings of the process, by type: see [`Context::setting`].
     settings: Arc<Vec<Box<dyn Any + Send + Sync>>>,
     waits: Arc<Mutex<Vec<Wait>>>,
+    seen: Arc<Seen>,
 }
 
 type Wait = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -103,10 +105,15 @@ impl Context {
         &self,
         keys: impl Fn(&Change<K>) -> Vec<Key> + Send + Sync + 'static,
     ) -> Cache<K> {
-        let (cache, queue) = (self.cache::<K>(), self.queue.clone());
+        let (cache, queue, seen) = (self.cache::<K>(), self.queue.clone(), Arc::clone(&self.seen));
         cache.on_event(move |change| {
+            let meta = change.object().metadata();
+            let revision = meta.resource_version.as_deref();
             for key in keys(change) {
-                queue.add_for(key, trigger(change));
+                let own = seen.is_of::<K>()
+                    && meta.name.as_deref() == Some(&*key.name)
+                    && meta.namespace.as_deref().unwrap_or_default() == &*key.namespace;
+                queue.add_for(key, if own { Trigger::object(revision) } else { Trigger::other(revision) });
             }
         });
         cache
@@ -114,6 +121,7 @@ impl Context {
 
     /// Puts every object of a kind that changes into the queue.
     pub fn watch_self<K: Object>(&self) -> Cache<K> {
+        self.seen.set_kind::<K>();
         self.watch::<K>(|change| vec![Key::of(&**change.object())])
     }
 
@@ -140,18 +148,9 @@ impl Context {
         self.settings.iter().find_map(|setting| setting.downcast_ref())
     }
 
-    fn for_pass(&self, key: &Key, trigger: &Trigger) -> Self {
-        let cause = Cause {
-            controller: self.descriptor.name.to_owned(),
-            object: format!("{}/{key}", self.descriptor.resource),
-            revision: trigger.0.as_deref().unwrap_or_default().to_owned(),
-        };
-        Self { client: self.client.with_cause(&cause), ..self.clone() }
+    fn for_pass(&self, pass: &Arc<Pass>) -> Self {
+        Self { client: self.client.with_causes(Arc::clone(pass) as _), ..self.clone() }
     }
-}
-
-fn trigger<K: Object>(change: &Change<K>) -> Trigger {
-    Trigger(change.object().metadata().resource_version.as_deref().map(Into::into))
 }
 
 /// Runs loops.
@@ -210,6 +209,7 @@ impl Harness {
             descriptor,
             settings: Arc::clone(&self.settings),
             waits: Arc::default(),
+            seen: Arc::default(),
         })
     }
 
@@ -245,9 +245,14 @@ fn user_agent(component: &str) -> String {
 
 async fn worker(work: Arc<dyn Loop>, ctx: Context) {
     while let Some((key, trigger)) = ctx.queue.get().await {
-        let pass = ctx.for_pass(&key, &trigger);
+        let pass = Pass::new(ctx.descriptor, &key, trigger, &ctx.seen);
+        let own = ctx.for_pass(&pass);
         let span = tracing::debug_span!("reconcile", controller = ctx.descriptor.name, %key);
-        let outcome = AssertUnwindSafe(work.reconcile(&key, &pass)).catch_unwind().instrument(span).await;
+        let reconcile = AssertUnwindSafe(work.reconcile(&key, &own)).catch_unwind().instrument(span);
+        let outcome = Arc::clone(&pass).run(reconcile).await;
+        if matches!(outcome, Ok(Ok(_))) {
+            pass.succeeded();
+        }
         match outcome {
             Ok(Ok(Action::Done)) => ctx.queue.forget(&key),
             Ok(Ok(Action::RequeueAfter(delay))) => {

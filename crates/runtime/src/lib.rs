@@ -11,6 +11,7 @@ mod informer;
 mod key;
 mod leader;
 mod metrics;
+mod pass;
 mod queue;
 
 pub use events::{EventType, Occurrence, Recorder, reference};

@@ -20,16 +20,37 @@ const LONGEST_RETRY: Duration = Duration::from_secs(1000);
 const RETRIES_PER_SECOND: f64 = 10.0;
 const BURST: f64 = 100.0;
 
-/// The revision of the object whose change put a key into the queue; empty if it was a timer or a retry.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Trigger(pub Option<Arc<str>>);
+/// The latest revisions whose changes put a key into the queue; none if it was a timer or a retry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trigger {
+    /// Of the object that the key names.
+    pub object: Option<u64>,
+    /// Of anything else.
+    pub others: Option<u64>,
+}
 
 impl Trigger {
-    /// Changes of several kinds come through several watches, which may overtake each other: revisions tell.
-    fn is_later_than(&self, other: &Self) -> bool {
-        let number = |trigger: &Self| trigger.0.as_deref().and_then(|revision| revision.parse::<u64>().ok());
-        self.0.is_some() && number(self) >= number(other)
+    /// The change of something that is not the key's own object.
+    #[must_use]
+    pub fn other(revision: Option<&str>) -> Self {
+        Self { object: None, others: number(revision) }
     }
+
+    /// The change of the key's own object.
+    #[must_use]
+    pub fn object(revision: Option<&str>) -> Self {
+        Self { object: number(revision), others: None }
+    }
+
+    /// Changes of several kinds come through several watches, which may overtake each other: revisions tell.
+    fn add(&mut self, more: Self) {
+        self.object = self.object.max(more.object);
+        self.others = self.others.max(more.others);
+    }
+}
+
+fn number(revision: Option<&str>) -> Option<u64> {
+    revision?.parse().ok()
 }
 
 /// A queue of keys. Clones share it.
@@ -232,9 +253,7 @@ impl<T: Clone + Eq + Hash> Shared<T> {
             metrics.adds.inc();
         }
         if let Some((known, _)) = state.dirty.get_mut(&key) {
-            if trigger.is_later_than(known) {
-                *known = trigger;
-            }
+            known.add(trigger);
             return false;
         }
         state.dirty.insert(key.clone(), (trigger, Instant::now()));
@@ -300,12 +319,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_key_is_in_it_once_and_with_one_worker() {
         let queue = queue();
-        queue.add_for("a", Trigger(Some("1".into())));
-        queue.add_for("a", Trigger(Some("10".into())));
-        queue.add_for("a", Trigger(Some("2".into())));
+        queue.add_for("a", Trigger::other(Some("1")));
+        queue.add_for("a", Trigger::other(Some("10")));
+        queue.add_for("a", Trigger::object(Some("7")));
+        queue.add_for("a", Trigger::other(Some("2")));
         queue.add("a");
         let (key, trigger) = queue.get().await.expect("a key");
-        assert_eq!((key, trigger.0.as_deref()), ("a", Some("10")));
+        assert_eq!((key, trigger), ("a", Trigger { object: Some(7), others: Some(10) }));
         queue.add("a");
         assert_eq!(take(&queue).await, None, "it is being worked on");
         queue.done(&"a");

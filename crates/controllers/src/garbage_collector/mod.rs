@@ -202,9 +202,9 @@ impl GarbageCollector {
                 }
                 _ => state.graph.lock().put(&resource, &kind, meta),
             };
-            let trigger = runtime::Trigger(meta.resource_version.as_deref().map(Into::into));
+            let trigger = runtime::Trigger::other(meta.resource_version.as_deref());
             for uid in look {
-                queue.add_for(Key::new("", &uid), trigger.clone());
+                queue.add_for(Key::new("", &uid), trigger);
             }
             if serves_more {
                 queue.add_after(discovery_key(), SETTLE);

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use client::{Cause, Patch, ResourceKey};
-use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus};
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 use testkit::eventually;
@@ -29,12 +29,6 @@ async fn a_scaled_deployment_leads_to_a_bound_pod() -> Result<()> {
     world.admin.create("default", &web(1)).await?;
     let pods = async || world.pods("default").await;
     let first = eventually("a pod", PATIENCE, pods, |pods| pods.len() == 1).await;
-    // Later changes of the first pod's set are none of the scaling's business.
-    let settled =
-        async || world.admin.get::<Deployment>("default", "web").await.ok().and_then(|web| web.status);
-    let counted =
-        |status: &Option<DeploymentStatus>| status.as_ref().is_some_and(|status| status.replicas == Some(1));
-    eventually("a settled deployment", PATIENCE, settled, counted).await;
 
     let deployments = ResourceKey { namespaced: true, ..ResourceKey::of::<Deployment>() };
     let scale = Patch::Merge(json!({"spec": {"replicas": 2}}));

@@ -94,7 +94,12 @@ impl<K: Object> Cache<K> {
 
     #[must_use]
     pub fn get(&self, ns: &str, name: &str) -> Option<Arc<K>> {
-        self.shared.objects.read().by_namespace.get(ns)?.get(name).cloned()
+        let found =
+            self.shared.objects.read().by_namespace.get(ns).and_then(|names| names.get(name)).cloned();
+        crate::pass::read::<K>(ns, name, || {
+            found.as_ref()?.metadata().resource_version.as_deref()?.parse().ok()
+        });
+        found
     }
 
     #[must_use]
