@@ -7,11 +7,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::{
-    EndpointAddress, EndpointPort, EndpointSubset, Endpoints, ObjectReference, Pod, Service,
-};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Pod, Service};
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 
+use crate::trigger_times::{self, TriggerTimes};
 use crate::{pod_facts, services};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -21,7 +21,6 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     workers: 5,
 };
 
-const HEADLESS: &str = "service.kubernetes.io/headless";
 const MANAGED_BY: (&str, &str) = ("endpoints.kubernetes.io/managed-by", "endpoint-controller");
 const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
 /// Addresses in all, at most.
@@ -31,13 +30,15 @@ struct EndpointsOfServices {
     services: Cache<Service>,
     pods: Cache<Pod>,
     endpoints: Cache<Endpoints>,
+    times: TriggerTimes,
 }
 
 pub fn build(ctx: &Context) -> Box<dyn Loop> {
     let services = ctx.watch_self::<Service>();
     let known = services.clone();
     let pods = ctx.watch::<Pod>(move |change| services::of_pod(change, &known));
-    Box::new(EndpointsOfServices { services, pods, endpoints: ctx.watch_self::<Endpoints>() })
+    let endpoints = ctx.watch_self::<Endpoints>();
+    Box::new(EndpointsOfServices { services, pods, endpoints, times: TriggerTimes::default() })
 }
 
 #[async_trait]
@@ -45,6 +46,7 @@ impl Loop for EndpointsOfServices {
     async fn reconcile(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
         let current = self.endpoints.get_key(key);
         let Some(service) = self.services.get_key(key) else {
+            self.times.forget(key);
             // Ours go with their service; those without one may be somebody else's lock or record.
             let ours = current.as_ref().is_some_and(|current| is_ours(current));
             if ours {
@@ -60,7 +62,8 @@ impl Loop for EndpointsOfServices {
             return Ok(Action::Done);
         }
         let pods = services::pods_of(&service, &self.pods);
-        let Some(new) = plan(&service, &pods, current.as_deref()) else { return Ok(Action::Done) };
+        let since = self.times.observe(key, &service, &pods);
+        let Some(new) = plan(&service, &pods, current.as_deref(), since) else { return Ok(Action::Done) };
         let outcome = match current {
             None => ctx.client.create(&key.namespace, &new).await,
             Some(_) => ctx.client.update(&new).await,
@@ -78,18 +81,19 @@ fn is_ours(endpoints: &Endpoints) -> bool {
     labels.is_some_and(|labels| labels.get(MANAGED_BY.0).is_some_and(|value| value == MANAGED_BY.1))
 }
 
-/// The endpoints as they should be; nothing if they are.
-fn plan(service: &Service, pods: &[Arc<Pod>], current: Option<&Endpoints>) -> Option<Endpoints> {
+/// The endpoints as they should be; nothing if they are. `since` is when they became due to change.
+fn plan(
+    service: &Service,
+    pods: &[Arc<Pod>],
+    current: Option<&Endpoints>,
+    since: Option<Timestamp>,
+) -> Option<Endpoints> {
     let mut subsets = subsets(service, pods);
     let cut = truncate(&mut subsets);
     let mut new = current.cloned().unwrap_or_default();
     new.metadata.name.clone_from(&service.metadata.name);
     new.metadata.namespace.clone_from(&service.metadata.namespace);
-    let mut labels = service.metadata.labels.clone().unwrap_or_default();
-    labels.remove(HEADLESS);
-    if services::is_headless(service) {
-        labels.insert(HEADLESS.to_owned(), String::new());
-    }
+    let mut labels = services::labels(service);
     labels.insert(MANAGED_BY.0.to_owned(), MANAGED_BY.1.to_owned());
     new.metadata.labels = Some(labels);
     let annotations = new.metadata.annotations.get_or_insert_default();
@@ -98,50 +102,51 @@ fn plan(service: &Service, pods: &[Arc<Pod>], current: Option<&Endpoints>) -> Op
     } else {
         annotations.remove(OVER_CAPACITY);
     }
-    if annotations.is_empty() {
-        new.metadata.annotations = None;
-    }
+    let over_capacity = |endpoints: &Endpoints| {
+        endpoints
+            .metadata
+            .annotations
+            .as_ref()
+            .is_some_and(|annotations| annotations.contains_key(OVER_CAPACITY))
+    };
     new.subsets = Some(subsets).filter(|subsets| !subsets.is_empty());
     let same = current.is_some_and(|current| {
         current.subsets.as_deref().unwrap_or_default() == new.subsets.as_deref().unwrap_or_default()
             && current.metadata.labels == new.metadata.labels
-            && current.metadata.annotations == new.metadata.annotations
+            && over_capacity(current) == cut
     });
-    (!same).then_some(new)
+    if same {
+        return None;
+    }
+    let annotations = new.metadata.annotations.get_or_insert_default();
+    match since {
+        Some(since) => annotations.insert(trigger_times::ANNOTATION.to_owned(), since.to_string()),
+        None => annotations.remove(trigger_times::ANNOTATION),
+    };
+    if annotations.is_empty() {
+        new.metadata.annotations = None;
+    }
+    Some(new)
 }
 
 /// Addresses that have the same ports together, in a fixed order.
 fn subsets(service: &Service, pods: &[Arc<Pod>]) -> Vec<EndpointSubset> {
     type Addresses = BTreeMap<IpAddr, (EndpointAddress, bool)>;
-    type Ports = Vec<(i32, String, String, Option<String>)>;
-    let mut groups: BTreeMap<Ports, Addresses> = BTreeMap::new();
-    let wanted = service.spec.as_ref().and_then(|spec| spec.ports.as_deref()).unwrap_or_default();
+    let mut groups: BTreeMap<Vec<services::Port>, Addresses> = BTreeMap::new();
+    let portless = service.spec.as_ref().and_then(|spec| spec.ports.as_ref()).is_none_or(Vec::is_empty);
     let unready = services::publishes_unready(service);
     for pod in pods.iter().filter(|pod| services::is_reachable(pod, unready)) {
         let Some(address) = address_of(service, pod) else { continue };
-        let mut ports: Vec<_> = wanted
-            .iter()
-            .filter_map(|port| {
-                let protocol = port.protocol.clone().unwrap_or_else(|| "TCP".to_owned());
-                let name = port.name.clone().unwrap_or_default();
-                Some((services::target_port(pod, port)?, name, protocol, port.app_protocol.clone()))
-            })
-            .collect();
+        let mut ports = services::ports(pod, service);
         ports.sort();
-        if ports.is_empty() && !(wanted.is_empty() && services::is_headless(service)) {
+        if ports.is_empty() && !(portless && services::is_headless(service)) {
             continue;
         }
         let endpoint = EndpointAddress {
             ip: address.to_string(),
             hostname: services::hostname(pod, service).map(str::to_owned),
             node_name: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
-            target_ref: Some(ObjectReference {
-                kind: Some("Pod".to_owned()),
-                namespace: pod.metadata.namespace.clone(),
-                name: pod.metadata.name.clone(),
-                uid: pod.metadata.uid.clone(),
-                ..ObjectReference::default()
-            }),
+            target_ref: Some(services::target(pod)),
         };
         let ready = unready || pod_facts::is_ready(pod);
         groups.entry(ports).or_default().insert(address, (endpoint, ready));
@@ -153,11 +158,11 @@ fn subsets(service: &Service, pods: &[Arc<Pod>]) -> Vec<EndpointSubset> {
             let (ready, not): (Vec<_>, Vec<_>) = addresses.into_values().partition(|(_, ready)| *ready);
             let ports: Vec<EndpointPort> = ports
                 .into_iter()
-                .map(|(port, name, protocol, app_protocol)| EndpointPort {
-                    name: Some(name).filter(|name| !name.is_empty()),
-                    port,
-                    protocol: Some(protocol),
-                    app_protocol,
+                .map(|port| EndpointPort {
+                    name: Some(port.name).filter(|name| !name.is_empty()),
+                    port: port.number,
+                    protocol: Some(port.protocol),
+                    app_protocol: port.app_protocol,
                 })
                 .collect();
             EndpointSubset {
@@ -203,7 +208,7 @@ fn truncate(subsets: &mut [EndpointSubset]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{meta, pod, ready_at};
+    use crate::fixture::{meta, pod, ready_at, time};
     use k8s_openapi::api::core::v1::{PodIP, ServicePort, ServiceSpec};
 
     fn service() -> Service {
@@ -232,7 +237,8 @@ mod tests {
             with_ip(pod("d", "Failed"), "10.1.0.4"),
             Arc::new(pod("e", "Pending")),
         ];
-        let new = plan(&service(), &pods, None).expect("new");
+        let new = plan(&service(), &pods, None, Some(time(5).0)).expect("new");
+        assert_eq!(new.metadata.annotations.as_ref().expect("told").len(), 1);
         let subset = &new.subsets.as_ref().expect("some")[0];
         let ips = |list: &Option<Vec<EndpointAddress>>| -> Vec<String> {
             list.iter().flatten().map(|address| address.ip.clone()).collect()
@@ -241,9 +247,9 @@ mod tests {
         assert_eq!(ips(&subset.not_ready_addresses), ["10.1.0.3"]);
         assert_eq!(subset.ports.as_ref().expect("one")[0].port, 80);
         assert!(is_ours(&new));
-        assert!(plan(&service(), &pods, Some(&new)).is_none());
-        let emptied = plan(&service(), &[], Some(&new)).expect("a change");
-        assert!(emptied.subsets.is_none());
+        assert!(plan(&service(), &pods, Some(&new), Some(time(9).0)).is_none());
+        let emptied = plan(&service(), &[], Some(&new), None).expect("a change");
+        assert!(emptied.subsets.is_none() && emptied.metadata.annotations.is_none());
     }
 
     #[test]
@@ -255,7 +261,7 @@ mod tests {
                 with_ip(base, &format!("10.1.{}.{}", n / 250, n % 250 + 1))
             })
             .collect();
-        let new = plan(&service(), &many, None).expect("new");
+        let new = plan(&service(), &many, None, None).expect("new");
         assert_eq!(new.metadata.annotations.as_ref().expect("told")[OVER_CAPACITY], "truncated");
         let subset = &new.subsets.as_ref().expect("some")[0];
         let count = |list: &Option<Vec<EndpointAddress>>| list.as_ref().map_or(0, Vec::len);

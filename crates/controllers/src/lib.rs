@@ -50,6 +50,7 @@ pub mod slow_start;
 pub mod stateful_set;
 pub mod storage_version_migrator;
 pub mod taint_eviction;
+mod trigger_times;
 pub mod ttl;
 pub mod ttl_after_finished;
 pub mod validating_admission_policy_status;

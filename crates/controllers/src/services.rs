@@ -1,13 +1,64 @@
 //! What the loops of endpoints ask of services and their pods.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Pod, Service, ServicePort};
+use k8s_openapi::api::core::v1::{ObjectReference, Pod, Service, ServicePort};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use runtime::{Cache, Change, Key};
 
 use crate::{pod_facts, selector};
+
+/// Marks endpoints of services without an address of their own.
+const HEADLESS: &str = "service.kubernetes.io/headless";
+
+/// A port of a pod that a service leads to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Port {
+    pub number: i32,
+    pub name: String,
+    pub protocol: String,
+    pub app_protocol: Option<String>,
+}
+
+/// The ports of a pod that a service leads to; those it names and the pod does not have are left out.
+#[must_use]
+pub fn ports(pod: &Pod, service: &Service) -> Vec<Port> {
+    let wanted = service.spec.as_ref().and_then(|spec| spec.ports.as_deref()).unwrap_or_default();
+    let port = |port: &ServicePort| {
+        Some(Port {
+            number: target_port(pod, port)?,
+            name: port.name.clone().unwrap_or_default(),
+            protocol: port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()),
+            app_protocol: port.app_protocol.clone(),
+        })
+    };
+    wanted.iter().filter_map(port).collect()
+}
+
+/// The labels of a service's endpoints: its own, and whether it is headless.
+#[must_use]
+pub fn labels(service: &Service) -> BTreeMap<String, String> {
+    let mut labels = service.metadata.labels.clone().unwrap_or_default();
+    labels.remove(HEADLESS);
+    if is_headless(service) {
+        labels.insert(HEADLESS.to_owned(), String::new());
+    }
+    labels
+}
+
+/// The pod behind an endpoint.
+#[must_use]
+pub fn target(pod: &Pod) -> ObjectReference {
+    ObjectReference {
+        kind: Some("Pod".to_owned()),
+        namespace: pod.metadata.namespace.clone(),
+        name: pod.metadata.name.clone(),
+        uid: pod.metadata.uid.clone(),
+        ..ObjectReference::default()
+    }
+}
 
 /// Whether the pods of a service are found by labels here, and nobody else says what its endpoints are.
 #[must_use]
@@ -85,8 +136,7 @@ pub fn hostname<'a>(pod: &'a Pod, service: &Service) -> Option<&'a str> {
 }
 
 /// The port of a pod that a port of a service leads to.
-#[must_use]
-pub fn target_port(pod: &Pod, port: &ServicePort) -> Option<i32> {
+fn target_port(pod: &Pod, port: &ServicePort) -> Option<i32> {
     match &port.target_port {
         None => Some(port.port),
         Some(IntOrString::Int(0)) => Some(port.port),

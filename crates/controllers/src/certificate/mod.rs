@@ -4,6 +4,7 @@ pub mod approving;
 pub mod cleaner;
 pub mod request;
 pub mod signing;
+mod subject;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 

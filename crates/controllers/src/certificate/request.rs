@@ -42,8 +42,6 @@ pub struct Request {
     pub ips: usize,
     pub emails: usize,
     pub uris: usize,
-    /// Kinds of name parts that occur more than once.
-    pub repeated_parts: bool,
 }
 
 impl Request {
@@ -64,9 +62,6 @@ impl Request {
             organizations: subject.iter_organization().map(text).collect(),
             ..Self::default()
         };
-        let mut seen = BTreeSet::new();
-        request.repeated_parts =
-            subject.iter_attributes().any(|part| !seen.insert(part.attr_type().to_id_string()));
         for extension in parsed.requested_extensions().into_iter().flatten() {
             let ParsedExtension::SubjectAlternativeName(names) = extension else { continue };
             for name in &names.general_names {

@@ -13,7 +13,7 @@ use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 use x509_parser::prelude::FromDer;
 
 use super::request::{KUBELET_SERVING, Request};
-use super::{IDENTITY, has, is_issued};
+use super::{IDENTITY, has, is_issued, subject};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "certificatesigningrequest-signing-controller",
@@ -41,8 +41,8 @@ pub enum SigningError {
     Request(#[source] rcgen::Error),
     #[error("invalid key usages: unrecognized usage {0:?}")]
     Usage(String),
-    #[error("a subject with several parts of one kind cannot be signed")]
-    RepeatedParts,
+    #[error("the request's subject cannot be put into a certificate")]
+    Subject,
 }
 
 /// Setting: the authorities that sign; without it the loop does nothing.
@@ -98,7 +98,10 @@ impl SigningAuthority {
             rcgen::date_time_ymd(1970, 1, 1) + since
         };
         (params.not_before, params.not_after) = (date(begin), date(end));
-        Ok(signed.signed_by(&self.issuer).map_err(SigningError::Request)?.pem())
+        let certificate = signed.signed_by(&self.issuer).map_err(SigningError::Request)?;
+        let subject = subject::of_request(request).ok_or(SigningError::Subject)?;
+        let certificate = subject::replace(certificate.der(), &subject, self.issuer.key());
+        Ok(subject::to_pem(&certificate.ok_or(SigningError::Subject)?))
     }
 }
 
@@ -174,8 +177,6 @@ impl Loop for Signing {
         let now = ctx.clock.now();
         let certificate = match verdict {
             Err(error) => Err(("SignerValidationFailure", error.to_string())),
-            // The name would lose all but one of them.
-            Ok(()) if parsed.repeated_parts => Err(("SigningError", SigningError::RepeatedParts.to_string())),
             Ok(()) => Ok(authority.sign(&der, &usages, life(spec.expiration_seconds), now)?),
         };
         let mut updated = request.as_ref().clone();
@@ -203,7 +204,7 @@ mod tests {
     use super::super::request::tests::make;
     use super::*;
     use crate::fixture::at;
-    use rcgen::{BasicConstraints, CertificateParams, DnType};
+    use rcgen::{BasicConstraints, CertificateParams, DnType, PublicKeyData};
 
     fn authority() -> SigningAuthority {
         let key = KeyPair::generate().expect("a key");
@@ -217,10 +218,11 @@ mod tests {
 
     #[test]
     fn certificates_say_what_was_asked_and_allowed() {
+        let authority = authority();
         let (_, der) = Request::parse(make("ann", "devs", &["host"]).as_bytes()).expect("a request");
         let usages = ["client auth".to_owned(), "digital signature".to_owned()];
         let now = at(1_790_000_000);
-        let pem = authority().sign(&der, &usages, life(Some(3600)), now).expect("a certificate");
+        let pem = authority.sign(&der, &usages, life(Some(3600)), now).expect("a certificate");
         let (_, block) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).expect("PEM");
         let (_, certificate) =
             x509_parser::certificate::X509Certificate::from_der(&block.contents).expect("DER");
@@ -229,16 +231,38 @@ mod tests {
             Some("ann")
         );
         assert!(!certificate.is_ca());
+        let key = authority.issuer.key().public_key_raw();
+        let key =
+            aws_lc_rs::signature::UnparsedPublicKey::new(&aws_lc_rs::signature::ECDSA_P256_SHA256_ASN1, key);
+        key.verify(certificate.tbs_certificate.as_ref(), &certificate.signature_value.data).expect("signed");
         let usage = certificate.extended_key_usage().expect("usages").expect("usages");
         assert!(usage.value.client_auth && !usage.value.server_auth);
         let validity = certificate.validity();
         assert_eq!(validity.not_before.timestamp(), now.as_second() - 300);
         assert_eq!(validity.not_after.timestamp(), now.as_second() + 3600);
-        assert!(matches!(authority().sign(&der, &["no".to_owned()], LIFE, now), Err(SigningError::Usage(_))));
-        assert!(matches!(
-            authority().sign(&der, &usages, LIFE, at(3_000_000_000)),
-            Err(SigningError::Expired)
-        ));
+        assert!(matches!(authority.sign(&der, &["no".to_owned()], LIFE, now), Err(SigningError::Usage(_))));
+        assert!(matches!(authority.sign(&der, &usages, LIFE, at(3_000_000_000)), Err(SigningError::Expired)));
+    }
+
+    #[test]
+    fn a_user_may_be_in_several_groups() {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, "devs");
+        // A name keeps one part of each kind, so the second goes by its number.
+        params.distinguished_name.push(DnType::CustomDnType(vec![2, 5, 4, 10]), "ops");
+        params.distinguished_name.push(DnType::CommonName, "ann");
+        let request = params.serialize_request(&key).expect("a request");
+        let usages = ["client auth".to_owned()];
+        let pem = authority().sign(request.der(), &usages, LIFE, at(1_790_000_000)).expect("a certificate");
+        let (_, block) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).expect("PEM");
+        let (_, certificate) =
+            x509_parser::certificate::X509Certificate::from_der(&block.contents).expect("DER");
+        let groups: Vec<_> =
+            certificate.subject().iter_organization().filter_map(|o| o.as_str().ok()).collect();
+        assert_eq!(groups, ["devs", "ops"]);
+        assert_eq!(certificate.public_key().raw, key.subject_public_key_info());
     }
 
     #[test]

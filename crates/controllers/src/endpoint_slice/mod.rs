@@ -3,6 +3,7 @@
 //! Invariant: the slices of a service hold exactly the pods it selects, each with the ports it has and whether it is
 //! ready, serves, or is on its way out; at most a hundred to a slice, and slices change as little as possible.
 
+mod hints;
 mod plan;
 
 use std::sync::Arc;
@@ -14,8 +15,9 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use runtime::{Action, Cache, Change, Context, Descriptor, Expectations, Key, Loop, LoopError};
 
 use crate::services;
+use crate::trigger_times::TriggerTimes;
 
-pub use plan::{MANAGED_BY, MANAGER, Observed, Plan, SERVICE_NAME, plan};
+pub use plan::{MANAGED_BY, MANAGER, Observed, Plan, SERVICE_NAME, Sharing, plan};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "endpointslice-controller",
@@ -38,6 +40,7 @@ struct EndpointSlices {
     nodes: Cache<Node>,
     slices: Cache<EndpointSlice>,
     expectations: Expectations,
+    times: TriggerTimes,
 }
 
 const BY_SERVICE: &str = "service";
@@ -55,9 +58,16 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
     let pods = ctx.watch::<Pod>(move |change| services::of_pod(change, &known));
     let known = services.clone();
     let nodes = ctx.watch::<Node>(move |change| {
+        let gone = matches!(change, Change::Deleted(_));
         let moved = change.old().is_none_or(|old| plan::zone(old) != plan::zone(change.object()));
-        let all = || known.all().iter().map(|service| Key::of(&**service)).collect();
-        if moved && !matches!(change, Change::Deleted(_)) { all() } else { Vec::new() }
+        let resized =
+            gone || change.old().is_none_or(|old| hints::capacity(old) != hints::capacity(change.object()));
+        if !moved && !resized {
+            return Vec::new();
+        }
+        // Where its pods are concerns every service; what a zone has, those that share out among zones.
+        let concerned = |service: &Arc<Service>| moved && !gone || hints::wants_zones(service);
+        known.all().iter().filter(|service| concerned(service)).map(|service| Key::of(&**service)).collect()
     });
     let expectations = Expectations::default();
     let expected = expectations.clone();
@@ -74,7 +84,7 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
     slices.add_index(BY_SERVICE, |slice: &EndpointSlice| {
         service_of(slice).map(|key| key.to_string()).into_iter().collect()
     });
-    Box::new(EndpointSlices { services, pods, nodes, slices, expectations })
+    Box::new(EndpointSlices { services, pods, nodes, slices, expectations, times: TriggerTimes::default() })
 }
 
 #[async_trait]
@@ -82,6 +92,7 @@ impl Loop for EndpointSlices {
     async fn reconcile(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
         let Some(service) = self.services.get_key(key) else {
             self.expectations.forget(key);
+            self.times.forget(key);
             return Ok(Action::Done);
         };
         if !services::selects(&service) || service.metadata.deletion_timestamp.is_some() {
@@ -93,7 +104,9 @@ impl Loop for EndpointSlices {
         }
         let existing = self.slices.indexed(BY_SERVICE, &key.to_string());
         let mut unknown = None;
-        let pods: Vec<(Arc<Pod>, Option<Arc<Node>>)> = services::pods_of(&service, &self.pods)
+        let selected = services::pods_of(&service, &self.pods);
+        let since = self.times.observe(key, &service, &selected);
+        let pods: Vec<(Arc<Pod>, Option<Arc<Node>>)> = selected
             .into_iter()
             .filter(|pod| services::is_reachable(pod, true))
             .filter_map(|pod| {
@@ -109,11 +122,37 @@ impl Loop for EndpointSlices {
                 Some((pod, node))
             })
             .collect();
-        let plan = plan(&Observed { service: &service, pods: &pods, existing: &existing });
+        let shares = hints::wants_zones(&service).then(|| hints::shares(&self.nodes.all()));
+        let plan = plan(&Observed {
+            service: &service,
+            pods: &pods,
+            existing: &existing,
+            shares: shares.as_ref(),
+            since,
+        });
+        for sharing in &plan.sharing {
+            tell(sharing, &service, ctx);
+        }
         self.apply(key, plan, ctx).await.map_err(|source| EndpointSliceError::Write(key.clone(), source))?;
         match unknown {
             Some(error) => Err(error.into()),
             None => Ok(Action::Done),
+        }
+    }
+}
+
+fn tell(sharing: &Sharing, service: &Service, ctx: &Context) {
+    match sharing {
+        Sharing::Enabled { family } => {
+            let note = format!("Topology Aware Hints has been enabled, addressType: {family}");
+            ctx.recorder.normal(service, "TopologyAwareHintsEnabled", note);
+        }
+        Sharing::Disabled { family, why } => {
+            ctx.recorder.warning(
+                service,
+                "TopologyAwareHintsDisabled",
+                format!("{why}, addressType: {family}"),
+            );
         }
     }
 }

@@ -3,19 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Service};
-use k8s_openapi::api::discovery::v1::{
-    Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode, ForZone,
-};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::hints::{self, NoHints, Shares};
 use crate::adoption::controller_reference;
-use crate::{pod_facts, services};
+use crate::{pod_facts, services, trigger_times};
 
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 pub const MANAGER: &str = "endpointslice-controller.k8s.io";
-const HEADLESS: &str = "service.kubernetes.io/headless";
 const ZONE: &str = "topology.kubernetes.io/zone";
 /// Endpoints in a slice, at most.
 const FULL: usize = 100;
@@ -24,6 +23,17 @@ pub struct Observed<'a> {
     pub service: &'a Service,
     pub pods: &'a [(Arc<Pod>, Option<Arc<Node>>)],
     pub existing: &'a [Arc<EndpointSlice>],
+    /// What zones have, for a service whose endpoints are shared out among them.
+    pub shares: Option<&'a Result<Shares, NoHints>>,
+    /// Since when the slices have been due to change.
+    pub since: Option<Timestamp>,
+}
+
+/// What becomes of sharing out among zones, of one family of addresses.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Sharing {
+    Enabled { family: &'static str },
+    Disabled { family: &'static str, why: NoHints },
 }
 
 #[derive(Debug, Default)]
@@ -31,6 +41,7 @@ pub struct Plan {
     pub create: Vec<EndpointSlice>,
     pub update: Vec<EndpointSlice>,
     pub delete: Vec<Arc<EndpointSlice>>,
+    pub sharing: Vec<Sharing>,
 }
 
 pub fn zone(node: &Node) -> Option<&String> {
@@ -49,7 +60,60 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
     for family in families {
         plan_family(observed, family, &mut plan);
     }
+    for slice in plan.create.iter_mut().chain(&mut plan.update) {
+        stamp(slice, observed.since);
+    }
     plan
+}
+
+fn stamp(slice: &mut EndpointSlice, since: Option<Timestamp>) {
+    let annotations = slice.metadata.annotations.get_or_insert_default();
+    match since {
+        Some(since) => annotations.insert(trigger_times::ANNOTATION.to_owned(), since.to_string()),
+        None => annotations.remove(trigger_times::ANNOTATION),
+    };
+    if annotations.is_empty() {
+        slice.metadata.annotations = None;
+    }
+}
+
+/// Gives endpoints their hints; says whether sharing out among zones begins or cannot be.
+fn hint(
+    observed: &Observed<'_>,
+    family: &'static str,
+    own: &[&Arc<EndpointSlice>],
+    wanted: &mut BTreeMap<String, (Vec<EndpointPort>, Vec<Endpoint>)>,
+) -> Option<Sharing> {
+    let known = || own.iter().flat_map(|slice| endpoints_of(slice));
+    let were_hinted = known().any(|endpoint| endpoint.hints.is_some());
+    let Some(shares) = observed.shares else {
+        for endpoint in wanted.values_mut().flat_map(|(_, endpoints)| endpoints) {
+            endpoint.hints = hints::near(observed.service, endpoint);
+        }
+        return None;
+    };
+    let mut before: BTreeMap<String, Endpoint> =
+        known().map(|endpoint| (identity(endpoint), endpoint.clone())).collect();
+    // All of the family together, whatever their ports; then each back to its own.
+    let mut all: Vec<Endpoint> = Vec::new();
+    for endpoint in wanted.values_mut().flat_map(|(_, endpoints)| endpoints.drain(..).collect::<Vec<_>>()) {
+        let hints = before.remove(&identity(&endpoint)).and_then(|known| known.hints);
+        all.push(Endpoint { hints, ..endpoint });
+    }
+    let outcome = hints::share_out(&mut all, shares);
+    let mut by_identity: BTreeMap<String, Endpoint> =
+        all.into_iter().map(|endpoint| (identity(&endpoint), endpoint)).collect();
+    for (pod, node) in observed.pods {
+        let Some(plain) = endpoint(pod, node.as_deref(), observed.service, family) else { continue };
+        let Some(hinted) = by_identity.remove(&identity(&plain)) else { continue };
+        if let Some((_, endpoints)) = wanted.get_mut(&ports_key(&ports(pod, observed.service))) {
+            endpoints.push(hinted);
+        }
+    }
+    match outcome {
+        Err(why) => Some(Sharing::Disabled { family, why }),
+        Ok(()) => (!were_hinted).then_some(Sharing::Enabled { family }),
+    }
 }
 
 fn families(service: &Service) -> Vec<&'static str> {
@@ -73,7 +137,7 @@ fn plan_family(observed: &Observed<'_>, family: &'static str, plan: &mut Plan) {
     });
     let mut doomed: Vec<Arc<EndpointSlice>> = foreign.into_iter().cloned().collect();
     let mut by_ports: BTreeMap<String, (Vec<EndpointPort>, Vec<Arc<EndpointSlice>>)> = BTreeMap::new();
-    for slice in own {
+    for slice in own.iter().copied() {
         let ports = slice.ports.clone().unwrap_or_default();
         by_ports.entry(ports_key(&ports)).or_insert_with(|| (ports, Vec::new())).1.push(Arc::clone(slice));
     }
@@ -83,6 +147,7 @@ fn plan_family(observed: &Observed<'_>, family: &'static str, plan: &mut Plan) {
         let ports = ports(pod, service);
         wanted.entry(ports_key(&ports)).or_insert_with(|| (ports, Vec::new())).1.push(endpoint);
     }
+    plan.sharing.extend(hint(observed, family, &own, &mut wanted));
     let (mut create, mut kept) = (Vec::new(), 0);
     for (key, (ports, endpoints)) in wanted {
         let slices = by_ports.remove(&key).map(|(_, slices)| slices).unwrap_or_default();
@@ -204,16 +269,13 @@ fn ports_key(ports: &[EndpointPort]) -> String {
 }
 
 fn ports(pod: &Pod, service: &Service) -> Vec<EndpointPort> {
-    let wanted = service.spec.as_ref().and_then(|spec| spec.ports.as_deref()).unwrap_or_default();
-    let port = |port: &k8s_openapi::api::core::v1::ServicePort| {
-        Some(EndpointPort {
-            name: Some(port.name.clone().unwrap_or_default()),
-            port: Some(services::target_port(pod, port)?),
-            protocol: Some(port.protocol.clone().unwrap_or_else(|| "TCP".to_owned())),
-            app_protocol: port.app_protocol.clone(),
-        })
+    let port = |port: services::Port| EndpointPort {
+        name: Some(port.name),
+        port: Some(port.number),
+        protocol: Some(port.protocol),
+        app_protocol: port.app_protocol,
     };
-    wanted.iter().filter_map(port).collect()
+    services::ports(pod, service).into_iter().map(port).collect()
 }
 
 fn endpoint(pod: &Pod, node: Option<&Node>, service: &Service, family: &str) -> Option<Endpoint> {
@@ -234,38 +296,17 @@ fn endpoint(pod: &Pod, node: Option<&Node>, service: &Service, family: &str) -> 
             serving: Some(serving),
             terminating: Some(terminating),
         }),
-        hints: hints(service, node_name.as_deref(), zone.as_deref(), ready),
         hostname: services::hostname(pod, service).map(str::to_owned),
         node_name,
-        target_ref: Some(ObjectReference {
-            kind: Some("Pod".to_owned()),
-            namespace: pod.metadata.namespace.clone(),
-            name: pod.metadata.name.clone(),
-            uid: pod.metadata.uid.clone(),
-            ..ObjectReference::default()
-        }),
+        target_ref: Some(services::target(pod)),
         zone,
         ..Endpoint::default()
     })
 }
 
-/// For whom an endpoint is meant, if the service wants its traffic to stay near.
-fn hints(service: &Service, node: Option<&str>, zone: Option<&str>, ready: bool) -> Option<EndpointHints> {
-    let wish = service.spec.as_ref()?.traffic_distribution.as_deref()?;
-    let near = matches!(wish, "PreferClose" | "PreferSameZone" | "PreferSameNode");
-    let zone = zone.filter(|_| near && ready)?;
-    let for_nodes = (wish == "PreferSameNode")
-        .then(|| node.map(|node| vec![ForNode { name: node.to_owned() }]).unwrap_or_default());
-    Some(EndpointHints { for_nodes, for_zones: Some(vec![ForZone { name: zone.to_owned() }]) })
-}
-
 /// The service's own labels, and those that say whose slice it is.
 fn labels(service: &Service) -> BTreeMap<String, String> {
-    let mut labels = service.metadata.labels.clone().unwrap_or_default();
-    labels.remove(HEADLESS);
-    if services::is_headless(service) {
-        labels.insert(HEADLESS.to_owned(), String::new());
-    }
+    let mut labels = services::labels(service);
     labels.insert(SERVICE_NAME.to_owned(), service.metadata.name.clone().unwrap_or_default());
     labels.insert(MANAGED_BY.to_owned(), MANAGER.to_owned());
     labels
@@ -326,7 +367,7 @@ mod tests {
         pods: &[(Arc<Pod>, Option<Arc<Node>>)],
         existing: &[Arc<EndpointSlice>],
     ) -> Plan {
-        plan(&Observed { service, pods, existing })
+        plan(&Observed { service, pods, existing, shares: None, since: None })
     }
 
     /// The slices after a plan.
@@ -374,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_and_hints() {
+    fn conditions() {
         let mut service = service();
         let mut leaving = (*pods(1)[0].0).clone();
         leaving.metadata.deletion_timestamp = Some(time(1));
@@ -389,12 +430,42 @@ mod tests {
         assert!(endpoint(&leaving, None, &service, "IPv6").is_none());
         let spec = service.spec.get_or_insert_default();
         spec.publish_not_ready_addresses = Some(true);
-        spec.traffic_distribution = Some("PreferSameZone".to_owned());
         let (state, endpoint) = conditions(&service, &leaving);
         assert_eq!(state, (Some(true), Some(true), Some(true)));
-        let hints = endpoint.hints.expect("near");
-        assert_eq!(hints.for_zones.expect("zones")[0].name, "z");
-        assert!(hints.for_nodes.is_none());
+        assert_eq!(endpoint.zone.as_deref(), Some("z"));
+    }
+
+    #[test]
+    fn endpoints_are_shared_out_and_slices_say_since_when() {
+        let mut all = pods(4);
+        for (at, (_, node)) in all.iter_mut().enumerate() {
+            let mut known = Node { metadata: meta("n"), ..Node::default() };
+            let zone = if at < 3 { "a" } else { "b" };
+            known.metadata.labels = Some([(ZONE.to_owned(), zone.to_owned())].into());
+            *node = Some(Arc::new(known));
+        }
+        let shares = Ok([("a".to_owned(), 0.5), ("b".to_owned(), 0.5)].into());
+        let service = service();
+        let observe = |existing: &[Arc<EndpointSlice>], shares: &Result<Shares, NoHints>, since: i64| {
+            let since = Some(time(since).0);
+            plan(&Observed { service: &service, pods: &all, existing, shares: Some(shares), since })
+        };
+        let first = observe(&[], &shares, 7);
+        assert_eq!(first.sharing, [Sharing::Enabled { family: "IPv4" }]);
+        let slices = after(&[], first);
+        let zones = |slices: &[Arc<EndpointSlice>]| -> Vec<String> {
+            let hints =
+                slices.iter().flat_map(|slice| endpoints_of(slice)).filter_map(|one| one.hints.as_ref());
+            hints.flat_map(|hints| hints.for_zones.iter().flatten()).map(|zone| zone.name.clone()).collect()
+        };
+        assert_eq!(zones(&slices), ["b", "a", "a", "b"]);
+        assert_eq!(slices[0].metadata.annotations.as_ref().expect("told").len(), 1);
+        let quiet = observe(&slices, &shares, 9);
+        assert!(quiet.create.is_empty() && quiet.update.is_empty() && quiet.sharing.is_empty());
+        let broken = observe(&slices, &Err(NoHints::Nodes), 9);
+        let disabled = Sharing::Disabled { family: "IPv4", why: NoHints::Nodes };
+        assert_eq!(broken.sharing, [disabled]);
+        assert!(zones(&after(&slices, broken)).is_empty());
     }
 
     #[test]

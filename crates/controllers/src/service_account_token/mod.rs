@@ -34,6 +34,12 @@ pub struct LegacyTokens {
     pub root_ca: String,
 }
 
+impl std::fmt::Debug for LegacyTokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LegacyTokens").finish_non_exhaustive()
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 #[error("a token could not be signed")]
 struct Unsigned;
