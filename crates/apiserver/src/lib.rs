@@ -29,8 +29,8 @@ mod user;
 mod webhook_cache;
 
 pub use authenticate::{
-    AuthenticationConfig, AuthenticationError, JwtError, OidcFlags, ServiceAccountConfig, TokenFileError,
-    WebhookTokenConfig,
+    AuthenticationConfig, AuthenticationError, JwtError, OidcFlags, ServiceAccountConfig, SigningKey,
+    TokenFileError, WebhookTokenConfig,
 };
 pub use authorize::{AuthorizationConfig, AuthorizationError, WebhookFlags};
 pub use bootstrap::AuthenticationTrust;

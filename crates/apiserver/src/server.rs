@@ -144,6 +144,12 @@ impl ApiServer {
         self.chain.rest.authentication.service_accounts.set_key(key)
     }
 
+    /// Signs a token as the API server signs its own; nothing while there is no key.
+    #[must_use]
+    pub fn sign(&self, claims: &serde_json::Value) -> Option<String> {
+        self.chain.rest.authentication.service_accounts.sign_now(claims)
+    }
+
     /// Everything that was recorded is where it belongs when this returns, or `limit` is over.
     pub async fn flush(&self, limit: Duration) {
         if let Some(audit) = &self.chain.audit {

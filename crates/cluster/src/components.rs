@@ -13,8 +13,10 @@ use base::tasks::TaskGroup;
 use client::Client;
 use controllers::certificate::signing::{Signers, SigningAuthority};
 use controllers::node_ipam::{Cidr, ClusterCidrs};
+use controllers::service_account_token::LegacyTokens;
 use runtime::{Harness, Identities, LeaderElection, Leading, LoopMetrics, lead};
 
+use crate::accounts::Accounts;
 use crate::{ClusterError, LocalLoadBalancers, chain, cloud_provider, scheduling};
 
 /// The part of a range that a node gets: Kubernetes' values.
@@ -34,6 +36,10 @@ pub struct Components {
     /// Certificate and key, in PEM, of the authority of client certificates and of kubelets' serving certificates;
     /// without them nothing is signed.
     pub signing: Option<(String, String)>,
+    /// How tokens that are kept in secrets are signed; none are made if absent.
+    pub legacy_tokens: Option<LegacyTokens>,
+    /// Whether each loop that runs alone is its service account; else all are whom the kubeconfig says.
+    pub service_account_credentials: bool,
     /// Whether to wait for a lease before acting; needed wherever several processes serve one cluster.
     pub leader_election: bool,
     /// How the scheduler is configured; there is none if absent.
@@ -79,7 +85,7 @@ pub(crate) fn start(
         .with_metrics(LoopMetrics::new(metrics).map_err(ClusterError::Metrics)?)
         .with_settings(settings);
     if let Some(configuration) = &components.scheduler {
-        scheduling::start(configuration, components.leader_election, &harness, clock, tasks)?;
+        scheduling::start(configuration, components.leader_election, &harness, metrics, clock, tasks)?;
     }
     if rows.is_empty() {
         return Ok(());
@@ -112,11 +118,23 @@ fn settings(components: &Components) -> Result<Vec<Box<dyn Any + Send + Sync>>, 
         ranges.push((range, if text.contains(':') { NODE_MASK_V6 } else { NODE_MASK }));
     }
     settings.push(Box::new(ClusterCidrs { ranges, reserved: Vec::new() }));
+    if let Some(tokens) = &components.legacy_tokens {
+        settings.push(Box::new(tokens.clone()));
+    }
     if let Some((certificate, key)) = &components.signing {
         let authority = || SigningAuthority::from_pem(certificate, key).map_err(ClusterError::Signing);
         settings.push(Box::new(Signers { client: authority()?, serving: authority()? }));
     }
     Ok(settings)
+}
+
+/// Signs tokens with the private key of a file, in PEM; what secrets say of the API server's authority is `root_ca`.
+pub fn legacy_tokens(path: &Path, root_ca: String) -> Result<LegacyTokens, ClusterError> {
+    let read = |source| ClusterError::ReadFile { path: path.to_owned(), source };
+    let text = std::fs::read(path).map_err(read)?;
+    let key = apiserver::SigningKey::from_pem(&text)
+        .map_err(|error| ClusterError::BadFile { path: path.to_owned(), reason: error.to_string() })?;
+    Ok(LegacyTokens { sign: Arc::new(move |claims| key.sign(claims).ok()), root_ca })
 }
 
 /// Calls `begin` once this process leads; ends the process' tasks when it no longer does, as Kubernetes' components end.
@@ -145,7 +163,11 @@ pub async fn run_alone(
     tasks: &TaskGroup,
 ) -> Result<(), ClusterError> {
     let client = Client::connect(kubeconfig, "ferry").map_err(ClusterError::Client)?;
-    let identities: Arc<dyn Identities> = Arc::new(client.clone());
+    let identities: Arc<dyn Identities> = if components.service_account_credentials {
+        Arc::new(Accounts::new(client.clone(), kubeconfig).map_err(ClusterError::Client)?)
+    } else {
+        Arc::new(client.clone())
+    };
     let metrics = Metrics::new(clock).map_err(ClusterError::Metrics)?;
     start(components, &|_| Ok(client.clone()), &identities, &metrics, clock, tasks)?;
     tasks.stopping().await;

@@ -192,6 +192,12 @@ fn act(
     if components.signing.is_none() {
         components.signing = certificates.client_authority_pem();
     }
+    if components.legacy_tokens.is_none() {
+        let root_ca = components.settings.root_ca.clone().unwrap_or_default();
+        let signer = Arc::clone(server);
+        let sign = Arc::new(move |claims: &serde_json::Value| signer.sign(claims));
+        components.legacy_tokens = Some(controllers::service_account_token::LegacyTokens { sign, root_ca });
+    }
     let identities: Arc<dyn Identities> = Arc::clone(&clients) as Arc<dyn Identities>;
     let shared = |user: &str| clients.client_as(user, "ferry");
     let metrics = &server.chain.metrics;

@@ -1,5 +1,6 @@
 //! Config, build, run, drain: the only crate that sees every component.
 
+mod accounts;
 mod addons;
 mod agent;
 mod backup;
@@ -33,7 +34,7 @@ pub use certificates::Certificates;
 pub use client::Client;
 pub use cloud_provider::{CloudConfig, CloudProvider, LocalLoadBalancers, ProviderConfig, run_cloud};
 pub use cluster_dns::{DnsConfig, run_dns};
-pub use components::{Components, run_alone, run_simulation};
+pub use components::{Components, legacy_tokens, run_alone, run_simulation};
 pub use config::{
     CertificateFiles, Config, EncryptionConfig, EtcdConfig, StoreConfig, audit_trail, default_encryption_file,
 };

@@ -1,9 +1,10 @@
 //! The scheduler as a component: in the process of the control plane, or alone.
 
 use base::clock::Clock;
+use base::metrics::Metrics;
 use base::tasks::TaskGroup;
 use runtime::{Harness, LeaderElection, Leading, lead};
-use scheduler::{Configuration, Scheduler};
+use scheduler::{Configuration, Scheduler, SchedulerMetrics};
 
 use crate::ClusterError;
 
@@ -13,12 +14,14 @@ pub(crate) fn start(
     configuration: &Configuration,
     leader_election: bool,
     harness: &Harness,
+    metrics: &Metrics,
     clock: &Clock,
     tasks: &TaskGroup,
 ) -> Result<(), ClusterError> {
     let context = harness.context(&scheduler::DESCRIPTOR).map_err(ClusterError::Client)?;
     let client = context.client.clone();
-    let scheduler = Scheduler::new(context, configuration).map_err(ClusterError::Scheduler)?;
+    let metrics = SchedulerMetrics::new(metrics).map_err(ClusterError::Metrics)?;
+    let scheduler = Scheduler::new(context, configuration, Some(metrics)).map_err(ClusterError::Scheduler)?;
     let group = tasks.clone();
     let begin = move || {
         group.spawn(scheduler.run());

@@ -293,6 +293,10 @@ pub struct ServeArgs {
     )]
     pub load_balancers: Vec<String>,
 
+    /// A KubeSchedulerConfiguration, version kubescheduler.config.k8s.io/v1: profiles, plugins, extenders.
+    #[arg(long, value_name = "FILE", help_heading = "Controllers")]
+    pub scheduler_config: Option<PathBuf>,
+
     /// Longest life of a service account token.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "API server")]
     pub service_account_max_token_expiration: Option<Duration>,
@@ -399,6 +403,24 @@ pub struct ControllerManagerArgs {
     /// The authority that vouches for the API server: what pods find as `kube-root-ca.crt`.
     #[arg(long, value_name = "FILE")]
     pub root_ca_file: Option<PathBuf>,
+
+    /// Whether each controller is a service account of its own, whose rights are all it has; else all of them are whom
+    /// the kubeconfig says.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1,
+          default_missing_value = "true", require_equals = true)]
+    pub use_service_account_credentials: bool,
+
+    /// The private key that signs tokens kept in secrets.
+    #[arg(long, value_name = "FILE")]
+    pub service_account_private_key_file: Option<PathBuf>,
+
+    /// The authority that signs certificates; nothing is signed without it.
+    #[arg(long, value_name = "FILE", requires = "cluster_signing_key_file")]
+    pub cluster_signing_cert_file: Option<PathBuf>,
+
+    /// The key of `--cluster-signing-cert-file`.
+    #[arg(long, value_name = "FILE", requires = "cluster_signing_cert_file")]
+    pub cluster_signing_key_file: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]

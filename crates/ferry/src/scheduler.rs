@@ -1,6 +1,6 @@
 //! `ferry scheduler`: the scheduler alone, as a client of any API server.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -11,16 +11,17 @@ use cluster::{Components, SchedulerConfiguration};
 use crate::cli::SchedulerArgs;
 use crate::serve::stop_on_signal;
 
+/// The configuration in a file, or the default one.
+pub fn configuration(file: Option<&Path>) -> Result<SchedulerConfiguration> {
+    let Some(file) = file else { return Ok(SchedulerConfiguration::default()) };
+    let text = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+    SchedulerConfiguration::parse(&text).with_context(|| format!("using {}", file.display()))
+}
+
 pub async fn run(arguments: SchedulerArgs) -> Result<ExitCode> {
     let tasks = TaskGroup::new();
     stop_on_signal(&tasks)?;
-    let configuration = match &arguments.config {
-        None => SchedulerConfiguration::default(),
-        Some(file) => {
-            let text = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
-            SchedulerConfiguration::parse(&text).with_context(|| format!("using {}", file.display()))?
-        }
-    };
+    let configuration = configuration(arguments.config.as_deref())?;
     let named = Some(&configuration.client_connection.kubeconfig).filter(|path| !path.is_empty());
     let kubeconfig = arguments.kubeconfig.or_else(|| named.map(PathBuf::from));
     let kubeconfig = kubeconfig.context("neither --kubeconfig nor clientConnection.kubeconfig is given")?;

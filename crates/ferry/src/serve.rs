@@ -111,7 +111,8 @@ pub fn configure(arguments: ServeArgs, role: Role) -> Result<Config> {
         load_balancers: cloud::load_balancers(&arguments.load_balancers, config.listen.port()),
         ..Components::default()
     };
-    config.components.scheduler = Some(cluster::SchedulerConfiguration::default());
+    config.components.scheduler =
+        Some(crate::scheduler::configuration(arguments.scheduler_config.as_deref())?);
     config.components.addons = true;
     // Nodes join by tokens, so whatever concerns tokens is on, unless it is switched off by name.
     let controllers = &mut config.components.controllers;

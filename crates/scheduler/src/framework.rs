@@ -136,6 +136,36 @@ impl Actions {
     pub const CAPACITY: Self = Self(1 << 20);
     pub const ATTACHMENT_DELETE: Self = Self(1 << 21);
 
+    /// What metrics call a change of one kind.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NODE_ADD => "NodeAdd",
+            Self::NODE_LABEL => "NodeLabelUpdate",
+            Self::NODE_TAINT => "NodeTaintUpdate",
+            Self::NODE_ALLOCATABLE => "NodeAllocatableUpdate",
+            Self::NODE_DELETE => "NodeDelete",
+            Self::POD_ADD => "AssignedPodAdd",
+            Self::POD_LABEL => "PodLabelUpdate",
+            Self::POD_SCALE_DOWN => "PodScaleDown",
+            Self::POD_TOLERATION => "PodTolerationUpdate",
+            Self::POD_GATES => "PodSchedulingGatesEliminated",
+            Self::POD_DELETE => "AssignedPodDelete",
+            Self::CLAIM_ADD => "PvcAdd",
+            Self::CLAIM_UPDATE => "PvcUpdate",
+            Self::VOLUME_ADD => "PvAdd",
+            Self::VOLUME_UPDATE => "PvUpdate",
+            Self::CLASS_ADD => "StorageClassAdd",
+            Self::CLASS_UPDATE => "StorageClassUpdate",
+            Self::CSI_NODE_ADD => "CSINodeAdd",
+            Self::CSI_NODE_UPDATE => "CSINodeUpdate",
+            Self::CSI_DRIVER => "CSIDriverUpdate",
+            Self::CAPACITY => "CSIStorageCapacityUpdate",
+            Self::ATTACHMENT_DELETE => "VolumeAttachmentDelete",
+            _ => "Update",
+        }
+    }
+
     #[must_use]
     pub const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)

@@ -10,6 +10,7 @@ pub mod diagnosis;
 mod driver;
 pub mod extender;
 pub mod framework;
+mod metrics;
 pub mod plugins;
 pub mod profile;
 pub mod queue;
@@ -20,3 +21,4 @@ mod testing;
 
 pub use config::Configuration;
 pub use driver::{DESCRIPTOR, Scheduler};
+pub use metrics::SchedulerMetrics;

@@ -76,6 +76,16 @@ pub async fn start(
     Ok(())
 }
 
+/// Makes sure that one of the nodes is there and ready, should somebody have deleted it.
+pub async fn register(
+    client: &Client,
+    fleet: &Fleet,
+    number: usize,
+    clock: &Clock,
+) -> Result<(), ClientError> {
+    node::register(client, fleet, number, clock.now()).await
+}
+
 /// Takes the nodes of a fleet out of the cluster.
 pub async fn remove(client: &Client, fleet: &Fleet) -> Result<(), ClientError> {
     for number in 0..fleet.nodes {

@@ -51,14 +51,17 @@ enum Step {
     /// It ends by itself, after a while.
     EndIn(Duration),
     End,
+    /// Its containers are killed, and it says so before it goes.
+    Kill,
     Remove,
 }
 
 fn plan(pod: &Pod, run_time: Duration, now: Timestamp) -> Step {
-    if pod.metadata.deletion_timestamp.is_some() {
-        return Step::Remove;
-    }
     let status = pod.status.clone().unwrap_or_default();
+    let over = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+    if pod.metadata.deletion_timestamp.is_some() {
+        return if over { Step::Remove } else { Step::Kill };
+    }
     let ends =
         pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()).unwrap_or("Always") != "Always";
     match status.phase.as_deref() {
@@ -99,7 +102,8 @@ impl Loop for Pods {
                 let address = self.pool.lock().of_pod(pod.metadata.uid.as_deref().unwrap_or_default(), node);
                 running(&pod, &address.to_string(), node, now)
             }
-            Step::End => ended(&pod, now),
+            Step::End => ended(&pod, "Succeeded", 0, now),
+            Step::Kill => ended(&pod, "Failed", 137, now),
         };
         let patch = Patch::Strategic(json!({"metadata": {"uid": pod.metadata.uid}, "status": status}));
         match ctx.client.patch::<Pod>(&key.namespace, &key.name, Some("status"), &patch).await {
@@ -146,11 +150,12 @@ fn running(pod: &Pod, address: &str, node: usize, now: Timestamp) -> Value {
     })
 }
 
-fn ended(pod: &Pod, now: Timestamp) -> Value {
-    let state = json!({"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": Time(now)}});
+fn ended(pod: &Pod, phase: &str, code: i32, now: Timestamp) -> Value {
+    let (reason, why) = if code == 0 { ("Completed", "PodCompleted") } else { ("Error", "PodFailed") };
+    let state = json!({"terminated": {"exitCode": code, "reason": reason, "finishedAt": Time(now)}});
     json!({
-        "phase": "Succeeded",
-        "conditions": conditions(false, "PodCompleted", now),
+        "phase": phase,
+        "conditions": conditions(false, why, now),
         "containerStatuses": containers(pod, false, &state),
     })
 }
@@ -173,6 +178,8 @@ mod tests {
         assert_eq!(plan(&pod, second, at(10)), Step::EndIn(second));
         assert_eq!(plan(&pod, second, at(11)), Step::End);
         pod.metadata.deletion_timestamp = Some(Time(at(12)));
+        assert_eq!(plan(&pod, second, at(12)), Step::Kill);
+        pod.status.get_or_insert_default().phase = Some("Failed".to_owned());
         assert_eq!(plan(&pod, second, at(12)), Step::Remove);
     }
 

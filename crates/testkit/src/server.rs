@@ -115,6 +115,18 @@ impl Server {
         Client::new(self.address, &pki.server_authority.certificate, Some(identity.into()))
     }
 
+    /// A kubeconfig with a certificate of the cluster's client authority for any user, in the data directory.
+    pub fn kubeconfig_of(&self, user: &str) -> Result<PathBuf> {
+        let pki = &self.certificates.pki;
+        let now = base::clock::Clock::system().now();
+        let identity = pki.client_authority.issue_client(user, None, now)?;
+        let url = format!("https://{}", self.address);
+        let text = base::kubeconfig::render(&url, &pki.server_authority.certificate_pem, &identity);
+        let path = self.data_dir().join(format!("{}.kubeconfig", user.replace(':', "-")));
+        std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+        Ok(path)
+    }
+
     /// A client with the certificate of the cluster's front proxy.
     pub fn front_proxy(&self) -> Result<Client> {
         let pki = &self.certificates.pki;

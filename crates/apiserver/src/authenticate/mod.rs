@@ -16,7 +16,7 @@ mod service_account;
 mod static_tokens;
 mod webhook;
 
-pub use jwt::JwtError;
+pub use jwt::{JwtError, SigningKey};
 pub use oidc::flags::OidcFlags;
 pub use service_account::{
     Bound, Claims, KeyFileError, Reference, ServiceAccountConfig, ServiceAccountTokens,

@@ -254,6 +254,12 @@ impl ServiceAccountTokens {
         self.clock.now()
     }
 
+    /// Signs any claims, unless there is no key yet.
+    pub fn sign_now(&self, claims: &Value) -> Option<String> {
+        let keys = self.keys.borrow().clone()?;
+        keys.signing.sign(claims).ok()
+    }
+
     pub async fn sign(&self, claims: &Claims) -> ApiResult<String> {
         let keys = self.keys().await?;
         let claims = serde_json::to_value(claims).map_err(Status::internal)?;

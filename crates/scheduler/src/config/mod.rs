@@ -200,11 +200,26 @@ pub struct ExtenderConfig {
     pub bind_verb: String,
     #[serde(alias = "enableHTTPS")]
     pub enable_https: bool,
+    pub tls_config: TlsConfig,
     #[serde(rename = "httpTimeout", alias = "HTTPTimeout")]
     pub http_timeout: Option<String>,
     pub node_cache_capable: bool,
     pub managed_resources: Vec<ManagedResource>,
     pub ignorable: bool,
+}
+
+/// How an extender is known, and how it knows the scheduler; data is base64 and goes before files.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TlsConfig {
+    pub insecure: bool,
+    pub server_name: String,
+    pub cert_file: String,
+    pub key_file: String,
+    pub ca_file: String,
+    pub cert_data: String,
+    pub key_data: String,
+    pub ca_data: String,
 }
 
 #[derive(Clone, Debug, Deserialize)]

@@ -1,17 +1,19 @@
 //! One attempt to give a pod a node: search, choose, assume; or find room, and say why there is none.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use rand::Rng;
 use runtime::{EventType, Occurrence, reference};
 
-use super::Scheduler;
 use super::inbox::{Input, NotBound};
 use super::tasks::{Condition, Nomination};
+use super::{Scheduler, Served};
 use crate::cycle::{Search, choose, search};
 use crate::diagnosis::{NO_NODES, truncated};
 use crate::extender::{self, Extender};
 use crate::framework::{BeforeBinding, Candidate, Failed};
+use crate::metrics::{self, ProfileMetrics};
 use crate::plugins::{PluginId, least_harm};
 use crate::profile::Profile;
 use crate::queue::QueuedPod;
@@ -42,6 +44,7 @@ impl Scheduler {
         if self.cluster.is_placed(&info.uid) {
             return;
         }
+        let begin = Instant::now();
         self.cluster.refresh();
         if self.cluster.order().is_empty() {
             // A node is all that is missing.
@@ -50,7 +53,7 @@ impl Scheduler {
         }
         let mut rejecting = pod.rejecting;
         let outcome = find(
-            &served.profile,
+            served,
             &self.cluster,
             &self.extenders,
             &info,
@@ -60,8 +63,24 @@ impl Scheduler {
         )
         .await;
         pod.rejecting = rejecting;
+        if let Some(metrics) = &self.metrics {
+            metrics.searched(begin.elapsed());
+            if let (Outcome::Unfit { victims, .. }, false) =
+                (&outcome, served.profile.post_filters.is_empty())
+            {
+                metrics.preemption(victims.as_ref().map(|candidate| candidate.victims.len()));
+            }
+        }
+        let ended = match &outcome {
+            Outcome::Node(_) => None,
+            Outcome::Failed(_) => Some(metrics::Outcome::Error),
+            Outcome::Unfit { .. } => Some(metrics::Outcome::Unschedulable),
+        };
+        if let (Some(ended), Some(metrics)) = (ended, &served.metrics) {
+            metrics.attempt(ended, begin.elapsed());
+        }
         match outcome {
-            Outcome::Node(node) => self.commit(pod, &node).await,
+            Outcome::Node(node) => self.commit(pod, &node, begin).await,
             Outcome::Failed(error) => self.give_up(pod, &error, false),
             Outcome::Unfit { message, nomination, victims } => {
                 match &nomination {
@@ -79,7 +98,7 @@ impl Scheduler {
     }
 
     /// Gives the pod its node here, and has the API server told.
-    async fn commit(&mut self, pod: QueuedPod, node: &Arc<str>) {
+    async fn commit(&mut self, pod: QueuedPod, node: &Arc<str>, begin: Instant) {
         let Some(served) = self.profiles.get(pod.info.scheduler_name()) else { return };
         let mut before = BeforeBinding::default();
         let mut refused = None;
@@ -103,9 +122,22 @@ impl Scheduler {
         let binder = self.extenders.iter().find(|extender| extender.binds(&pod.info)).cloned();
         let (writer, inbox, node) = (Arc::clone(&self.writer), Arc::clone(&self.inbox), Arc::clone(node));
         let recorder = served.recorder.clone();
+        let (all, own, clock) = (self.metrics.clone(), served.metrics.clone(), self.ctx.clock.clone());
         self.ctx.tasks.spawn(async move {
+            let binding = Instant::now();
             let outcome = writer.bind(&pod.info, &node, &before, binder.as_ref()).await;
             drop(permit);
+            if let (Some(all), Some(own)) = (all, own) {
+                own.binding(binding.elapsed());
+                if outcome.is_ok() {
+                    own.attempt(metrics::Outcome::Scheduled, begin.elapsed());
+                    let now = clock.now();
+                    let waited = now.duration_since(pod.first_tried.unwrap_or(now)).unsigned_abs();
+                    all.bound(pod.attempts, waited);
+                } else {
+                    own.attempt(metrics::Outcome::Error, begin.elapsed());
+                }
+            }
             match outcome {
                 Ok(()) => recorder.record(Occurrence {
                     regarding: reference(&*pod.info.pod),
@@ -174,7 +206,7 @@ fn failed_scheduling(info: &PodInfo, note: String) -> Occurrence {
 }
 
 async fn find<'c>(
-    profile: &'c Profile,
+    served: &'c Served,
     cluster: &'c Cluster,
     extenders: &[Extender],
     pod: &'c Arc<PodInfo>,
@@ -182,7 +214,13 @@ async fn find<'c>(
     lots: &mut rand::rngs::SmallRng,
     rejecting: &mut crate::plugins::PluginSet,
 ) -> Outcome {
+    let profile = &served.profile;
+    let metrics: Option<&ProfileMetrics> = served.metrics.as_ref();
+    let begin = Instant::now();
     let mut found = search(profile, cluster, pod, start);
+    if let Some(metrics) = metrics {
+        metrics.filtered(begin.elapsed());
+    }
     let mut extra = None;
     if !extenders.is_empty() && !found.feasible.is_empty() {
         if let Err(error) = extender::filter(extenders, cluster, pod, &mut found).await {
@@ -192,7 +230,11 @@ async fn find<'c>(
             extra = extender::prioritize(extenders, cluster, pod, &found.feasible).await;
         }
     }
+    let begin = Instant::now();
     if let Some(slot) = choose(profile, cluster, pod, &found.feasible, extra.as_deref(), lots) {
+        if let Some(metrics) = metrics {
+            metrics.scored(begin.elapsed());
+        }
         return Outcome::Node(Arc::clone(&cluster.node_at(slot).name));
     }
     *rejecting = rejecting.union(found.diagnosis.rejecting);

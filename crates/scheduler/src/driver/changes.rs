@@ -91,7 +91,7 @@ impl Scheduler {
             return;
         }
         let (profiles, cluster) = (&self.profiles, &self.cluster);
-        self.queue.wake(self.ctx.clock.now(), |waiting| {
+        self.queue.wake(self.ctx.clock.now(), action.name(), |waiting| {
             waiting.rejecting.contains(PluginId::EXTENDER)
                 || profiles.get(waiting.info.scheduler_name()).is_some_and(|served| {
                     served.profile.helps(waiting.rejecting, cluster, &waiting.info, action, changed)
@@ -113,8 +113,7 @@ impl Scheduler {
             self.pod_gone(&info, was_placed);
         } else if info.node_name().is_some() {
             self.queue.remove(&info.uid);
-            let old = change.old().filter(|_| was_placed && !self.cluster.is_assumed(&info.uid));
-            let old = old.map(|old| PodInfo::new(Arc::clone(old)));
+            let old = self.cluster.bound(&info.uid).cloned();
             self.cluster.set_pod(Arc::clone(&info));
             match old {
                 None => self.wake(Actions::POD_ADD, Changed::Pod { old: None, new: Some(&info) }),
@@ -156,22 +155,18 @@ impl Scheduler {
         let now = self.ctx.clock.now();
         let Some(served) = self.profiles.get(info.scheduler_name()) else { return };
         let gate = served.profile.gated(info).map(|(plugin, _)| plugin);
-        let old = change.old().map(|old| PodInfo::new(Arc::clone(old)));
-        let helped = match (&old, self.queue.get(&info.uid)) {
-            (Some(old), Some(waiting)) => {
-                let changed = Changed::Pod { old: Some(old), new: Some(info) };
-                differences(old, info).into_iter().any(|action| {
-                    served.profile.helps(waiting.rejecting, &self.cluster, info, action, changed)
-                })
-            }
-            _ => false,
-        };
+        let helped = self.queue.get(&info.uid).is_some_and(|waiting| {
+            let changed = Changed::Pod { old: Some(&waiting.info), new: Some(info) };
+            differences(&waiting.info, info)
+                .into_iter()
+                .any(|action| served.profile.helps(waiting.rejecting, &self.cluster, info, action, changed))
+        });
         self.queue.update(Arc::clone(info), gate, helped, now);
         let before = self.cluster.nomination(&info.uid).map(str::to_owned);
         match info.nominated_node() {
             Some(node) => self.cluster.nominate(Arc::clone(info), node),
             // The API server may not have been told yet what was decided here.
-            None if old.is_some_and(|old| old.nominated_node().is_some()) => {
+            None if change.old().is_some_and(|old| nominated(old)) => {
                 self.cluster.withdraw_nomination(&info.uid);
             }
             None => {}
@@ -233,6 +228,11 @@ impl Scheduler {
             self.give_up(pod, &error, false);
         }
     }
+}
+
+fn nominated(pod: &Pod) -> bool {
+    let node = pod.status.as_ref().and_then(|status| status.nominated_node_name.as_deref());
+    node.is_some_and(|node| !node.is_empty())
 }
 
 fn detached(node: &Arc<Node>) -> NodeInfo {

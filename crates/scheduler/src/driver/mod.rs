@@ -20,6 +20,7 @@ use tokio::sync::Semaphore;
 
 use crate::config::{ConfigError, Configuration};
 use crate::extender::Extender;
+use crate::metrics::{ProfileMetrics, SchedulerMetrics};
 use crate::profile::Profile;
 use crate::queue::Queue;
 use crate::state::Cluster;
@@ -40,6 +41,7 @@ const BATCH: u32 = 16;
 struct Served {
     profile: Profile,
     recorder: Recorder,
+    metrics: Option<ProfileMetrics>,
 }
 
 /// A scheduler, ready to run.
@@ -56,22 +58,29 @@ pub struct Scheduler {
     /// Where the next search begins.
     start: usize,
     lots: SmallRng,
+    metrics: Option<SchedulerMetrics>,
 }
 
 impl Scheduler {
     /// A scheduler as configured; it follows the cluster from when it runs.
-    pub fn new(ctx: Context, configuration: &Configuration) -> Result<Self, ConfigError> {
+    pub fn new(
+        ctx: Context,
+        configuration: &Configuration,
+        metrics: Option<SchedulerMetrics>,
+    ) -> Result<Self, ConfigError> {
         let mut profiles = HashMap::new();
         for profile in configuration.profiles()? {
             let recorder = Recorder::new(ctx.client.clone(), &profile.name, ctx.clock.clone(), &ctx.tasks);
-            profiles.insert(profile.name.clone(), Served { profile, recorder });
+            let metrics = metrics.as_ref().map(|metrics| metrics.profile(&profile.name));
+            profiles.insert(profile.name.clone(), Served { profile, recorder, metrics });
         }
         let extenders = configuration.extenders.iter().map(Extender::new).collect::<Result<_, _>>()?;
         let inbox = Arc::new(Inbox::default());
         let writer = Arc::new(Writer::new(&ctx, WRITES));
         Ok(Self {
             cluster: Cluster::new(),
-            queue: Queue::new(configuration.backoff()),
+            queue: Queue::new(configuration.backoff())
+                .with_metrics(metrics.as_ref().map(SchedulerMetrics::queue)),
             profiles,
             extenders,
             inbox,
@@ -80,6 +89,7 @@ impl Scheduler {
             bindings: Arc::new(Semaphore::new(BINDINGS)),
             start: 0,
             lots: SmallRng::from_os_rng(),
+            metrics,
             ctx,
         })
     }
@@ -104,17 +114,28 @@ impl Scheduler {
                 tried += 1;
                 if tried >= BATCH {
                     tried = 0;
+                    self.measure();
                     tokio::task::yield_now().await;
                 }
                 continue;
             }
             tried = 0;
+            self.measure();
             let wake = self.queue.next_flush().map(|at| until(now, at));
             tokio::select! {
                 () = &mut stopping => return,
                 () = self.inbox.filled() => {}
                 () = sleep(wake) => {}
             }
+        }
+    }
+}
+
+impl Scheduler {
+    /// Brings the metrics of sizes up to date.
+    fn measure(&self) {
+        if let Some(metrics) = &self.metrics {
+            metrics.sizes(self.queue.depth(), &self.cluster);
         }
     }
 }

@@ -87,7 +87,7 @@ impl World {
         let harness = Harness::new(client.clone(), Arc::new(client), Clock::system(), &tasks);
         let (pods, nodes) = (harness.informers().of::<Pod>(), harness.informers().of::<Node>());
         let context = harness.context(&DESCRIPTOR).expect("a context");
-        let scheduler = Scheduler::new(context, &Configuration::default()).expect("a scheduler");
+        let scheduler = Scheduler::new(context, &Configuration::default(), None).expect("a scheduler");
         // What informers list is empty; it must not undo what the tests put in.
         pods.synced().await;
         nodes.synced().await;

@@ -11,8 +11,17 @@ use jiff::{SignedDuration, Timestamp};
 
 pub use backoff::Backoff;
 
+use crate::metrics::QueueMetrics;
 use crate::plugins::{PluginId, PluginSet};
 use crate::state::PodInfo;
+
+/// Why a pod is in a queue, as metrics say it.
+const ADDED: &str = "PodAdd";
+const UPDATED: &str = "PodUpdate";
+const FAILED: &str = "ScheduleAttemptFailure";
+const BACKED_OFF: &str = "BackoffComplete";
+const LEFT_OVER: &str = "UnschedulableTimeout";
+const ACTIVATED: &str = "ForceActivate";
 
 /// A pod that nothing woke for this long is tried again all the same.
 pub const LEFTOVER: SignedDuration = SignedDuration::from_mins(5);
@@ -103,9 +112,12 @@ pub struct Queue {
     /// Those backing off that may be tried early when nothing else is to do.
     early: BTreeSet<(ReadyKey, Arc<str>)>,
     unschedulable: HashMap<Arc<str>, PluginSet>,
+    /// Those of them that nothing gates, the longest waiting first.
+    waiting: BTreeSet<(Timestamp, Arc<str>)>,
     /// Which plugins some pod waits for.
     awaited: Awaited,
     arrivals: u64,
+    metrics: Option<QueueMetrics>,
 }
 
 impl Queue {
@@ -118,9 +130,16 @@ impl Queue {
             backing_off: BTreeSet::new(),
             early: BTreeSet::new(),
             unschedulable: HashMap::new(),
+            waiting: BTreeSet::new(),
             awaited: Awaited::default(),
             arrivals: 0,
+            metrics: None,
         }
+    }
+
+    #[must_use]
+    pub fn with_metrics(self, metrics: Option<QueueMetrics>) -> Self {
+        Self { metrics, ..self }
     }
 
     /// Takes in a pod; `gate` is the plugin that holds it back.
@@ -129,7 +148,7 @@ impl Queue {
         let mut pod = QueuedPod::new(info, now);
         pod.gate = gate;
         pod.rejecting.extend(gate);
-        if gate.is_some() { self.put_aside(pod) } else { self.make_ready(pod) }
+        if gate.is_some() { self.put_aside(pod, ADDED) } else { self.make_ready(pod, ADDED) }
     }
 
     /// A pod that was tried and failed; it waits for a change when plugins turned it down, else a while.
@@ -140,11 +159,11 @@ impl Queue {
         pod.since = now;
         if pod.rejecting.is_empty() {
             pod.errors += 1;
-            self.back_off(pod, now);
+            self.back_off(pod, now, FAILED);
         } else {
             pod.unschedulable += 1;
             pod.errors = 0;
-            self.put_aside(pod);
+            self.put_aside(pod, FAILED);
         }
     }
 
@@ -191,7 +210,11 @@ impl Queue {
             Place::Unschedulable => {
                 if let Some(rejecting) = self.unschedulable.remove(&uid) {
                     self.awaited.change(rejecting, false);
+                    if let Some(metrics) = &self.metrics {
+                        metrics.waits(entry.pod.info.scheduler_name(), rejecting, false);
+                    }
                 }
+                self.waiting.remove(&(entry.pod.since, uid));
             }
         }
         Some(entry.pod)
@@ -210,13 +233,13 @@ impl Queue {
         pod.gate = gate;
         if gate.is_some() {
             pod.rejecting.extend(gate);
-            self.put_aside(pod);
+            self.put_aside(pod, UPDATED);
         } else if !waits || was_gated {
-            self.make_ready(pod);
+            self.make_ready(pod, UPDATED);
         } else if helped {
-            self.back_off(pod, now);
+            self.back_off(pod, now, UPDATED);
         } else {
-            self.put_aside(pod);
+            self.put_aside(pod, UPDATED);
         }
     }
 
@@ -231,8 +254,8 @@ impl Queue {
         !self.unschedulable.is_empty()
     }
 
-    /// Moves each pod that waits for a change and that `helps` picks. Gated pods stay.
-    pub fn wake(&mut self, now: Timestamp, mut helps: impl FnMut(&QueuedPod) -> bool) {
+    /// Moves each pod that waits for a change and that `helps` picks. Gated pods stay. `event` is what changed.
+    pub fn wake(&mut self, now: Timestamp, event: &str, mut helps: impl FnMut(&QueuedPod) -> bool) {
         let picked: Vec<Arc<str>> = self
             .unschedulable
             .keys()
@@ -243,7 +266,7 @@ impl Queue {
             .collect();
         for uid in picked {
             if let Some(pod) = self.remove(&uid) {
-                self.back_off(pod, now);
+                self.back_off(pod, now, event);
             }
         }
     }
@@ -251,7 +274,7 @@ impl Queue {
     /// Tries a pod now, whatever it waits for.
     pub fn activate(&mut self, uid: &str) {
         if let Some(pod) = self.remove(uid) {
-            if pod.gate.is_some() { self.put_aside(pod) } else { self.make_ready(pod) }
+            if pod.gate.is_some() { self.put_aside(pod, ACTIVATED) } else { self.make_ready(pod, ACTIVATED) }
         }
     }
 
@@ -262,19 +285,15 @@ impl Queue {
                 break;
             }
             if let Some(pod) = self.remove(&uid) {
-                self.make_ready(pod);
+                self.make_ready(pod, BACKED_OFF);
             }
         }
-        let old = |entry: &Entry| entry.pod.gate.is_none() && now.duration_since(entry.pod.since) > LEFTOVER;
-        let left: Vec<Arc<str>> = self
-            .unschedulable
-            .keys()
-            .filter(|uid| self.entries.get(*uid).is_some_and(old))
-            .cloned()
-            .collect();
-        for uid in left {
+        while let Some((since, uid)) = self.waiting.first().cloned() {
+            if now.duration_since(since) <= LEFTOVER {
+                break;
+            }
             if let Some(pod) = self.remove(&uid) {
-                self.back_off(pod, now);
+                self.back_off(pod, now, LEFT_OVER);
             }
         }
     }
@@ -283,20 +302,17 @@ impl Queue {
     #[must_use]
     pub fn next_flush(&self) -> Option<Timestamp> {
         let backed_off = self.backing_off.first().map(|(until, _)| *until);
-        let waiting = self.unschedulable.keys().filter_map(|uid| self.entries.get(uid));
-        let oldest = waiting.filter(|entry| entry.pod.gate.is_none()).map(|entry| entry.pod.since).min();
-        let leftover = oldest.and_then(|since| since.checked_add(LEFTOVER).ok());
+        let leftover = self.waiting.first().and_then(|(since, _)| since.checked_add(LEFTOVER).ok());
         backed_off.into_iter().chain(leftover).min()
     }
 
     #[must_use]
     pub fn depth(&self) -> Depth {
-        let waiting = self.unschedulable.keys().filter_map(|uid| self.entries.get(uid));
-        let gated = waiting.filter(|entry| entry.pod.gate.is_some()).count();
+        let gated = self.unschedulable.len() - self.waiting.len();
         Depth {
             active: self.ready.len(),
             backoff: self.backing_off.len(),
-            unschedulable: self.unschedulable.len() - gated,
+            unschedulable: self.waiting.len(),
             gated,
         }
     }
@@ -306,18 +322,26 @@ impl Queue {
         (Reverse(pod.info.priority), pod.since, self.arrivals)
     }
 
-    fn make_ready(&mut self, pod: QueuedPod) {
+    fn count(&self, queue: &str, event: &str) {
+        if let Some(metrics) = &self.metrics {
+            metrics.queued(queue, event);
+        }
+    }
+
+    fn make_ready(&mut self, pod: QueuedPod, event: &str) {
+        self.count("active", event);
         let key = self.key(&pod);
         let uid = Arc::clone(&pod.info.uid);
         self.ready.insert((key, Arc::clone(&uid)));
         self.entries.insert(uid, Entry { pod, place: Place::Ready(key) });
     }
 
-    fn back_off(&mut self, pod: QueuedPod, now: Timestamp) {
+    fn back_off(&mut self, pod: QueuedPod, now: Timestamp, event: &str) {
         let until = self.backoff.until(&pod);
         if until <= now {
-            return self.make_ready(pod);
+            return self.make_ready(pod, event);
         }
+        self.count("backoff", event);
         let key = self.key(&pod);
         let uid = Arc::clone(&pod.info.uid);
         self.backing_off.insert((until, Arc::clone(&uid)));
@@ -329,10 +353,17 @@ impl Queue {
         self.entries.insert(uid, Entry { pod, place: Place::BackingOff(until, key) });
     }
 
-    fn put_aside(&mut self, pod: QueuedPod) {
+    fn put_aside(&mut self, pod: QueuedPod, event: &str) {
+        self.count("unschedulable", event);
+        if let Some(metrics) = &self.metrics {
+            metrics.waits(pod.info.scheduler_name(), pod.rejecting, true);
+        }
         let uid = Arc::clone(&pod.info.uid);
         self.awaited.change(pod.rejecting, true);
         self.unschedulable.insert(Arc::clone(&uid), pod.rejecting);
+        if pod.gate.is_none() {
+            self.waiting.insert((pod.since, Arc::clone(&uid)));
+        }
         self.entries.insert(uid, Entry { pod, place: Place::Unschedulable });
     }
 }
@@ -376,9 +407,9 @@ mod tests {
         assert!(!queue.has_ready());
         assert!(queue.waits_for(rejected_by("NodeResourcesFit")));
         assert!(!queue.waits_for(rejected_by("NodePorts")));
-        queue.wake(at(0), |_| false);
+        queue.wake(at(0), "NodeAdd", |_| false);
         assert!(!queue.has_ready());
-        queue.wake(at(0), |waiting| waiting.rejecting == rejected_by("NodeResourcesFit"));
+        queue.wake(at(0), "NodeAdd", |waiting| waiting.rejecting == rejected_by("NodeResourcesFit"));
         assert_eq!(queue.depth(), Depth { backoff: 1, ..Depth::default() });
         // Nothing else is to do, so it need not wait for its second to pass.
         let again = queue.pop(at(0)).expect("the pod again");
@@ -405,7 +436,7 @@ mod tests {
         let gate = PluginId::named("SchedulingGates");
         queue.add(pod("p").info(), gate, at(0));
         assert!(!queue.has_ready());
-        queue.wake(at(0), |_| true);
+        queue.wake(at(0), "NodeAdd", |_| true);
         queue.flush(at(10_000));
         assert!(!queue.has_ready());
         assert_eq!(queue.depth().gated, 1);

@@ -63,6 +63,8 @@ pub struct Cluster {
     /// How many placed pods use each claim, by namespace and name.
     claims_in_use: HashMap<(Arc<str>, Box<str>), usize>,
     nominated: HashMap<Arc<str>, (Box<str>, Arc<PodInfo>)>,
+    /// How many of the pods are merely assumed to be on their node.
+    assumed: usize,
     pub objects: Objects,
 }
 
@@ -197,6 +199,17 @@ impl Cluster {
     /// Takes on a pod that is bound.
     pub fn set_pod(&mut self, info: Arc<PodInfo>) -> Confirmation {
         let Some(node) = info.node_name().map(str::to_owned) else { return Confirmation::New };
+        if let Some(placed) = self.pods.get_mut(&info.uid)
+            && *self.nodes[placed.slot].name == *node
+            && placed.info.weighs_as(&info)
+        {
+            let confirmation = if placed.assumed { Confirmation::AsAssumed } else { Confirmation::Known };
+            self.nodes[placed.slot].replace(&info);
+            self.nominated.remove(&info.uid);
+            self.assumed -= usize::from(placed.assumed);
+            (placed.info, placed.assumed) = (info, false);
+            return confirmation;
+        }
         let confirmation = match self.take(&info.uid) {
             None => Confirmation::New,
             Some(placed) if placed.assumed => Confirmation::AsAssumed,
@@ -235,9 +248,20 @@ impl Cluster {
         self.pods.get(uid).is_some_and(|placed| placed.assumed)
     }
 
+    /// A pod that is known to be bound, as it was last.
+    #[must_use]
+    pub fn bound(&self, uid: &str) -> Option<&Arc<PodInfo>> {
+        self.pods.get(uid).filter(|placed| !placed.assumed).map(|placed| &placed.info)
+    }
+
     #[must_use]
     pub fn is_placed(&self, uid: &str) -> bool {
         self.pods.contains_key(uid)
+    }
+
+    #[must_use]
+    pub fn assumed_pods(&self) -> usize {
+        self.assumed
     }
 
     #[must_use]
@@ -253,11 +277,13 @@ impl Cluster {
             *self.claims_in_use.entry((Arc::clone(&info.namespace), claim.clone())).or_insert(0) += 1;
         }
         self.nodes[slot].add(Arc::clone(&info));
+        self.assumed += usize::from(assumed);
         self.pods.insert(Arc::clone(&info.uid), Placed { info, slot, assumed });
     }
 
     fn take(&mut self, uid: &str) -> Option<Placed> {
         let placed = self.pods.remove(uid)?;
+        self.assumed -= usize::from(placed.assumed);
         self.nodes[placed.slot].remove(uid);
         self.terms.change(&placed.info, placed.slot, false);
         self.count(&placed.info, placed.slot, -1);

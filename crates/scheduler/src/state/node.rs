@@ -76,6 +76,13 @@ impl NodeInfo {
         self.pods.push(pod);
     }
 
+    /// Takes on a new version of a pod that weighs the same.
+    pub fn replace(&mut self, pod: &Arc<PodInfo>) {
+        if let Some(own) = self.pods.iter_mut().find(|own| own.uid == pod.uid) {
+            *own = Arc::clone(pod);
+        }
+    }
+
     pub fn remove(&mut self, uid: &str) -> Option<Arc<PodInfo>> {
         let at = self.pods.iter().position(|pod| &*pod.uid == uid)?;
         let pod = self.pods.swap_remove(at);

@@ -127,6 +127,17 @@ impl PodInfo {
         }
     }
 
+    /// Whether to everybody but itself it is as it was in another version: nothing that is counted has changed.
+    #[must_use]
+    pub fn weighs_as(&self, other: &Self) -> bool {
+        self.terminating == other.terminating
+            && self.labels == other.labels
+            && self.requests == other.requests
+            && self.host_ports == other.host_ports
+            && self.terms == other.terms
+            && self.claims == other.claims
+    }
+
     /// The same pod, bound to a node.
     #[must_use]
     pub fn on(&self, node: &str) -> Self {

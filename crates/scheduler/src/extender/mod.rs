@@ -1,17 +1,14 @@
 //! Extenders: services that have a say in where pods go, asked over HTTP in the form Kubernetes asks them.
 
+mod transport;
+
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{Request, Uri, header};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::{Container, Node, Pod};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tokio::net::TcpStream;
 
 use crate::config::{ConfigError, ExtenderConfig};
 use crate::cycle::Search;
@@ -19,10 +16,10 @@ use crate::framework::{Candidate, MAX_NODE_SCORE, Rejection};
 use crate::plugins::PluginId;
 use crate::state::{Cluster, PodInfo};
 
+use transport::Transport;
+
 /// The highest score an extender gives.
 const MAX_PRIORITY: i64 = 10;
-/// Answers longer than this are not read.
-const LONGEST_ANSWER: usize = 64 << 20;
 
 /// Why an extender's answer cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +45,7 @@ pub enum ExtenderError {
 #[derive(Clone)]
 pub struct Extender {
     config: Arc<ExtenderConfig>,
-    uri: Uri,
+    transport: Arc<Transport>,
     timeout: Duration,
     managed: Arc<HashSet<String>>,
 }
@@ -143,18 +140,10 @@ struct PreemptionResult {
 
 impl Extender {
     pub fn new(config: &ExtenderConfig) -> Result<Self, ConfigError> {
-        let problem = |problem: String| ConfigError::Field { field: "extenders.urlPrefix", problem };
-        let uri: Uri = config.url_prefix.parse().map_err(|error| problem(format!("{error}")))?;
-        if uri.scheme_str() != Some("http") || uri.authority().is_none() || config.enable_https {
-            return Err(problem(format!(
-                "{:?} is not an http URL; others are not supported",
-                config.url_prefix
-            )));
-        }
         let managed = config.managed_resources.iter().map(|resource| resource.name.clone()).collect();
         Ok(Self {
             timeout: config.timeout()?,
-            uri,
+            transport: Arc::new(Transport::new(config)?),
             managed: Arc::new(managed),
             config: Arc::new(config.clone()),
         })
@@ -203,43 +192,15 @@ impl Extender {
         let url = format!("{}/{verb}", self.config.url_prefix.trim_end_matches('/'));
         let reach = |source| ExtenderError::Reach { verb: verb.to_owned(), url: url.clone(), source };
         let body = serde_json::to_vec(args).map_err(|error| reach(error.into()))?;
-        let answer = tokio::time::timeout(self.timeout, self.call(&url, body)).await.map_err(|_| {
-            ExtenderError::Timeout { verb: verb.to_owned(), url: url.clone(), limit: self.timeout }
-        })?;
+        let answer =
+            tokio::time::timeout(self.timeout, self.transport.call(verb, body)).await.map_err(|_| {
+                ExtenderError::Timeout { verb: verb.to_owned(), url: url.clone(), limit: self.timeout }
+            })?;
         let (code, text) = answer.map_err(reach)?;
         if code != 200 {
             return Err(ExtenderError::Code { verb: verb.to_owned(), url, code });
         }
         serde_json::from_slice(&text).map_err(|error| reach(error.into()))
-    }
-
-    async fn call(
-        &self,
-        url: &str,
-        body: Vec<u8>,
-    ) -> Result<(u16, Bytes), Box<dyn std::error::Error + Send + Sync>> {
-        let host = self.uri.host().unwrap_or_default();
-        let address = format!("{host}:{}", self.uri.port_u16().unwrap_or(80));
-        let stream = TcpStream::connect(&address).await?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        let target: Uri = url.parse()?;
-        let path = target.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).to_owned();
-        let request = Request::post(path)
-            .header(header::HOST, address)
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::new(Bytes::from(body)))?;
-        let exchange = async {
-            let response = sender.send_request(request).await?;
-            let code = response.status().as_u16();
-            let text = Limited::new(response.into_body(), LONGEST_ANSWER).collect().await?.to_bytes();
-            Ok((code, text))
-        };
-        tokio::pin!(exchange, connection);
-        tokio::select! {
-            biased;
-            answer = &mut exchange => answer,
-            ended = &mut connection => { ended?; exchange.await }
-        }
     }
 }
 
@@ -397,3 +358,6 @@ fn by_node<'a, P>(
     };
     candidates.iter().map(one).collect()
 }
+
+#[cfg(test)]
+mod tests;
