@@ -5,12 +5,14 @@
 //! and every line gets a ratio. CPU seconds are the figures to trust on a busy machine.
 
 mod api;
+mod churn;
 mod client;
 mod cores;
 mod flood;
 mod kubeconfig;
 mod load;
 mod node;
+mod pods;
 mod policies;
 mod process;
 mod report;
@@ -43,6 +45,8 @@ enum Benchmark {
     Node(NodeArguments),
     /// Services and names: rules for many, one change, the first packet, queries. Needs root; runs in a namespace.
     Services(ServicesArguments),
+    /// The loops: how long a Deployment takes until all its pods run, and what the loops cost when nothing happens.
+    Churn(ChurnArguments),
 }
 
 /// What the benchmark of services can be told.
@@ -92,6 +96,22 @@ struct PoliciesArguments {
     policies: usize,
 }
 
+/// What the benchmark of the loops can be told.
+#[derive(clap::Args, Clone, Debug)]
+struct ChurnArguments {
+    /// The ferry binary to measure [default: beside this program].
+    #[arg(long)]
+    ferry: Option<PathBuf>,
+    /// Simulated nodes.
+    #[arg(long, default_value_t = 100)]
+    nodes: usize,
+    #[arg(long, default_value_t = 1000)]
+    replicas: usize,
+    /// How long the idle loops are watched, in seconds.
+    #[arg(long, default_value_t = 30)]
+    idle_seconds: u64,
+}
+
 /// What the scheduling benchmark can be told.
 #[derive(clap::Args, Clone, Debug)]
 struct ScheduleArguments {
@@ -102,9 +122,12 @@ struct ScheduleArguments {
     nodes: usize,
     #[arg(long, default_value_t = 5000)]
     pods: usize,
-    /// Also 10,000 pods on 5,000 nodes.
+    /// Also 10,000 pods on 5,000 nodes, created while they are bound, and created before.
     #[arg(long)]
     large: bool,
+    /// Only these of basic, spread and anti-affinity.
+    #[arg(long, value_delimiter = ',')]
+    variants: Vec<String>,
     /// API server and scheduler in one process, as `ferry server` has them.
     #[arg(long)]
     in_process: bool,
@@ -178,5 +201,6 @@ fn main() -> Result<()> {
         }
         Benchmark::Services(arguments) => services::run(&arguments),
         Benchmark::Policies(arguments) => policies::run(&arguments),
+        Benchmark::Churn(arguments) => runtime()?.block_on(churn::run(&arguments)),
     }
 }

@@ -130,3 +130,32 @@ impl Drop for Ferry {
         let _ = self.child.wait();
     }
 }
+
+/// A component that runs alone against a server; it ends with the benchmark.
+pub struct Component(Child);
+
+impl Component {
+    pub fn start(binary: &Path, role: &[&str], kubeconfig: &Path) -> Result<Self> {
+        let child = Command::new(binary)
+            .args(role)
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| format!("starting {} {role:?}", binary.display()))?;
+        Ok(Self(child))
+    }
+
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Component {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
