@@ -64,6 +64,19 @@ pub fn find(
         .ok_or_else(|| UnsupportedField { wording: of.wording, label: label.to_owned() })
 }
 
+/// What the stored form of an object calls a field: events have two names for most of theirs.
+#[must_use]
+pub fn stored_name<'a>(group: &str, label: &'a str) -> Cow<'a, str> {
+    match (group, label) {
+        ("events.k8s.io", "reportingController") => "reportingComponent".into(),
+        ("events.k8s.io", label) => match label.strip_prefix("regarding.") {
+            Some(field) => format!("involvedObject.{field}").into(),
+            None => label.into(),
+        },
+        (_, label) => label.into(),
+    }
+}
+
 fn of(group: &str, _version: &str, resource: &str) -> &'static Fields {
     match (group, resource) {
         ("", "pods") => &PODS,
@@ -296,6 +309,14 @@ mod tests {
         for (group, resource, label, object, value) in cases {
             let field = find(group, "v1", resource, label).unwrap();
             assert_eq!((field.value)(object), value, "{resource} {label}");
+        }
+    }
+
+    #[test]
+    fn every_field_of_events_is_a_field_of_what_is_stored() {
+        for field in EVENTS.fields {
+            let stored = stored_name("events.k8s.io", field.name);
+            assert!(CORE_EVENTS.fields.iter().any(|known| known.name == stored), "{}", field.name);
         }
     }
 }

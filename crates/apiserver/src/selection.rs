@@ -30,6 +30,9 @@ impl Selection {
             let refusal = api::field_selectors::find(kind.group, kind.version, kind.resource, name);
             return Err(Status::bad_request(refusal.err().map_or_else(String::new, |e| e.to_string())));
         }
+        let fields = fields.transform(|name, value| {
+            Ok::<_, Status>((api::field_selectors::stored_name(kind.group, &name).into_owned(), value))
+        })?;
         let label_bits = labels
             .requirements()
             .iter()

@@ -57,6 +57,11 @@ impl Wanted {
     }
 }
 
+/// Whether this loop made an attachment of this name; what others make is theirs to remove.
+fn is_ours(name: &str) -> bool {
+    name.strip_prefix("csi-").is_some_and(|hash| hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
 pub fn build(ctx: &Context) -> Box<dyn Loop> {
     let nodes = ctx.watch::<Node>(|change| {
         let used = |node: &Node| node.status.as_ref().and_then(|status| status.volumes_in_use.clone());
@@ -134,7 +139,8 @@ impl Loop for AttachDetach {
             if let (Some(volume), true) = (&volume, is_attached) {
                 attached.insert(volume.unique_name());
             }
-            if wanted.contains_key(&name) || known.metadata.deletion_timestamp.is_some() {
+            let is_going = known.metadata.deletion_timestamp.is_some();
+            if wanted.contains_key(&name) || is_going || !is_ours(&name) {
                 continue;
             }
             // The kubelet still has it mounted.
@@ -226,5 +232,6 @@ mod tests {
         let name = volume.attachment_name("n");
         assert!(name.starts_with("csi-") && name.len() == 68, "{name}");
         assert_ne!(name, volume.attachment_name("m"));
+        assert!(is_ours(&name) && !is_ours("va-e2e-d86ml") && !is_ours("csi-mine"));
     }
 }
