@@ -13,8 +13,8 @@ struct Held<K, V> {
     uses: usize,
 }
 
-/// A thing with its number and its key.
-pub type Entry<K, V> = (Id, K, V);
+/// Things with their numbers and keys.
+pub type Entries<K, V> = Vec<(Id, K, V)>;
 
 /// Things by their key, counted.
 #[derive(Clone, Debug)]
@@ -95,7 +95,7 @@ impl<K: Clone + Eq + Hash, V: Clone> Counted<K, V> {
     }
 
     /// What came and what went since the last call.
-    pub fn changes(&mut self) -> (Vec<Entry<K, V>>, Vec<Entry<K, V>>) {
+    pub fn changes(&mut self) -> (Entries<K, V>, Entries<K, V>) {
         let born = std::mem::take(&mut self.born);
         let came = born
             .into_iter()
