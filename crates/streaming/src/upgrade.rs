@@ -40,13 +40,62 @@ fn offered(headers: &HeaderMap, name: &str) -> Vec<String> {
     values.flat_map(|value| value.split(',')).map(|value| value.trim().to_owned()).collect()
 }
 
+fn switching() -> Response<()> {
+    let mut answer = Response::new(());
+    *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    answer
+}
+
+fn to_websocket(
+    headers: &HeaderMap,
+    answer: &mut Response<()>,
+    subprotocol: &'static str,
+) -> Result<(), Refused> {
+    let key =
+        headers.get("sec-websocket-key").and_then(|key| key.to_str().ok()).ok_or(Refused::NoUpgrade)?;
+    let accept = HeaderValue::from_str(&websocket::accept(key)).map_err(|_| Refused::NoUpgrade)?;
+    answer.headers_mut().insert(UPGRADE, HeaderValue::from_static("websocket"));
+    answer.headers_mut().insert("sec-websocket-accept", accept);
+    if !subprotocol.is_empty() {
+        answer.headers_mut().insert("sec-websocket-protocol", HeaderValue::from_static(subprotocol));
+    }
+    Ok(())
+}
+
+/// How the bytes of one stream go into WebSocket messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    Binary,
+    Base64,
+}
+
+/// Whether a request asks for a WebSocket.
+#[must_use]
+pub fn wants_websocket(headers: &HeaderMap) -> bool {
+    offered(headers, "upgrade").iter().any(|offered| offered.eq_ignore_ascii_case("websocket"))
+}
+
+/// Answers a request that wants to read one stream, a log, over a WebSocket.
+pub fn choose_reader(headers: &HeaderMap) -> Result<(Encoding, Response<()>), Refused> {
+    let offers = offered(headers, "sec-websocket-protocol");
+    let known = [("binary.k8s.io", Encoding::Binary), ("base64.binary.k8s.io", Encoding::Base64)];
+    let chosen = known.into_iter().find(|(name, _)| offers.iter().any(|offer| offer == name));
+    let (name, encoding) = match chosen {
+        Some(chosen) => chosen,
+        None if offers.is_empty() => ("", Encoding::Binary),
+        None => return Err(Refused::Subprotocol(offers.join(", "))),
+    };
+    let mut answer = switching();
+    to_websocket(headers, &mut answer, name)?;
+    Ok((encoding, answer))
+}
+
 /// Chooses a protocol and answers with 101 and what goes with it.
 pub fn choose(headers: &HeaderMap, purpose: Purpose) -> Result<(Protocol, Response<()>), Refused> {
     let upgrade = offered(headers, "upgrade");
     let has = |name: &str| upgrade.iter().any(|offered| offered.eq_ignore_ascii_case(name));
-    let mut answer = Response::new(());
-    *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    let mut answer = switching();
     let unknown = |offers: Vec<String>| Refused::Subprotocol(offers.join(", "));
     if has("websocket") {
         let offers = offered(headers, "sec-websocket-protocol");
@@ -59,12 +108,7 @@ pub fn choose(headers: &HeaderMap, purpose: Purpose) -> Result<(Protocol, Respon
         };
         let chosen = known.iter().find(|(name, _)| offers.iter().any(|offer| offer == name));
         let (name, protocol) = *chosen.ok_or_else(|| unknown(offers))?;
-        let key =
-            headers.get("sec-websocket-key").and_then(|key| key.to_str().ok()).ok_or(Refused::NoUpgrade)?;
-        let accept = HeaderValue::from_str(&websocket::accept(key)).map_err(|_| Refused::NoUpgrade)?;
-        answer.headers_mut().insert(UPGRADE, HeaderValue::from_static("websocket"));
-        answer.headers_mut().insert("sec-websocket-accept", accept);
-        answer.headers_mut().insert("sec-websocket-protocol", HeaderValue::from_static(name));
+        to_websocket(headers, &mut answer, name)?;
         return Ok((protocol, answer));
     }
     if has("SPDY/3.1") {
@@ -116,5 +160,29 @@ mod tests {
         assert_eq!(choose(&spdy, Purpose::Command), Ok(Protocol::Spdy));
         assert_eq!(choose(&spdy[..1], Purpose::PortForward), Ok(Protocol::Spdy));
         assert_eq!(choose(&[], Purpose::Command), Err(Refused::NoUpgrade));
+    }
+
+    #[test]
+    fn readers() {
+        for (offers, want) in [
+            (None, Some((Encoding::Binary, None))),
+            (Some("x, binary.k8s.io"), Some((Encoding::Binary, Some("binary.k8s.io")))),
+            (Some("base64.binary.k8s.io"), Some((Encoding::Base64, Some("base64.binary.k8s.io")))),
+            (Some("x"), None),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert("upgrade", HeaderValue::from_static("websocket"));
+            headers.insert("sec-websocket-key", HeaderValue::from_static("x"));
+            if let Some(offers) = offers {
+                headers.insert("sec-websocket-protocol", HeaderValue::from_static(offers));
+            }
+            assert!(wants_websocket(&headers));
+            let chosen = choose_reader(&headers).ok();
+            let chosen = chosen.as_ref().map(|(encoding, answer)| {
+                let name = answer.headers().get("sec-websocket-protocol").and_then(|name| name.to_str().ok());
+                (*encoding, name)
+            });
+            assert_eq!(chosen, want, "{offers:?}");
+        }
     }
 }

@@ -128,6 +128,11 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         self.frame(2, parts).await
     }
 
+    /// Sends a message of text.
+    pub async fn text(&mut self, text: &str) -> Result<(), StreamError> {
+        self.frame(1, &[text.as_bytes()]).await
+    }
+
     pub async fn pong(&mut self, payload: &[u8]) -> Result<(), StreamError> {
         self.frame(10, &[payload]).await
     }

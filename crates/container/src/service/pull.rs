@@ -20,7 +20,10 @@ const REPORTS: Duration = Duration::from_secs(10);
 
 /// Pulls under way, by what is pulled and for whom: one who may not have an image does not get it with another's right.
 #[derive(Debug, Default)]
-pub(super) struct Pulls(Mutex<BTreeMap<(String, Option<Credentials>), Weak<Flight>>>);
+pub(super) struct Pulls(Mutex<BTreeMap<Wish, Weak<Flight>>>);
+
+/// An image, and who asks for it.
+type Wish = (String, Option<Credentials>);
 
 type Outcome = Result<String, Arc<PullError>>;
 

@@ -96,7 +96,7 @@ fn hint(
         known().map(|endpoint| (identity(endpoint), endpoint.clone())).collect();
     // All of the family together, whatever their ports; then each back to its own.
     let mut all: Vec<Endpoint> = Vec::new();
-    for endpoint in wanted.values_mut().flat_map(|(_, endpoints)| endpoints.drain(..).collect::<Vec<_>>()) {
+    for endpoint in wanted.values_mut().flat_map(|(_, endpoints)| std::mem::take(endpoints)) {
         let hints = before.remove(&identity(&endpoint)).and_then(|known| known.hints);
         all.push(Endpoint { hints, ..endpoint });
     }

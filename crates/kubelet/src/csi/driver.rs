@@ -45,9 +45,9 @@ impl Driver {
         let mut node = NodeClient::new(Grpc::new(channel.clone()));
         let info = node.node_get_info(within(NodeGetInfoRequest {})).await?.into_inner();
         let told = node.node_get_capabilities(within(NodeGetCapabilitiesRequest {})).await?.into_inner();
-        let capabilities = told.capabilities.into_iter().filter_map(|one| match one.r#type {
-            Some(NodeServiceCapabilityType::Rpc(rpc)) => Some(rpc.r#type),
-            None => None,
+        let capabilities = told.capabilities.into_iter().filter_map(|one| {
+            let NodeServiceCapabilityType::Rpc(rpc) = one.r#type?;
+            Some(rpc.r#type)
         });
         Ok(Self { name: name.to_owned(), channel, capabilities: capabilities.collect(), info })
     }

@@ -7,6 +7,7 @@ mod node;
 mod pod;
 mod proxy;
 mod service;
+mod socket;
 mod upstream;
 
 use super::{Rest, Route};

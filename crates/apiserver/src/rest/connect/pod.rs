@@ -1,5 +1,6 @@
 //! Logs of containers, commands in them, ports of pods.
 
+use super::socket::over_websocket;
 use super::upstream::{Trust, Upstream};
 use super::{items, name_of, split_name, text};
 use crate::authorize::Attributes;
@@ -94,7 +95,11 @@ impl Rest {
         let kubelet = self.kubelet(node).await?;
         let target = format!("/containerLogs/{}/{}/{container}?{query}", info.namespace, info.name);
         let answer = self.pass(context, &kubelet, &target, RequestBody::default()).await?;
-        refusal_as_status(answer).await
+        let answer = refusal_as_status(answer).await?;
+        match streaming::upgrade::wants_websocket(&context.headers) {
+            true => over_websocket(context, answer, &self.connections.streams),
+            false => Ok(answer),
+        }
     }
 
     /// `exec`, `attach` and `portForward`, whose connections switch protocols.

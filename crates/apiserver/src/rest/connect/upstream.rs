@@ -141,14 +141,10 @@ impl Upstreams {
         target: &str,
         body: RequestBody,
     ) -> Result<Request<RequestBody>> {
-        let upgrade = context.headers.contains_key(header::UPGRADE);
-        // The kubelet is asked with the caller's own method when protocols are switched, and to be told otherwise.
-        let method = if upgrade || upstream.trust == Trust::Anybody || !target.starts_with("/containerLogs/")
-        {
-            context.method.clone()
-        } else {
-            Method::GET
-        };
+        // Logs are read as ever, whatever the caller's connection becomes.
+        let log = upstream.trust == Trust::Kubelet && target.starts_with("/containerLogs/");
+        let upgrade = context.headers.contains_key(header::UPGRADE) && !log;
+        let method = if log { Method::GET } else { context.method.clone() };
         let mut request = Request::builder().method(method).uri(target).header(header::HOST, address);
         for (name, value) in &context.headers {
             let own = NOT_PASSED_ON.contains(name)
@@ -189,7 +185,7 @@ fn pass_back(answer: Response<hyper::body::Incoming>) -> Reply {
     reply
 }
 
-fn copy_headers(from: &HeaderMap, to: &mut HeaderMap, upgraded: bool) {
+pub(super) fn copy_headers(from: &HeaderMap, to: &mut HeaderMap, upgraded: bool) {
     for (name, value) in from {
         let own = matches!(*name, header::TRANSFER_ENCODING | header::TRAILER)
             || (!upgraded && matches!(*name, header::CONNECTION | header::UPGRADE));
