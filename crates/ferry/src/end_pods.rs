@@ -52,15 +52,27 @@ fn known(data_dir: &Path) -> BTreeSet<String> {
 
 async fn end(address: &str, ours: Option<&BTreeSet<String>>, then: Then) -> Result<usize> {
     let said = |status: tonic::Status| anyhow!("{}", status.message().to_owned());
-    let mut runtime =
-        cri::connect(address, CONNECT).await.with_context(|| format!("reaching the runtime at {address}"))?.runtime;
-    let sandboxes =
-        runtime.list_pod_sandbox(v1::ListPodSandboxRequest::default()).await.map_err(said)?.into_inner().items;
-    let containers =
-        runtime.list_containers(v1::ListContainersRequest::default()).await.map_err(said)?.into_inner().containers;
+    let mut runtime = cri::connect(address, CONNECT)
+        .await
+        .with_context(|| format!("reaching the runtime at {address}"))?
+        .runtime;
+    let sandboxes = runtime
+        .list_pod_sandbox(v1::ListPodSandboxRequest::default())
+        .await
+        .map_err(said)?
+        .into_inner()
+        .items;
+    let containers = runtime
+        .list_containers(v1::ListContainersRequest::default())
+        .await
+        .map_err(said)?
+        .into_inner()
+        .containers;
     let sandboxes: Vec<_> = sandboxes
         .into_iter()
-        .filter(|sandbox| ours.is_none_or(|ours| sandbox.labels.get(UID).is_some_and(|uid| ours.contains(uid))))
+        .filter(|sandbox| {
+            ours.is_none_or(|ours| sandbox.labels.get(UID).is_some_and(|uid| ours.contains(uid)))
+        })
         .collect();
     let ended = join_all(sandboxes.iter().map(|sandbox| {
         let mut runtime = runtime.clone();

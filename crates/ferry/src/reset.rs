@@ -34,7 +34,8 @@ pub async fn run(arguments: ResetArgs) -> Result<ExitCode> {
         say(format_args!("There is nothing in {}", data_dir.display()));
         return Ok(ExitCode::SUCCESS);
     }
-    let data_dir = std::fs::canonicalize(data_dir).with_context(|| format!("finding {}", data_dir.display()))?;
+    let data_dir =
+        std::fs::canonicalize(data_dir).with_context(|| format!("finding {}", data_dir.display()))?;
     ensure!(
         is_a_clusters(&data_dir),
         "{} does not look like the data directory of a cluster; nothing was removed",
@@ -79,7 +80,11 @@ fn is_a_clusters(data_dir: &Path) -> bool {
 
 fn confirmed(data_dir: &Path) -> Result<bool> {
     let stdin = std::io::stdin();
-    ensure!(stdin.is_terminal(), "this removes the cluster in {}; say --yes if that is meant", data_dir.display());
+    ensure!(
+        stdin.is_terminal(),
+        "this removes the cluster in {}; say --yes if that is meant",
+        data_dir.display()
+    );
     print!("Remove the cluster in {}, its containers and all its data? [y/N] ", data_dir.display());
     std::io::stdout().flush()?;
     let mut answer = String::new();
@@ -115,7 +120,9 @@ fn remove_cgroups(data_dir: &Path, traces: &Traces) -> Result<()> {
             }
         }
     }
-    for directory in parents.iter().filter_map(|path| hierarchy.group(path)).flat_map(|group| group.directories()) {
+    for directory in
+        parents.iter().filter_map(|path| hierarchy.group(path)).flat_map(|group| group.directories())
+    {
         // Whoever has something in it keeps it.
         let _ = std::fs::remove_dir(directory);
     }

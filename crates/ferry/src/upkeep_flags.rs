@@ -107,7 +107,9 @@ impl UpkeepArgs {
         }
         eviction.transition = self.eviction_pressure_transition_period;
         eviction.max_pod_grace = self.eviction_max_pod_grace_period;
-        for (flag, text) in [("--kube-reserved", self.kube_reserved), ("--system-reserved", self.system_reserved)] {
+        for (flag, text) in
+            [("--kube-reserved", self.kube_reserved), ("--system-reserved", self.system_reserved)]
+        {
             for (name, milli) in amounts(text.as_deref().unwrap_or_default()).context(flag)? {
                 let sum = upkeep.reserved.entry(name).or_default();
                 *sum = sum.saturating_add(milli);
@@ -124,7 +126,9 @@ impl UpkeepArgs {
         let size = Quantity::parse(&self.container_log_max_size)
             .ok()
             .and_then(|size| u64::try_from(size.value()).ok())
-            .with_context(|| format!("--container-log-max-size: {:?} is no size", self.container_log_max_size))?;
+            .with_context(|| {
+                format!("--container-log-max-size: {:?} is no size", self.container_log_max_size)
+            })?;
         upkeep.logs.max_size = size;
         ensure!(self.container_log_max_files > 1, "--container-log-max-files must be 2 or more");
         upkeep.logs.max_files = self.container_log_max_files;

@@ -243,7 +243,8 @@ fn begin_cgroups(shared: &Shared) {
     let reserved = |name: &str| shared.config.upkeep.reserved.get(name).copied().unwrap_or(0);
     let memory = shared.settings.memory_capacity.saturating_sub(reserved("memory") / 1000);
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let milli_cpu = i64::try_from(processors).unwrap_or(1).saturating_mul(1000).saturating_sub(reserved("cpu"));
+    let milli_cpu =
+        i64::try_from(processors).unwrap_or(1).saturating_mul(1000).saturating_sub(reserved("cpu"));
     if let Err(error) = shared.cgroups.begin(memory, milli_cpu) {
         tracing::warn!(%error, root = shared.config.cgroup_root, "no control groups for classes of pods");
     }

@@ -24,8 +24,8 @@ pub mod upkeep;
 pub mod volumes;
 
 pub use config::{Config, Serving};
-pub use upkeep::Upkeep;
 pub use kubelet::{Begun, Kubelet, KubeletError};
+pub use upkeep::Upkeep;
 
 /// The version of Kubernetes that this kubelet behaves as.
 pub const KUBERNETES_VERSION: &str = "v1.36.0";

@@ -56,7 +56,11 @@ pub async fn run(arguments: &NodeArguments, cgroup: &str) -> Result<()> {
     let cpu = world::ferries()?.cpu().saturating_sub(cpu);
     each.sort_unstable();
     let at = |share: f64| each.get((each.len() as f64 * share) as usize).copied().unwrap_or_default();
-    lines.push(line(format!("pod created → Running, p50 of {} one after the other", each.len()), "ms", ms(at(0.5))));
+    lines.push(line(
+        format!("pod created → Running, p50 of {} one after the other", each.len()),
+        "ms",
+        ms(at(0.5)),
+    ));
     lines.push(line("the same, p99".into(), "ms", ms(at(0.99))));
     lines.push(line("CPU per pod".into(), "ms", ms(cpu) / each.len().max(1) as f64));
     pods.remove(0..arguments.pods).await?;

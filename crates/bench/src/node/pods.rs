@@ -87,7 +87,9 @@ impl Pods {
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => bail!("the watch ended"),
-                Err(_) => bail!("{} pods did not become what they should, such as {:?}", names.len(), names.first()),
+                Err(_) => {
+                    bail!("{} pods did not become what they should, such as {:?}", names.len(), names.first())
+                }
             }
         }
         Ok(last)

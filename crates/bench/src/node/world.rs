@@ -38,14 +38,17 @@ pub fn in_own_world(work: impl FnOnce(&str) -> Result<()>) -> Result<()> {
 fn prepare() -> Result<()> {
     sys::mounts::propagate(Path::new("/"), MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .context("making mounts private")?;
-    sys::mounts::mount("proc", Path::new("/proc"), "proc", MountFlags::empty(), "").context("mounting /proc")?;
+    sys::mounts::mount("proc", Path::new("/proc"), "proc", MountFlags::empty(), "")
+        .context("mounting /proc")?;
     sys::netlink::Netlink::open()?.set_up("lo").context("setting up the loopback interface")
 }
 
 fn of_ferry() -> Result<Vec<(u32, bool)>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc")?.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
         let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let mut words = line.split(|byte| *byte == 0);
         let program = words.next().unwrap_or_default();

@@ -78,7 +78,8 @@ fn overlay(data_dir: &Path) -> Finding {
             std::fs::create_dir_all(place.join(part))?;
         }
         let part = |name: &str| place.join(name).display().to_string();
-        let options = format!("lowerdir={},upperdir={},workdir={}", part("lower"), part("upper"), part("work"));
+        let options =
+            format!("lowerdir={},upperdir={},workdir={}", part("lower"), part("upper"), part("work"));
         sys::mounts::mount("overlay", &place.join("root"), "overlay", MountFlags::empty(), &options)?;
         std::fs::write(place.join("root/file"), "x")
     });
@@ -105,7 +106,9 @@ fn network() -> Finding {
     });
     match tried {
         Ok(()) => Fine("bridges and virtual cables work".to_owned()),
-        Err(error) => Wrong(format!("no bridge or virtual cable: {error}; load the modules `bridge` and `veth`")),
+        Err(error) => {
+            Wrong(format!("no bridge or virtual cable: {error}; load the modules `bridge` and `veth`"))
+        }
     }
 }
 
@@ -117,7 +120,9 @@ fn packet_rules() -> Finding {
     });
     match tried {
         Ok(()) => Fine("nftables works".to_owned()),
-        Err(error) => Weak(format!("no nftables: {error}; services and host ports need the module `nf_tables`")),
+        Err(error) => {
+            Weak(format!("no nftables: {error}; services and host ports need the module `nf_tables`"))
+        }
     }
 }
 

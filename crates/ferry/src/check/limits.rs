@@ -87,7 +87,9 @@ fn inotify(instances: Option<u64>, watches: Option<u64>) -> Finding {
         [("max_user_instances", instances, INSTANCES), ("max_user_watches", watches, WATCHES)]
     {
         if let Some(found) = found.filter(|found| *found < wanted) {
-            low.push(format!("fs.inotify.{name} is {found}: raise it with `sysctl fs.inotify.{name}={wanted}`"));
+            low.push(format!(
+                "fs.inotify.{name} is {found}: raise it with `sysctl fs.inotify.{name}={wanted}`"
+            ));
         }
     }
     if low.is_empty() {

@@ -81,14 +81,18 @@ fn data_directory(path: &Path) -> Finding {
     }
     match written {
         Ok(()) => Fine(format!("{} takes a durable write in {took:.1} ms", path.display())),
-        Err(error) => Wrong(format!("cannot write to {}: {error}; name another with --data-dir", path.display())),
+        Err(error) => {
+            Wrong(format!("cannot write to {}: {error}; name another with --data-dir", path.display()))
+        }
     }
 }
 
 fn address(arguments: &CheckArgs) -> Finding {
     match TcpListener::bind(arguments.listen) {
         Ok(_) => Fine(format!("{} is free", arguments.listen)),
-        Err(error) => Wrong(format!("cannot listen on {}: {error}; name another with --listen", arguments.listen)),
+        Err(error) => {
+            Wrong(format!("cannot listen on {}: {error}; name another with --listen", arguments.listen))
+        }
     }
 }
 

@@ -134,7 +134,10 @@ impl Registration for Driver {
         }))
     }
 
-    async fn notify_registration_status(&self, request: Request<RegistrationStatus>) -> Answer<RegistrationStatusResponse> {
+    async fn notify_registration_status(
+        &self,
+        request: Request<RegistrationStatus>,
+    ) -> Answer<RegistrationStatusResponse> {
         *self.registered.lock().expect("state") = Some(request.into_inner().plugin_registered);
         Ok(Response::new(RegistrationStatusResponse {}))
     }
@@ -152,7 +155,10 @@ impl Node for Driver {
         }))
     }
 
-    async fn node_get_capabilities(&self, _: Request<NodeGetCapabilitiesRequest>) -> Answer<NodeGetCapabilitiesResponse> {
+    async fn node_get_capabilities(
+        &self,
+        _: Request<NodeGetCapabilitiesRequest>,
+    ) -> Answer<NodeGetCapabilitiesResponse> {
         let can = |kind: NodeServiceCapabilityRPCType| NodeServiceCapability {
             r#type: Some(NodeServiceCapabilityType::Rpc(NodeServiceCapabilityRPC { r#type: kind as i32 })),
         };
@@ -163,7 +169,10 @@ impl Node for Driver {
         Ok(Response::new(NodeGetCapabilitiesResponse { capabilities }))
     }
 
-    async fn node_stage_volume(&self, request: Request<NodeStageVolumeRequest>) -> Answer<NodeStageVolumeResponse> {
+    async fn node_stage_volume(
+        &self,
+        request: Request<NodeStageVolumeRequest>,
+    ) -> Answer<NodeStageVolumeResponse> {
         let asked = request.into_inner();
         let (colour, secret) = (told(&asked.volume_context, "colour"), told(&asked.secrets, "password"));
         let context = told(&asked.publish_context, "device");
@@ -173,14 +182,20 @@ impl Node for Driver {
         Ok(Response::new(NodeStageVolumeResponse {}))
     }
 
-    async fn node_unstage_volume(&self, request: Request<NodeUnstageVolumeRequest>) -> Answer<NodeUnstageVolumeResponse> {
+    async fn node_unstage_volume(
+        &self,
+        request: Request<NodeUnstageVolumeRequest>,
+    ) -> Answer<NodeUnstageVolumeResponse> {
         let asked = request.into_inner();
         self.note(format!("unstage {}", asked.volume_id));
         fs::remove_file(Path::new(&asked.staging_target_path).join("staged")).map_err(failed)?;
         Ok(Response::new(NodeUnstageVolumeResponse {}))
     }
 
-    async fn node_publish_volume(&self, request: Request<NodePublishVolumeRequest>) -> Answer<NodePublishVolumeResponse> {
+    async fn node_publish_volume(
+        &self,
+        request: Request<NodePublishVolumeRequest>,
+    ) -> Answer<NodePublishVolumeResponse> {
         let asked = request.into_inner();
         let ephemeral = told(&asked.volume_context, "csi.storage.k8s.io/ephemeral");
         let pod = told(&asked.volume_context, "csi.storage.k8s.io/pod.name");
@@ -193,7 +208,10 @@ impl Node for Driver {
         Ok(Response::new(NodePublishVolumeResponse {}))
     }
 
-    async fn node_unpublish_volume(&self, request: Request<NodeUnpublishVolumeRequest>) -> Answer<NodeUnpublishVolumeResponse> {
+    async fn node_unpublish_volume(
+        &self,
+        request: Request<NodeUnpublishVolumeRequest>,
+    ) -> Answer<NodeUnpublishVolumeResponse> {
         let asked = request.into_inner();
         self.note(format!("unpublish {}", asked.volume_id));
         sys::mounts::unmount(Path::new(&asked.target_path)).map_err(failed)?;
@@ -201,7 +219,10 @@ impl Node for Driver {
         Ok(Response::new(NodeUnpublishVolumeResponse {}))
     }
 
-    async fn node_expand_volume(&self, request: Request<NodeExpandVolumeRequest>) -> Answer<NodeExpandVolumeResponse> {
+    async fn node_expand_volume(
+        &self,
+        request: Request<NodeExpandVolumeRequest>,
+    ) -> Answer<NodeExpandVolumeResponse> {
         let asked = request.into_inner();
         let bytes = asked.capacity_range.map_or(0, |range| range.required_bytes);
         self.note(format!("expand {} {bytes}", asked.volume_id));
@@ -254,14 +275,19 @@ fn serve(machine: &Machine, name: &'static str) -> Arc<Driver> {
 }
 
 pub fn run(machine: &Machine) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
     let _inside = runtime.enter();
     let plain = serve(machine, "plain.test.example");
     let attached = serve(machine, "attached.test.example");
     machine.wait_until("csinode/n1", "{.spec.drivers[*].name}", "names both drivers", |text| {
         text.contains("plain.test.example") && text.contains("attached.test.example")
     });
-    let row = "{.spec.drivers[0].nodeID} {.spec.drivers[0].allocatable.count} {.spec.drivers[0].topologyKeys[0]}";
+    let row =
+        "{.spec.drivers[0].nodeID} {.spec.drivers[0].allocatable.count} {.spec.drivers[0].topologyKeys[0]}";
     machine.wait_for("csinode/n1", row, "here 7 test.example/rack");
     machine.wait_for("node/n1", "{.metadata.labels.test\\.example/rack}", "r1");
     assert_eq!(*plain.registered.lock().expect("state"), Some(true));
@@ -270,7 +296,11 @@ pub fn run(machine: &Machine) {
     machine.wait_for("pod/one", "{.status.phase}", "Running");
     until("the pod wrote to its volume", || {
         let found = fs::read_to_string(plain.directory.join("plain-handle/file"));
-        if found.as_deref().is_ok_and(|text| text == "from one\n") { Ok(()) } else { Err(format!("{found:?}")) }
+        if found.as_deref().is_ok_and(|text| text == "from one\n") {
+            Ok(())
+        } else {
+            Err(format!("{found:?}"))
+        }
     });
     let group = machine.kubectl(&["exec", "one", "--", "ls", "-ldn", "/plain", "/own"]);
     assert_eq!(group.matches(" 3000 ").count(), 2, "{group}");
@@ -282,7 +312,8 @@ pub fn run(machine: &Machine) {
     a_volume_is_attached_first(machine, &attached);
     assert_eq!(machine.kubectl(&["exec", "two", "--", "cat", "/plain/file"]), "from one\n");
     machine.wait_until("node/n1", "{.status.volumesInUse}", "names both volumes", |text| {
-        text.contains("plain.test.example^plain-handle") && text.contains("attached.test.example^attached-handle")
+        text.contains("plain.test.example^plain-handle")
+            && text.contains("attached.test.example^attached-handle")
     });
 
     machine.kubectl(&["patch", "pv", "plain", "-p", "{\"spec\":{\"capacity\":{\"storage\":\"2Mi\"}}}"]);
@@ -297,7 +328,8 @@ pub fn run(machine: &Machine) {
     assert!(plain.calls().contains(&"unstage plain-handle".to_owned()), "{:?}", plain.calls());
     assert!(attached.calls().contains(&"unstage attached-handle".to_owned()), "{:?}", attached.calls());
 
-    fs::remove_file(machine.data().join("kubelet/plugins_registry/attached.test.example.sock")).expect("removed");
+    fs::remove_file(machine.data().join("kubelet/plugins_registry/attached.test.example.sock"))
+        .expect("removed");
     machine.wait_for("csinode/n1", "{.spec.drivers[*].name}", "plain.test.example");
 }
 

@@ -22,7 +22,8 @@ spec:
     volumeMounts: [{name: memory, mountPath: /memory}]
   volumes: [{name: memory, emptyDir: {medium: Memory}}]
 "#;
-const IDENTITY: &str = "{.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}";
+const IDENTITY: &str =
+    "{.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}";
 
 pub fn run(cgroup: &str) {
     let before = Traces::of(cgroup, None);
@@ -80,7 +81,11 @@ fn resumed(mut machine: Machine, flags: &[&str]) -> Machine {
 fn sleepers() -> usize {
     let Ok(entries) = fs::read_dir("/proc") else { return 0 };
     let line = |entry: fs::DirEntry| fs::read(entry.path().join("cmdline")).unwrap_or_default();
-    entries.flatten().map(line).filter(|line| line.starts_with(b"/bin/sh") && contains(line, b"echo begun")).count()
+    entries
+        .flatten()
+        .map(line)
+        .filter(|line| line.starts_with(b"/bin/sh") && contains(line, b"echo begun"))
+        .count()
 }
 
 fn contains(text: &[u8], part: &[u8]) -> bool {
@@ -107,9 +112,9 @@ impl Traces {
             .collect();
         links.sort();
         let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
-        let mounts = mounts
-            .lines()
-            .filter(|line| directory.is_some_and(|directory| line.contains(&directory.display().to_string())));
+        let mounts = mounts.lines().filter(|line| {
+            directory.is_some_and(|directory| line.contains(&directory.display().to_string()))
+        });
         let mut cgroups = Vec::new();
         for controller in fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
             let path = controller.path().join(cgroup.trim_start_matches('/'));
@@ -125,7 +130,8 @@ impl Traces {
             })
             .count();
         let rules = Command::new("nft").args(["list", "tables"]).output();
-        let rules = rules.map_or_else(|_| String::new(), |out| String::from_utf8_lossy(&out.stdout).into_owned());
+        let rules =
+            rules.map_or_else(|_| String::new(), |out| String::from_utf8_lossy(&out.stdout).into_owned());
         Self { links, mounts: mounts.map(str::to_owned).collect(), cgroups, processes, rules }
     }
 

@@ -87,7 +87,15 @@ impl Machine {
     pub fn up(&mut self, flags: &[&str]) {
         let log = fs::File::create(self.directory.path().join("log")).expect("a log");
         let child = Command::new(env!("CARGO_BIN_EXE_ferry"))
-            .args(["up", "--listen", "127.0.0.1:0", "--kubelet-listen", "0.0.0.0:0", "--hostname-override", "n1"])
+            .args([
+                "up",
+                "--listen",
+                "127.0.0.1:0",
+                "--kubelet-listen",
+                "0.0.0.0:0",
+                "--hostname-override",
+                "n1",
+            ])
             .args(["--cgroup-root", &self.cgroup, "--data-dir"])
             .arg(self.data())
             .args(flags)

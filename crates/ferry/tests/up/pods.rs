@@ -103,7 +103,9 @@ fn changes_reach_a_running_pod(machine: &Machine) {
     machine.kubectl(&["patch", "secret", "hidden", "-p", "{\"stringData\": {\"key\": \"after\"}}"]);
     machine.kubectl(&["create", "configmap", "later", "--from-literal=late=come"]);
     machine.kubectl(&["label", "pod", "reads", "colour=blue", "--overwrite"]);
-    for (name, want) in [("settings", "after"), ("hidden", "after"), ("late", "come"), ("labels", "colour=\"blue\"")] {
+    for (name, want) in
+        [("settings", "after"), ("hidden", "after"), ("late", "come"), ("labels", "colour=\"blue\"")]
+    {
         until(&format!("{name} says {want}"), || match read(name) {
             Ok(text) if text == want => Ok(()),
             other => Err(format!("{other:?}")),
@@ -146,7 +148,10 @@ fn limits(machine: &Machine, pod: &str, v1: &str, v2: &str) -> Vec<String> {
     let mut groups = Vec::new();
     find(Path::new("/sys/fs/cgroup"), &uid, 0, &mut groups);
     let read = |path: &Path| {
-        [v1, v2].iter().find_map(|name| fs::read_to_string(path.join(name)).ok()).map(|text| text.trim().to_owned())
+        [v1, v2]
+            .iter()
+            .find_map(|name| fs::read_to_string(path.join(name)).ok())
+            .map(|text| text.trim().to_owned())
     };
     let mut values = Vec::new();
     for group in groups {

@@ -40,10 +40,9 @@ fn promises() -> Vec<Promise> {
         volume
     };
     let mounted = |source: Value| json!({"volumes": [volume("v", source)], "container": {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}});
-    let field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
-    let resource = |name: &str, which: &str| {
-        json!({"name": name, "valueFrom": {"resourceFieldRef": {"containerName": "c", "resource": which}}})
-    };
+    let field =
+        |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
+    let resource = |name: &str, which: &str| json!({"name": name, "valueFrom": {"resourceFieldRef": {"containerName": "c", "resource": which}}});
     vec![
         promise(
             "environment",
@@ -119,7 +118,12 @@ fn promises() -> Vec<Promise> {
             "refused\n",
             json!({"container": {"securityContext": {"readOnlyRootFilesystem": true}}}),
         ),
-        promise("user", "id -u; id -g", "65534\n65533\n", json!({"securityContext": {"runAsUser": 65534, "runAsGroup": 65533}})),
+        promise(
+            "user",
+            "id -u; id -g",
+            "65534\n65533\n",
+            json!({"securityContext": {"runAsUser": 65534, "runAsGroup": 65533}}),
+        ),
         promise(
             "unprivileged",
             "hostname other 2>/dev/null || echo refused; grep NoNewPrivs /proc/self/status",
@@ -205,8 +209,18 @@ fn promises() -> Vec<Promise> {
                     "env": [field("NAME", "metadata.name")],
                     "volumeMounts": [{"name": "v", "mountPath": "/v", "subPathExpr": "$(NAME)"}, {"name": "v", "mountPath": "/all"}]}}),
         ),
-        promise("own-host-name", "hostname; hostname -f", "box\nbox.sub.default.svc.cluster.local\n", json!({"hostname": "box", "subdomain": "sub"})),
-        promise("service-variables", "echo $KUBERNETES_SERVICE_PORT $KUBERNETES_PORT_443_TCP_PROTO", "443 tcp\n", json!({})),
+        promise(
+            "own-host-name",
+            "hostname; hostname -f",
+            "box\nbox.sub.default.svc.cluster.local\n",
+            json!({"hostname": "box", "subdomain": "sub"}),
+        ),
+        promise(
+            "service-variables",
+            "echo $KUBERNETES_SERVICE_PORT $KUBERNETES_PORT_443_TCP_PROTO",
+            "443 tcp\n",
+            json!({}),
+        ),
     ]
 }
 
@@ -226,7 +240,8 @@ fn pod(promise: &Promise) -> Value {
 pub fn run(machine: &Machine) {
     machine.apply(OBJECTS);
     let promises = promises();
-    let list = json!({"apiVersion": "v1", "kind": "List", "items": promises.iter().map(pod).collect::<Vec<_>>()});
+    let list =
+        json!({"apiVersion": "v1", "kind": "List", "items": promises.iter().map(pod).collect::<Vec<_>>()});
     machine.apply(&list.to_string());
     let mut broken = Vec::new();
     for promise in &promises {
@@ -242,7 +257,10 @@ pub fn run(machine: &Machine) {
         let log = machine.try_kubectl(&["logs", promise.name]).unwrap_or_default();
         if (phase.as_str(), log.as_str()) != (promise.phase, promise.log) {
             let described = machine.try_kubectl(&["describe", &object]).unwrap_or_default();
-            broken.push(format!("{}: {phase}, {log:?} instead of {:?}\n{described}", promise.name, promise.log));
+            broken.push(format!(
+                "{}: {phase}, {log:?} instead of {:?}\n{described}",
+                promise.name, promise.log
+            ));
         }
     }
     assert!(broken.is_empty(), "{}", broken.join("\n"));
@@ -252,5 +270,9 @@ pub fn run(machine: &Machine) {
     }
     machine.wait_for("pod/unsafe-sysctl", "{.status.reason}", "SysctlForbidden");
     machine.wait_for("pod/deadline", "{.status.reason}", "DeadlineExceeded");
-    machine.wait_for("pod/init-fails", "{.status.containerStatuses[0].state.waiting.reason}", "PodInitializing");
+    machine.wait_for(
+        "pod/init-fails",
+        "{.status.containerStatuses[0].state.waiting.reason}",
+        "PodInitializing",
+    );
 }

@@ -141,7 +141,11 @@ fn kubectl_gets_into_pods(machine: &Machine) {
     let mut command = std::process::Command::new("script");
     command
         .env("KUBECONFIG", machine.data().join("kubeconfig"))
-        .args(["-qec", "kubectl exec -it talks -- sh -c 'if [ -t 0 ]; then echo a terminal; fi; exit 3'", "/dev/null"])
+        .args([
+            "-qec",
+            "kubectl exec -it talks -- sh -c 'if [ -t 0 ]; then echo a terminal; fi; exit 3'",
+            "/dev/null",
+        ])
         .stdin(Stdio::null());
     match command.output() {
         Ok(output) => {
@@ -174,8 +178,16 @@ spec:
 
 fn a_pod_is_debugged(machine: &Machine) {
     machine.kubectl(&[
-        "debug", "talks", "--image=docker.io/test/busybox:1", "--target=c", "--container=look", "--profile=general",
-        "--", "sh", "-c", "ls -d /proc/1/root; sleep 1000",
+        "debug",
+        "talks",
+        "--image=docker.io/test/busybox:1",
+        "--target=c",
+        "--container=look",
+        "--profile=general",
+        "--",
+        "sh",
+        "-c",
+        "ls -d /proc/1/root; sleep 1000",
     ]);
     machine.wait_until("pod/talks", "{.status.ephemeralContainerStatuses[0].state}", "runs", |text| {
         text.contains("running")
@@ -188,8 +200,17 @@ fn a_pod_is_debugged(machine: &Machine) {
 
 fn one_is_run_by_hand(machine: &Machine) {
     let output = machine.kubectl(&[
-        "run", "once", "--image=docker.io/test/busybox:1", "--restart=Never", "--rm", "-i", "--quiet",
-        "--pod-running-timeout=60s", "--", "echo", "said once",
+        "run",
+        "once",
+        "--image=docker.io/test/busybox:1",
+        "--restart=Never",
+        "--rm",
+        "-i",
+        "--quiet",
+        "--pod-running-timeout=60s",
+        "--",
+        "echo",
+        "said once",
     ]);
     assert!(output.contains("said once"), "{output}");
 }

@@ -41,7 +41,8 @@ pub fn within<T>(message: T) -> Request<T> {
 impl Driver {
     /// Meets the driver at a socket.
     pub async fn meet(name: &str, endpoint: &str) -> Result<Self, Status> {
-        let channel = cri::client::channel(endpoint).map_err(|error| Status::unavailable(error.to_string()))?;
+        let channel =
+            cri::client::channel(endpoint).map_err(|error| Status::unavailable(error.to_string()))?;
         let mut node = NodeClient::new(Grpc::new(channel.clone()));
         let info = node.node_get_info(within(NodeGetInfoRequest {})).await?.into_inner();
         let told = node.node_get_capabilities(within(NodeGetCapabilitiesRequest {})).await?.into_inner();

@@ -119,7 +119,10 @@ impl Publishing<'_> {
         }
     }
 
-    async fn secret(&self, reference: Option<&SecretReference>) -> Result<BTreeMap<String, String>, CsiError> {
+    async fn secret(
+        &self,
+        reference: Option<&SecretReference>,
+    ) -> Result<BTreeMap<String, String>, CsiError> {
         let Some(reference) = reference else { return Ok(BTreeMap::new()) };
         let (namespace, name) = (
             reference.namespace.as_deref().unwrap_or_default(),
@@ -186,8 +189,11 @@ impl Publishing<'_> {
         let driver = self.driver(&source.driver)?;
         let settings = self.settings(&source.driver).await?;
         let attach = settings.as_ref().and_then(|driver| driver.spec.attach_required) != Some(false);
-        let context =
-            if attach { self.attachment(&source.driver, &source.volume_handle).await? } else { BTreeMap::new() };
+        let context = if attach {
+            self.attachment(&source.driver, &source.volume_handle).await?
+        } else {
+            BTreeMap::new()
+        };
         let by_driver = driver.can(NodeServiceCapabilityRPCType::VolumeMountGroup);
         let capability = capability(
             source.fs_type.as_ref(),
@@ -337,7 +343,9 @@ impl Publishing<'_> {
         target: &Path,
         published: &Published,
     ) -> Result<(), CsiError> {
-        let bytes = |list: Option<&BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>>| {
+        let bytes = |list: Option<
+            &BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>,
+        >| {
             list.and_then(|list| Quantity::parse(&list.get("storage")?.0).ok()).map_or(0, |size| size.value())
         };
         let wanted = volume.spec.as_ref().and_then(|spec| spec.capacity.as_ref());
@@ -388,7 +396,8 @@ pub async fn unpublish_all(drivers: &Drivers, kubelet: &Path, pod: &Path) -> Res
         gone_is_fine(driver.node().node_unpublish_volume(within(asked)).await, "NodeUnpublishVolume")?;
         let others = record::in_use(kubelet).into_iter().any(|(other, one)| {
             other != pod
-                && (&one.driver_name, &one.volume_handle) == (&published.driver_name, &published.volume_handle)
+                && (&one.driver_name, &one.volume_handle)
+                    == (&published.driver_name, &published.volume_handle)
         });
         if !published.staging_path.is_empty() && !others {
             let asked = NodeUnstageVolumeRequest {
@@ -423,7 +432,10 @@ mod tests {
     #[test]
     fn modes() {
         let mode = |names: &[&str]| access_mode(&names.iter().map(|&n| n.to_owned()).collect::<Vec<_>>());
-        assert_eq!(mode(&["ReadWriteOnce", "ReadOnlyMany"]), VolumeCapabilityAccessModeMode::SingleNodeWriter);
+        assert_eq!(
+            mode(&["ReadWriteOnce", "ReadOnlyMany"]),
+            VolumeCapabilityAccessModeMode::SingleNodeWriter
+        );
         assert_eq!(mode(&["ReadWriteMany"]), VolumeCapabilityAccessModeMode::MultiNodeMultiWriter);
         assert_eq!(mode(&["ReadOnlyMany"]), VolumeCapabilityAccessModeMode::MultiNodeReaderOnly);
     }

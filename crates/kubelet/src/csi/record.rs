@@ -60,7 +60,8 @@ pub fn of_pod(pod: &Path) -> Vec<(PathBuf, Published)> {
 pub fn in_use(kubelet: &Path) -> Vec<(PathBuf, Published)> {
     let Ok(entries) = fs::read_dir(kubelet.join("pods")) else { return Vec::new() };
     let pods = entries.flatten().map(|entry| entry.path());
-    pods.flat_map(|pod| of_pod(&pod).into_iter().map(move |(_, published)| (pod.clone(), published))).collect()
+    pods.flat_map(|pod| of_pod(&pod).into_iter().map(move |(_, published)| (pod.clone(), published)))
+        .collect()
 }
 
 #[cfg(test)]

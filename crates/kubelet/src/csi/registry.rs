@@ -130,10 +130,12 @@ async fn register(shared: &Shared, socket: &Path) -> Result<String, String> {
     let mut plugin = RegistrationClient::new(Grpc::new(channel));
     let said = |status: tonic::Status| status.message().to_owned();
     let info = plugin.get_info(within(InfoRequest {})).await.map_err(said)?.into_inner();
-    let endpoint = if info.endpoint.is_empty() { socket.display().to_string() } else { info.endpoint.clone() };
+    let endpoint =
+        if info.endpoint.is_empty() { socket.display().to_string() } else { info.endpoint.clone() };
     let outcome = if info.r#type != KIND {
         Err(format!("plugins of type {:?} are not known", info.r#type))
-    } else if !info.supported_versions.iter().any(|version| version.trim_start_matches('v').starts_with('1')) {
+    } else if !info.supported_versions.iter().any(|version| version.trim_start_matches('v').starts_with('1'))
+    {
         Err(format!("none of the versions {:?} is supported", info.supported_versions))
     } else {
         Driver::meet(&info.name, &endpoint).await.map_err(said)
@@ -180,8 +182,11 @@ async fn tell(shared: &Shared) -> Result<(), ClientError> {
     let rows: Vec<CSINodeDriver> = drivers.iter().map(row).collect();
     let ids: BTreeMap<&str, &str> =
         drivers.iter().map(|driver| (driver.name.as_str(), driver.info.node_id.as_str())).collect();
-    let labels: BTreeMap<&String, &String> =
-        drivers.iter().flat_map(|driver| driver.info.accessible_topology.iter()).flat_map(|t| &t.segments).collect();
+    let labels: BTreeMap<&String, &String> = drivers
+        .iter()
+        .flat_map(|driver| driver.info.accessible_topology.iter())
+        .flat_map(|t| &t.segments)
+        .collect();
     let annotations = json!({ANNOTATION: serde_json::to_string(&ids).unwrap_or_default()});
     let patch = Patch::Merge(json!({"metadata": {"annotations": annotations, "labels": labels}}));
     shared.client.patch::<Node>("", name, None, &patch).await?;
@@ -191,7 +196,8 @@ async fn tell(shared: &Shared) -> Result<(), ClientError> {
 }
 
 fn row(driver: &Driver) -> CSINodeDriver {
-    let keys = driver.info.accessible_topology.as_ref().map(|topology| topology.segments.keys().cloned().collect());
+    let keys =
+        driver.info.accessible_topology.as_ref().map(|topology| topology.segments.keys().cloned().collect());
     let most = i32::try_from(driver.info.max_volumes_per_node).ok().filter(|most| *most > 0);
     CSINodeDriver {
         name: driver.name.clone(),

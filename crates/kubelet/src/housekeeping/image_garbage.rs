@@ -125,8 +125,7 @@ mod tests {
         assert!(chosen(all(), &settings, 100, 50, at(1000)).is_empty());
         assert_eq!(ids(chosen(all(), &settings, 100, 13, at(1000))), ["old", "mid"]);
         assert!(chosen(all(), &settings, 100, 13, at(60)).is_empty(), "all are too young");
-        let impatient =
-            ImageCollection { max_age: Some(std::time::Duration::from_secs(600)), ..settings };
+        let impatient = ImageCollection { max_age: Some(std::time::Duration::from_secs(600)), ..settings };
         assert_eq!(ids(chosen(all(), &impatient, 100, 50, at(1000))), ["old"]);
     }
 }

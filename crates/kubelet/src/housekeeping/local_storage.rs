@@ -65,7 +65,8 @@ fn disk_volumes(pod: &Pod) -> impl Iterator<Item = (&Volume, Option<i64>)> {
             return None;
         }
         let limit = source.size_limit.as_ref();
-        let limit = limit.and_then(|text| machinery::quantity::Quantity::parse(&text.0).ok()).map(|q| q.value());
+        let limit =
+            limit.and_then(|text| machinery::quantity::Quantity::parse(&text.0).ok()).map(|q| q.value());
         Some((volume, limit.filter(|limit| *limit > 0)))
     })
 }
@@ -106,9 +107,8 @@ fn excess(
         qos::whole(container.resources.as_ref().and_then(|own| own.limits.as_ref()), RESOURCE)
     });
     let limit = limits.fold(0, i64::saturating_add);
-    (limit > 0 && total > limit).then(|| {
-        format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. ")
-    })
+    (limit > 0 && total > limit)
+        .then(|| format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "))
 }
 
 /// Bytes that containers wrote to their own layers: by pod, by name.
@@ -173,12 +173,19 @@ mod tests {
             excess(&pod, &layers, &|name| if name == "v" { volume } else { other }, &|_| 0)
         };
         assert_eq!(check(1024, 0, 0), None);
-        assert_eq!(check(2000, 0, 0).as_deref(), Some("Usage of EmptyDir volume \"v\" exceeds the limit \"1Ki\". "));
+        assert_eq!(
+            check(2000, 0, 0).as_deref(),
+            Some("Usage of EmptyDir volume \"v\" exceeds the limit \"1Ki\". ")
+        );
         assert_eq!(
             check(0, 0, 5000).as_deref(),
             Some("Container c exceeded its local ephemeral storage limit \"4Ki\". ")
         );
-        assert!(check(1000, 3000, 1000).expect("too much").starts_with("Pod ephemeral local storage usage exceeds"));
+        assert!(
+            check(1000, 3000, 1000)
+                .expect("too much")
+                .starts_with("Pod ephemeral local storage usage exceeds")
+        );
     }
 
     #[test]

@@ -22,7 +22,8 @@ pub async fn rotate(shared: &Shared) {
             label(labels::CONTAINER_NAME)
         );
         let path = shared.settings.logs.join(directory).join(format!("{restarts}.log"));
-        let large = std::fs::metadata(&path).is_ok_and(|meta| meta.len() > shared.config.upkeep.logs.max_size);
+        let large =
+            std::fs::metadata(&path).is_ok_and(|meta| meta.len() > shared.config.upkeep.logs.max_size);
         if !large {
             continue;
         }

@@ -115,7 +115,9 @@ fn resize_pending(around: &Surroundings<'_>, old: &PodStatus, now: &Time) -> Opt
         status: "True".to_owned(),
         reason: Some(reason.clone()),
         message: Some(message.clone()),
-        last_transition_time: before.and_then(|b| b.last_transition_time.clone()).or_else(|| Some(now.clone())),
+        last_transition_time: before
+            .and_then(|b| b.last_transition_time.clone())
+            .or_else(|| Some(now.clone())),
         ..PodCondition::default()
     })
 }

@@ -69,7 +69,10 @@ pub fn resize_pending<'a>(
     let name = reason.strip_prefix("OutOf").unwrap_or(&reason);
     if let Some((_, alone)) = refusal(pod, std::iter::empty(), allocatable) {
         let message = alone.replace("Pod was rejected: ", "");
-        return Some(("Infeasible".to_owned(), message.replace("didn't have enough resource", "didn't have enough capacity")));
+        return Some((
+            "Infeasible".to_owned(),
+            message.replace("didn't have enough resource", "didn't have enough capacity"),
+        ));
     }
     if name == "pods" {
         // It has its place already.

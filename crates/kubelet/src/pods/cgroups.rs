@@ -37,7 +37,8 @@ impl Cgroups {
 
     fn set(&self, path: &str, resources: &Resources) -> io::Result<()> {
         let Some(hierarchy) = &self.hierarchy else { return Ok(()) };
-        let group = hierarchy.group(path).ok_or_else(|| io::Error::other(format!("{path} is no control group")))?;
+        let group =
+            hierarchy.group(path).ok_or_else(|| io::Error::other(format!("{path} is no control group")))?;
         group.create()?;
         group.limit(resources)
     }
@@ -76,7 +77,9 @@ impl Cgroups {
         let uid = pod.metadata.uid.as_deref().unwrap_or("");
         // Of a pod that only the runtime remembers the class is not known.
         for class in ["", "/burstable", "/besteffort"] {
-            if let Some(group) = hierarchy.group(&format!("{}{class}/pod{uid}", self.root)).filter(|_| !uid.is_empty()) {
+            if let Some(group) =
+                hierarchy.group(&format!("{}{class}/pod{uid}", self.root)).filter(|_| !uid.is_empty())
+            {
                 group.remove()?;
             }
         }
@@ -125,7 +128,10 @@ mod tests {
         )
         .expect("a pod");
         let got = limits(&pod, Some(100));
-        assert_eq!((got.cpu_quota, got.memory_limit, got.pids_limit), (Some(150_000), Some(3 << 20), Some(100)));
+        assert_eq!(
+            (got.cpu_quota, got.memory_limit, got.pids_limit),
+            (Some(150_000), Some(3 << 20), Some(100))
+        );
         assert_eq!(got.cpu_shares, Some(204));
         assert_eq!(got.hugepages, [("2MB".to_owned(), 4 << 20)]);
         let free = limits(&Pod::default(), None);

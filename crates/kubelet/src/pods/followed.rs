@@ -103,11 +103,15 @@ impl Followed {
     /// From now on the pod follows these objects and no others. Call it before the objects are read.
     pub fn follow(&self, uid: &str, namespace: &str, wanted: &References, follower: &Arc<Follower>) {
         let of = |kind, names: &BTreeSet<String>| -> Vec<Reference> {
-            let make = |name: &String| Reference { kind, namespace: namespace.to_owned(), name: name.clone() };
+            let make =
+                |name: &String| Reference { kind, namespace: namespace.to_owned(), name: name.clone() };
             names.iter().map(make).collect()
         };
         let mut wanted: BTreeSet<Reference> =
-            [of(Kind::ConfigMap, &wanted.config_maps), of(Kind::Secret, &wanted.secrets)].concat().into_iter().collect();
+            [of(Kind::ConfigMap, &wanted.config_maps), of(Kind::Secret, &wanted.secrets)]
+                .concat()
+                .into_iter()
+                .collect();
         let mut entries = self.entries.lock();
         entries.retain(|reference, entry| {
             if wanted.remove(reference) {
@@ -134,7 +138,8 @@ impl Followed {
 
     fn begin(&self, reference: Reference) -> oneshot::Sender<()> {
         let (keep, dropped) = oneshot::channel();
-        let (client, stopping, entries) = (self.client.clone(), self.tasks.stopping(), Arc::clone(&self.entries));
+        let (client, stopping, entries) =
+            (self.client.clone(), self.tasks.stopping(), Arc::clone(&self.entries));
         self.tasks.spawn(async move {
             let watching = async {
                 match reference.kind {

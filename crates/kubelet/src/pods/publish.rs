@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::{Value, json};
 
 use super::worker::Worker;
-use crate::lifecycle::{Observed, conditions};
 use crate::lifecycle::status::{self, Surroundings};
+use crate::lifecycle::{Observed, conditions};
 
 impl Worker {
     /// Writes the status if it differs from what was written last. `terminal`: nothing will be started any more.
@@ -71,7 +71,8 @@ fn patch(pod: &Pod, told: &PodStatus) -> Value {
     if let Some(Value::Array(list)) = status.get_mut("conditions") {
         list.retain(|condition| {
             let text = |field: &str| condition.get(field).and_then(Value::as_str).unwrap_or("");
-            let disrupted = text("type") == conditions::DISRUPTION && text("reason") == conditions::BY_KUBELET;
+            let disrupted =
+                text("type") == conditions::DISRUPTION && text("reason") == conditions::BY_KUBELET;
             disrupted || conditions::OWNED.contains(&text("type"))
         });
         // What is not said would stay as it was.
@@ -80,7 +81,8 @@ fn patch(pod: &Pod, told: &PodStatus) -> Value {
                 condition.entry(field).or_insert(Value::Null);
             }
         }
-        let told: Vec<&str> = told.conditions.iter().flatten().map(|condition| condition.type_.as_str()).collect();
+        let told: Vec<&str> =
+            told.conditions.iter().flatten().map(|condition| condition.type_.as_str()).collect();
         let before = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
         for over in before.filter(|one| conditions::OWNED.contains(&one.type_.as_str())) {
             if !told.contains(&over.type_.as_str()) {

@@ -18,7 +18,11 @@ fn restarts(container: &Container, resource: &str) -> bool {
 }
 
 /// Whether the way from one set of limits to another leads through a restart.
-fn needs_restart(container: &Container, from: &LinuxContainerResources, to: &LinuxContainerResources) -> bool {
+fn needs_restart(
+    container: &Container,
+    from: &LinuxContainerResources,
+    to: &LinuxContainerResources,
+) -> bool {
     let cpu = (from.cpu_quota, from.cpu_shares) != (to.cpu_quota, to.cpu_shares);
     let memory = from.memory_limit_in_bytes != to.memory_limit_in_bytes;
     (cpu && restarts(container, "cpu")) || (memory && restarts(container, "memory"))

@@ -60,7 +60,10 @@ mod tests {
         assert_eq!(refusal(&pod("kernel.shm_rmid_forced", false), &[]), None);
         assert_eq!(refusal(&pod("kernel/msgmax", false), &allowed), None);
         let (reason, message) = refusal(&pod("kernel.msgmax", false), &[]).expect("refused");
-        assert_eq!((reason.as_str(), message.as_str()), ("SysctlForbidden", "forbidden sysctl: \"kernel.msgmax\" not allowlisted"));
+        assert_eq!(
+            (reason.as_str(), message.as_str()),
+            ("SysctlForbidden", "forbidden sysctl: \"kernel.msgmax\" not allowlisted")
+        );
         assert!(refusal(&pod("net.ipv4.tcp_syncookies", true), &[]).is_some());
     }
 }

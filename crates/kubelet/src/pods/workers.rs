@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
-use super::{admit, sysctls};
 use super::worker::{Order, Worker};
+use super::{admit, sysctls};
 use crate::shared::Shared;
 
 struct Entry {
@@ -69,14 +69,16 @@ impl Workers {
     }
 
     fn closed(&self) -> Option<(String, String)> {
-        self.refusing.load(Ordering::Relaxed).then(|| {
-            ("NodeShutdown".to_owned(), "Pod was rejected as the node is shutting down.".to_owned())
-        })
+        self.refusing
+            .load(Ordering::Relaxed)
+            .then(|| ("NodeShutdown".to_owned(), "Pod was rejected as the node is shutting down.".to_owned()))
     }
 
     /// A pod that has a worker changed. What it asks for counts only if there is room for it.
     fn change(&self, entries: &mut HashMap<String, Entry>, uid: &str, pod: Arc<Pod>) {
-        let Some(before) = entries.get(uid).map(|entry| Arc::clone(&entry.orders.borrow().pod)) else { return };
+        let Some(before) = entries.get(uid).map(|entry| Arc::clone(&entry.orders.borrow().pod)) else {
+            return;
+        };
         let pending = if admit::asks_for_more(&before, &pod) {
             let others: Vec<Arc<Pod>> =
                 entries.values().map(|entry| Arc::clone(&entry.orders.borrow().pod)).collect();

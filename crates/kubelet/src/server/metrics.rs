@@ -65,15 +65,21 @@ const WORKING_SET: OfContainer = (
 );
 /// What cAdvisor made known beyond those.
 const MORE: [OfContainer; 5] = [
-    ("container_memory_usage_bytes", "gauge", "Current memory usage in bytes, including all memory.", |usage| {
-        usage.memory.map(|memory| memory.value.usage.to_string())
-    }),
+    (
+        "container_memory_usage_bytes",
+        "gauge",
+        "Current memory usage in bytes, including all memory.",
+        |usage| usage.memory.map(|memory| memory.value.usage.to_string()),
+    ),
     ("container_memory_rss", "gauge", "Size of RSS in bytes.", |usage| {
         usage.memory.map(|memory| memory.value.rss.to_string())
     }),
-    ("container_memory_failures_total", "counter", "Cumulative count of memory allocation failures.", |usage| {
-        usage.memory.map(|memory| memory.value.major_page_faults.to_string())
-    }),
+    (
+        "container_memory_failures_total",
+        "counter",
+        "Cumulative count of memory allocation failures.",
+        |usage| usage.memory.map(|memory| memory.value.major_page_faults.to_string()),
+    ),
     ("container_fs_usage_bytes", "gauge", "Number of bytes that are consumed by the container.", |usage| {
         usage.disk.map(|disk| disk.value.bytes.to_string())
     }),
@@ -110,7 +116,11 @@ pub async fn of_resources(shared: &Shared, workers: &Arc<Workers>) -> Reply {
     for usage in &all {
         let pod = pods.iter().find(|pod| pod.metadata.uid.as_deref() == Some(&usage.uid));
         if let Some(begun) = pod.and_then(|pod| summary::started(pod, &usage.container)) {
-            let labels = [("container", usage.container.as_str()), ("namespace", &usage.namespace), ("pod", &usage.pod)];
+            let labels = [
+                ("container", usage.container.as_str()),
+                ("namespace", &usage.namespace),
+                ("pod", &usage.pod),
+            ];
             page.row(name, &labels, begun.as_second());
         }
     }
@@ -209,8 +219,18 @@ pub async fn of_kubelet(shared: &Shared, workers: &Arc<Workers>) -> Reply {
         pods.iter().filter(is).count()
     };
     let mut page = Page::default();
-    page.single("kubelet_running_pods", "gauge", "Number of pods that have a running pod sandbox", phase("Running"));
-    page.single("kubelet_desired_pods", "gauge", "The number of pods the kubelet is being instructed to run.", pods.len());
+    page.single(
+        "kubelet_running_pods",
+        "gauge",
+        "Number of pods that have a running pod sandbox",
+        phase("Running"),
+    );
+    page.single(
+        "kubelet_desired_pods",
+        "gauge",
+        "The number of pods the kubelet is being instructed to run.",
+        pods.len(),
+    );
     let mut states: BTreeMap<&str, usize> = BTreeMap::new();
     for container in shared.engine.all_containers().await.unwrap_or_default() {
         let state = match container.state() {
@@ -233,7 +253,12 @@ pub async fn of_kubelet(shared: &Shared, workers: &Arc<Workers>) -> Reply {
     let (ticks, pages) = own();
     let per_second = rustix::param::clock_ticks_per_second().max(1);
     let cpu = in_seconds(ticks.saturating_mul(1_000_000_000 / per_second));
-    page.single("process_cpu_seconds_total", "counter", "Total user and system CPU time spent in seconds.", cpu);
+    page.single(
+        "process_cpu_seconds_total",
+        "counter",
+        "Total user and system CPU time spent in seconds.",
+        cpu,
+    );
     let bytes = pages.saturating_mul(rustix::param::page_size() as u64);
     page.single("process_resident_memory_bytes", "gauge", "Resident memory size in bytes.", bytes);
     page.reply()
@@ -242,8 +267,13 @@ pub async fn of_kubelet(shared: &Shared, workers: &Arc<Workers>) -> Reply {
 /// Ticks of processor time and pages of memory of this process.
 fn own() -> (u64, u64) {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields: Vec<u64> =
-        stat.rsplit(')').next().unwrap_or("").split_whitespace().map(|word| word.parse().unwrap_or(0)).collect();
+    let fields: Vec<u64> = stat
+        .rsplit(')')
+        .next()
+        .unwrap_or("")
+        .split_whitespace()
+        .map(|word| word.parse().unwrap_or(0))
+        .collect();
     let field = |at: usize| fields.get(at).copied().unwrap_or(0);
     (field(11).saturating_add(field(12)), field(21))
 }

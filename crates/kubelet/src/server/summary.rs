@@ -23,7 +23,8 @@ fn time(nanoseconds: i64, now: Timestamp) -> String {
 /// When a container of the pod began to run.
 pub fn started(pod: &Pod, container: &str) -> Option<Timestamp> {
     let status = pod.status.as_ref()?;
-    let lists = [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
+    let lists =
+        [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
     let found = lists.into_iter().flatten().flatten().find(|status| status.name == container)?;
     found.state.as_ref()?.running.as_ref()?.started_at.as_ref().map(|time| time.0)
 }

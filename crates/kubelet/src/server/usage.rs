@@ -112,8 +112,7 @@ pub fn by_pod(all: &[Usage]) -> BTreeMap<&str, Vec<&Usage>> {
 pub fn together(own: &[&Usage]) -> (Cpu, Memory) {
     let mut sum = (Cpu::default(), Memory::default());
     for usage in own {
-        let (cpu, memory) =
-            (usage.cpu.unwrap_or_default().value, usage.memory.unwrap_or_default().value);
+        let (cpu, memory) = (usage.cpu.unwrap_or_default().value, usage.memory.unwrap_or_default().value);
         sum.0.nano_cores += cpu.nano_cores;
         sum.0.nanoseconds += cpu.nanoseconds;
         sum.1.working_set += memory.working_set;

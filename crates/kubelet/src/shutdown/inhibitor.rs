@@ -65,7 +65,10 @@ impl Inhibitor {
     pub fn wait(&mut self) -> io::Result<()> {
         loop {
             let (message, _) = self.receive()?;
-            if message.kind == SIGNAL && message.member == "PrepareForShutdown" && message.first_number() == Some(1) {
+            if message.kind == SIGNAL
+                && message.member == "PrepareForShutdown"
+                && message.first_number() == Some(1)
+            {
                 return Ok(());
             }
         }

@@ -99,7 +99,8 @@ pub fn rest_length(fixed: &[u8; FIXED]) -> io::Result<usize> {
     if fixed[0] != b'l' || fixed[3] != 1 {
         return Err(malformed("another byte order or version"));
     }
-    let at = |at: usize| u32::from_le_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]) as usize;
+    let at =
+        |at: usize| u32::from_le_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]) as usize;
     let (body, fields) = (at(4), at(12));
     if body > LONGEST || fields > LONGEST {
         return Err(malformed("a message too long"));

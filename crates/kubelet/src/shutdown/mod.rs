@@ -43,7 +43,9 @@ pub async fn follow(shared: Arc<Shared>, workers: Arc<Workers>) {
     let taken = tokio::task::spawn_blocking(|| Inhibitor::take(Path::new(BUS))).await;
     let mut inhibitor = match taken {
         Ok(Ok(inhibitor)) => inhibitor,
-        Ok(Err(error)) => return tracing::warn!(%error, "the machine will not wait for pods when it goes down"),
+        Ok(Err(error)) => {
+            return tracing::warn!(%error, "the machine will not wait for pods when it goes down");
+        }
         Err(_) => return,
     };
     let Ok(handle) = inhibitor.handle() else { return };

@@ -11,7 +11,9 @@ mod prepare;
 mod sub_path;
 
 pub use directories::PodDirectories;
+pub(crate) use empty_dir::is_mount_point;
 pub use mounts::mounts;
 pub use payload::{File, Payload, PayloadError};
-pub use prepare::{Context, Prepared, PreparedVolume, Tokens, VolumeError, prepare, release_parts, tear_down};
-pub(crate) use empty_dir::is_mount_point;
+pub use prepare::{
+    Context, Prepared, PreparedVolume, Tokens, VolumeError, prepare, release_parts, tear_down,
+};

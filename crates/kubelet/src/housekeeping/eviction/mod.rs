@@ -42,7 +42,9 @@ impl Watch {
         let transition = SignedDuration::try_from(eviction.transition).unwrap_or(SignedDuration::MAX);
         for (at, threshold) in eviction.thresholds.iter().enumerate() {
             let mut wanted = *threshold;
-            if let (Some(more), true) = (eviction.reclaim.get(&threshold.signal), self.since.contains_key(&at)) {
+            if let (Some(more), true) =
+                (eviction.reclaim.get(&threshold.signal), self.since.contains_key(&at))
+            {
                 // Once begun it goes on until more than the threshold is available.
                 let capacity = measured.of(threshold.signal).capacity;
                 wanted.least = Amount::Count(threshold.least.of(capacity).saturating_add(more.of(capacity)));
@@ -51,8 +53,13 @@ impl Watch {
                 let since = *self.since.entry(at).or_insert(now);
                 self.last.insert(at, now);
                 let grace = threshold.grace.unwrap_or_default();
-                let due = SignedDuration::try_from(grace).is_ok_and(|grace| now.duration_since(since) >= grace);
-                if due && judgement.act_on.is_none_or(|before| eviction.thresholds[before].signal > threshold.signal) {
+                let due =
+                    SignedDuration::try_from(grace).is_ok_and(|grace| now.duration_since(since) >= grace);
+                if due
+                    && judgement
+                        .act_on
+                        .is_none_or(|before| eviction.thresholds[before].signal > threshold.signal)
+                {
                     judgement.act_on = Some(at);
                 }
             } else {
@@ -151,8 +158,9 @@ mod tests {
         let mut acts = |available, seconds| {
             watch.judge(&eviction, &Measurements::with_memory(available), at(seconds)).act_on.is_some()
         };
-        assert_eq!([acts(120, 0), acts(90, 1), acts(120, 2), acts(160, 3), acts(120, 4)], [
-            false, true, true, false, false
-        ]);
+        assert_eq!(
+            [acts(120, 0), acts(90, 1), acts(120, 2), acts(160, 3), acts(120, 4)],
+            [false, true, true, false, false]
+        );
     }
 }

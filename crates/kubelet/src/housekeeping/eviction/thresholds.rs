@@ -106,7 +106,8 @@ pub enum ThresholdError {
 pub fn parse_amounts(text: &str, between: char) -> Result<BTreeMap<Signal, Amount>, ThresholdError> {
     let mut amounts = BTreeMap::new();
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-        let (signal, amount) = part.split_once(between).ok_or_else(|| ThresholdError::Form(part.to_owned()))?;
+        let (signal, amount) =
+            part.split_once(between).ok_or_else(|| ThresholdError::Form(part.to_owned()))?;
         let known = Signal::parse(signal).ok_or_else(|| ThresholdError::Signal(signal.to_owned()))?;
         let amount = Amount::parse(amount).ok_or_else(|| ThresholdError::Amount(part.to_owned()))?;
         amounts.insert(known, amount);
@@ -118,7 +119,8 @@ impl Eviction {
     /// Replaces the hard thresholds.
     pub fn set_hard(&mut self, amounts: &BTreeMap<Signal, Amount>) {
         self.thresholds.retain(|threshold| threshold.grace.is_some());
-        let hard = amounts.iter().map(|(signal, least)| Threshold { signal: *signal, least: *least, grace: None });
+        let hard =
+            amounts.iter().map(|(signal, least)| Threshold { signal: *signal, least: *least, grace: None });
         self.thresholds.extend(hard.filter(|threshold| threshold.least != Amount::Count(0)));
     }
 
