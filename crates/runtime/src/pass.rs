@@ -5,7 +5,7 @@
 //! asked for it. What the loop itself wrote to its object is no reason for anything.
 
 use std::any::TypeId;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,11 +20,15 @@ tokio::task_local! {
     static CURRENT: Arc<Pass>;
 }
 
-/// Objects of a loop as its passes last saw or left them.
+/// Own writes that are remembered, of all objects of a loop: their events are not far behind.
+const OWN: usize = 1024;
+
+/// Objects of a loop as its passes last saw them, and what it wrote to them itself.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     kind: std::sync::OnceLock<TypeId>,
     revisions: Mutex<HashMap<Key, u64>>,
+    own: Mutex<VecDeque<u64>>,
 }
 
 impl Seen {
@@ -35,6 +39,10 @@ impl Seen {
 
     pub fn is_of<K: 'static>(&self) -> bool {
         self.kind.get() == Some(&TypeId::of::<K>())
+    }
+
+    fn is_own(&self, revision: u64) -> bool {
+        self.own.lock().contains(&revision)
     }
 }
 
@@ -47,7 +55,7 @@ pub(crate) struct Pass {
     loop_seen: Arc<Seen>,
     /// The object as the last pass left it; nothing if this is the first.
     before: u64,
-    /// The latest of it that this pass has read or written.
+    /// The latest of it that this pass has read.
     latest: AtomicU64,
     /// What writes name.
     cause: AtomicU64,
@@ -56,10 +64,8 @@ pub(crate) struct Pass {
 impl Pass {
     pub fn new(descriptor: &Descriptor, key: &Key, trigger: Trigger, seen: &Arc<Seen>) -> Arc<Self> {
         let before = seen.revisions.lock().get(key).copied().unwrap_or(0);
-        let cause = match (trigger.object.filter(|revision| *revision > before), trigger.others) {
-            (Some(object), _) => object,
-            (None, others) => others.or(trigger.object).unwrap_or(0),
-        };
+        let news = trigger.object.into_iter().find(|revision| *revision > before && !seen.is_own(*revision));
+        let cause = news.or(trigger.others).unwrap_or(trigger.object[0]);
         Arc::new(Self {
             controller: descriptor.name,
             resource: descriptor.resource,
@@ -98,7 +104,7 @@ impl Pass {
             return;
         };
         self.latest.fetch_max(revision, Ordering::Relaxed);
-        if revision > self.before {
+        if revision > self.before && !self.loop_seen.is_own(revision) {
             self.cause.store(revision, Ordering::Relaxed);
         }
     }
@@ -131,7 +137,11 @@ impl Causes for Pass {
         let own =
             self.loop_seen.kind.get() == Some(&kind) && *self.key.name == *name && *self.key.namespace == *ns;
         if let (true, Ok(revision)) = (own, revision.parse::<u64>()) {
-            self.latest.fetch_max(revision, Ordering::Relaxed);
+            let mut own = self.loop_seen.own.lock();
+            if own.len() >= OWN {
+                own.pop_front();
+            }
+            own.push_back(revision);
         }
     }
 }
@@ -144,9 +154,9 @@ mod tests {
 
     const DESCRIPTOR: Descriptor = Descriptor { name: "l", resource: "objects", identity: "", workers: 1 };
 
-    fn trigger(object: u64, others: u64) -> Trigger {
-        let some = |revision| Some(revision).filter(|revision| *revision > 0);
-        Trigger { object: some(object), others: some(others) }
+    fn trigger(object: [u64; 2], others: u64) -> Trigger {
+        let others = Some(others).filter(|revision| *revision > 0);
+        Trigger { object: [object[0], object[1], 0, 0], others }
     }
 
     #[tokio::test]
@@ -156,16 +166,18 @@ mod tests {
         let key = Key::new("n", "a");
         // Triggers, what is read, what is written to the object, and the cause that writes name.
         for (asked, found, wrote, expected) in [
-            (trigger(10, 0), 10, 0, "10"),
+            (trigger([10, 0], 0), 10, 0, "10"),
             // An event of something it owns comes, but the object has changed too, and is read.
-            (trigger(0, 11), 12, 0, "12"),
+            (trigger([0, 0], 11), 12, 0, "12"),
             // The event of that change comes after all: it has been dealt with.
-            (trigger(12, 0), 12, 13, "12"),
+            (trigger([12, 0], 0), 12, 13, "12"),
             // What the loop wrote itself is no reason.
-            (trigger(13, 14), 13, 0, "14"),
+            (trigger([13, 0], 14), 13, 16, "14"),
+            // Nor does it hide what somebody wrote before it without the loop having seen it.
+            (trigger([16, 15], 17), 16, 0, "15"),
             // Somebody changed it, and something it owns changed later still.
-            (trigger(15, 16), 15, 0, "15"),
-            (trigger(0, 0), 15, 0, ""),
+            (trigger([18, 0], 19), 18, 0, "18"),
+            (trigger([0, 0], 0), 18, 0, ""),
         ] {
             let pass = Pass::new(&DESCRIPTOR, &key, asked, &seen);
             Arc::clone(&pass)
@@ -181,7 +193,7 @@ mod tests {
             }
             pass.succeeded();
         }
-        let gone = Pass::new(&DESCRIPTOR, &key, trigger(0, 20), &seen);
+        let gone = Pass::new(&DESCRIPTOR, &key, trigger([0, 0], 20), &seen);
         Arc::clone(&gone).run(async { read::<Object>("n", "a", || None) }).await;
         gone.succeeded();
         assert!(seen.revisions.lock().is_empty());

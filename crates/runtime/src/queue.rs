@@ -23,8 +23,8 @@ const BURST: f64 = 100.0;
 /// The latest revisions whose changes put a key into the queue; none if it was a timer or a retry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trigger {
-    /// Of the object that the key names.
-    pub object: Option<u64>,
+    /// Of the object that the key names, latest first; zero where there are not so many.
+    pub object: [u64; 4],
     /// Of anything else.
     pub others: Option<u64>,
 }
@@ -33,18 +33,25 @@ impl Trigger {
     /// The change of something that is not the key's own object.
     #[must_use]
     pub fn other(revision: Option<&str>) -> Self {
-        Self { object: None, others: number(revision) }
+        Self { others: number(revision), ..Self::default() }
     }
 
     /// The change of the key's own object.
     #[must_use]
     pub fn object(revision: Option<&str>) -> Self {
-        Self { object: number(revision), others: None }
+        Self { object: [number(revision).unwrap_or(0), 0, 0, 0], others: None }
     }
 
     /// Changes of several kinds come through several watches, which may overtake each other: revisions tell.
     fn add(&mut self, more: Self) {
-        self.object = self.object.max(more.object);
+        for revision in more.object {
+            // The place of the earliest one, if there are too many.
+            let last = self.object.len() - 1;
+            if !self.object.contains(&revision) && revision > self.object[last] {
+                self.object[last] = revision;
+                self.object.sort_unstable_by(|one, other| other.cmp(one));
+            }
+        }
         self.others = self.others.max(more.others);
     }
 }
@@ -322,10 +329,11 @@ mod tests {
         queue.add_for("a", Trigger::other(Some("1")));
         queue.add_for("a", Trigger::other(Some("10")));
         queue.add_for("a", Trigger::object(Some("7")));
+        queue.add_for("a", Trigger::object(Some("5")));
         queue.add_for("a", Trigger::other(Some("2")));
         queue.add("a");
         let (key, trigger) = queue.get().await.expect("a key");
-        assert_eq!((key, trigger), ("a", Trigger { object: Some(7), others: Some(10) }));
+        assert_eq!((key, trigger), ("a", Trigger { object: [7, 5, 0, 0], others: Some(10) }));
         queue.add("a");
         assert_eq!(take(&queue).await, None, "it is being worked on");
         queue.done(&"a");

@@ -4,4 +4,5 @@
 mod causes;
 mod cleanup;
 mod deployments;
+mod scenarios;
 mod world;
