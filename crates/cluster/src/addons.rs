@@ -158,7 +158,7 @@ pub(crate) async fn lead_to(administrator: &Client, address: SocketAddr) -> Resu
     }
     let slices = administrator.dynamic(&resource("discovery.k8s.io", "endpointslices", true));
     if let Some(mut present) = find(slices.get("default", "kubernetes").await)? {
-        let there = &present["endpoints"][0]["addresses"][0] == ip.as_str() && present["ports"] == port;
+        let there = present["endpoints"][0]["addresses"][0] == *ip.as_str() && present["ports"] == port;
         if !there && present["addressType"] == family {
             present["endpoints"] = json!([{"addresses": [ip], "conditions": {"ready": true}}]);
             present["ports"] = port;

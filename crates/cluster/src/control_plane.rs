@@ -18,7 +18,8 @@ use tokio::net::TcpListener;
 use crate::node::NodeClients;
 use crate::{
     Certificates, ClusterError, Config, DnsConfig, InProcessClients, NodeBeside, NodeConfig, StoreConfig,
-    addons, chain, cluster_dns, components, encryption, live_backup, local_path, service_network, storage,
+    addons, chain, cluster_dns, compaction, components, encryption, live_backup, local_path, service_network,
+    storage,
 };
 
 /// How long background tasks may take to end once all requests have.
@@ -139,6 +140,9 @@ impl ControlPlane {
         certificates.prepare_service_account_key(Arc::clone(&server), &tasks);
         if matches!(config.store, StoreConfig::Embedded) {
             live_backup::serve(&config.data_dir, Arc::clone(&store), &tasks);
+        } else {
+            // The embedded store drops its history itself.
+            compaction::compact(Arc::clone(&store), compaction::EVERY, &tasks);
         }
         server.follow_configuration(&tasks);
         let (stopped, stopping) = (Arc::clone(&server), tasks.stopping());

@@ -7,6 +7,7 @@ mod backup;
 mod certificates;
 mod cloud_provider;
 mod cluster_dns;
+mod compaction;
 mod components;
 mod config;
 mod control_plane;

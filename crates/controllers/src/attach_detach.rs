@@ -59,7 +59,8 @@ impl Wanted {
 
 /// Whether this loop made an attachment of this name; what others make is theirs to remove.
 fn is_ours(name: &str) -> bool {
-    name.strip_prefix("csi-").is_some_and(|hash| hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit()))
+    name.strip_prefix("csi-")
+        .is_some_and(|hash| hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 pub fn build(ctx: &Context) -> Box<dyn Loop> {

@@ -53,6 +53,7 @@ pub mod taint_eviction;
 mod trigger_times;
 pub mod ttl;
 pub mod ttl_after_finished;
+pub mod vac_protection;
 pub mod validating_admission_policy_status;
 pub mod volume_expand;
 
@@ -122,6 +123,7 @@ pub const LOOPS: &[Row] = &[
     Row { descriptor: &persistent_volume::DESCRIPTOR, build: persistent_volume::build, by_default: true },
     Row { descriptor: &pv_protection::DESCRIPTOR, build: pv_protection::build, by_default: true },
     Row { descriptor: &pvc_protection::DESCRIPTOR, build: pvc_protection::build, by_default: true },
+    Row { descriptor: &vac_protection::DESCRIPTOR, build: vac_protection::build, by_default: true },
     Row { descriptor: &resource_quota::DESCRIPTOR, build: resource_quota::build, by_default: true },
     Row {
         descriptor: &service_account_token::DESCRIPTOR,

@@ -52,8 +52,7 @@ fn to_websocket(
     answer: &mut Response<()>,
     subprotocol: &'static str,
 ) -> Result<(), Refused> {
-    let key =
-        headers.get("sec-websocket-key").and_then(|key| key.to_str().ok()).ok_or(Refused::NoUpgrade)?;
+    let key = headers.get("sec-websocket-key").and_then(|key| key.to_str().ok()).ok_or(Refused::NoUpgrade)?;
     let accept = HeaderValue::from_str(&websocket::accept(key)).map_err(|_| Refused::NoUpgrade)?;
     answer.headers_mut().insert(UPGRADE, HeaderValue::from_static("websocket"));
     answer.headers_mut().insert("sec-websocket-accept", accept);

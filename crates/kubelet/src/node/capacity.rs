@@ -133,8 +133,8 @@ mod tests {
             ("memory".to_owned(), 1 << 30),
             ("ephemeral-storage".to_owned(), 1000),
         ]);
-        let mut upkeep = Upkeep::default();
-        upkeep.reserved = BTreeMap::from([("cpu".to_owned(), 500), ("memory".to_owned(), 1000 << 20)]);
+        let reserved = BTreeMap::from([("cpu".to_owned(), 500), ("memory".to_owned(), 1000 << 20)]);
+        let mut upkeep = Upkeep { reserved, ..Upkeep::default() };
         upkeep.eviction.set_hard(&BTreeMap::from([
             (Signal::Memory, Amount::Count(100 << 20)),
             (Signal::NodeFs, Amount::Percent(10.0)),

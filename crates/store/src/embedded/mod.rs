@@ -66,7 +66,7 @@ impl EmbeddedOptions {
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self {
             directory: directory.into(),
-            history_age: Duration::from_secs(30 * 60),
+            history_age: Duration::from_secs(5 * 60),
             history_bytes: 16 << 20,
             segment_bytes: SMALLEST_SEGMENT,
             checkpoint_bytes: 32 << 20,

@@ -165,7 +165,7 @@ mod tests {
             let route = Route { destination, gateway, interface, source: None, gateway_on_link: false };
             netlink.set_route(&route, OWNER).unwrap();
             netlink.set_route(&route, OWNER).unwrap();
-            assert_eq!(netlink.routes(Some(OWNER)).unwrap(), [route.clone()]);
+            assert_eq!(netlink.routes(Some(OWNER)).unwrap(), std::slice::from_ref(&route));
             assert_eq!(netlink.way_to("10.1.2.3".parse().unwrap()).unwrap().unwrap().gateway, gateway);
             // Straight to loopback, with the source that answers come back to.
             let service = Route {

@@ -27,9 +27,10 @@ pub(super) fn over_websocket(context: &Context, answer: Reply, streams: &TaskGro
         let Ok(connection) = upgrade.await else { return };
         let (reader, writer) = tokio::io::split(TokioIo::new(connection));
         let (mut reader, mut writer) = (Reader::new(reader), Writer::server(writer));
-        let mut pieces = pin!(BodyStream::new(answer.into_body()).filter_map(|frame| async {
-            frame.ok().and_then(|frame| frame.into_data().ok())
-        }));
+        let mut pieces = pin!(
+            BodyStream::new(answer.into_body())
+                .filter_map(|frame| async { frame.ok().and_then(|frame| frame.into_data().ok()) })
+        );
         loop {
             let sent = tokio::select! {
                 piece = pieces.next() => match piece {
