@@ -4,7 +4,7 @@
 //! managers at a time, each with caches that know nothing of what the other writes, while one of the two is killed and
 //! started anew all the time.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -511,9 +511,9 @@ async fn every_loop_does_its_work_with_its_own_rights() -> Result<()> {
 }
 
 /// A manager in tasks of its own.
-fn manager(components: &Components, kubeconfig: &PathBuf) -> TaskGroup {
+fn manager(components: &Components, kubeconfig: &Path) -> TaskGroup {
     let tasks = TaskGroup::new();
-    let (components, kubeconfig, group) = (components.clone(), kubeconfig.clone(), tasks.clone());
+    let (components, kubeconfig, group) = (components.clone(), kubeconfig.to_owned(), tasks.clone());
     tokio::spawn(async move {
         cluster::run_alone(&components, &kubeconfig, &Clock::system(), &group).await.expect("loops that run");
     });

@@ -26,6 +26,10 @@ pub fn refusal<'a>(
         );
         (reason, message)
     };
+    if active.clone().any(|other| ports_clash(pod, other)) {
+        let message = "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports";
+        return Some(("NodePorts".to_owned(), message.to_owned()));
+    }
     let pods = allocatable.get("pods").map_or(i64::MAX, |milli| milli / 1000);
     let count = i64::try_from(active.clone().count()).unwrap_or(i64::MAX);
     if count >= pods {
@@ -49,6 +53,37 @@ pub fn refusal<'a>(
         }
     }
     None
+}
+
+/// Ports of the node that a pod takes: address, protocol, number.
+fn node_ports(pod: &Pod) -> impl Iterator<Item = (&str, &str, i32)> {
+    let spec = pod.spec.iter();
+    // Sidecars run beside the others; what other init containers take is free again before.
+    let sidecars = spec.clone().flat_map(|spec| spec.init_containers.iter().flatten());
+    let sidecars = sidecars.filter(|one| one.restart_policy.as_deref() == Some("Always"));
+    spec.flat_map(|spec| &spec.containers)
+        .chain(sidecars)
+        .flat_map(|one| one.ports.iter().flatten())
+        .filter_map(|port| {
+            let address = port.host_ip.as_deref().filter(|ip| !ip.is_empty()).unwrap_or("0.0.0.0");
+            Some((
+                address,
+                port.protocol.as_deref().unwrap_or("TCP"),
+                port.host_port.filter(|port| *port > 0)?,
+            ))
+        })
+}
+
+/// Whether two pods want the same port of the node.
+fn ports_clash(one: &Pod, other: &Pod) -> bool {
+    let everywhere = |address: &str| matches!(address, "0.0.0.0" | "::");
+    node_ports(one).any(|(address, protocol, port)| {
+        node_ports(other).any(|(theirs, their_protocol, their_port)| {
+            port == their_port
+                && protocol == their_protocol
+                && (everywhere(address) || everywhere(theirs) || address == theirs)
+        })
+    })
 }
 
 /// Whether the pod's containers ask for other amounts than before.
@@ -137,6 +172,25 @@ mod tests {
             refusal(&pod("c", "0"), many.iter(), &allocatable).map(|r| r.0),
             Some("OutOfpods".to_owned())
         );
+    }
+
+    #[test]
+    fn a_port_of_the_node_has_one_owner() {
+        let with = |uid: &str, port: serde_json::Value| -> Pod {
+            serde_json::from_value(serde_json::json!({"metadata": {"uid": uid},
+                "spec": {"containers": [{"name": "c", "ports": [port]}]}}))
+            .unwrap()
+        };
+        let tcp = with("a", serde_json::json!({"containerPort": 80, "hostPort": 8080}));
+        for (port, clash) in [
+            (serde_json::json!({"containerPort": 1, "hostPort": 8080}), true),
+            (serde_json::json!({"containerPort": 1, "hostPort": 8080, "hostIP": "10.0.0.1"}), true),
+            (serde_json::json!({"containerPort": 1, "hostPort": 8080, "protocol": "UDP"}), false),
+            (serde_json::json!({"containerPort": 8080}), false),
+        ] {
+            let refused = refusal(&with("b", port.clone()), [&tcp].into_iter(), &BTreeMap::new());
+            assert_eq!(refused.map(|(reason, _)| reason), clash.then(|| "NodePorts".to_owned()), "{port}");
+        }
     }
 
     #[test]
