@@ -1,11 +1,14 @@
-//! Exec and attach over a WebSocket: the first byte of a message names its stream.
+//! Exec and attach over a WebSocket: the first byte of a message names its stream; in text, the first digit.
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 
+use crate::upgrade::Dialect;
 use crate::websocket::{Message, Reader, Writer};
-use crate::{Driven, Output, Session, Size, StreamError};
+use crate::{Driven, Outcome, Output, Session, Size, StreamError};
 
 const STDIN: u8 = 0;
 const STDOUT: u8 = 1;
@@ -16,23 +19,23 @@ const RESIZE: u8 = 4;
 const CLOSE: u8 = 255;
 
 /// Makes a session of an upgraded connection. The future moves the data and must be run along.
-pub fn serve<T>(io: T, close_signal: bool) -> (Session, impl Future<Output = Result<(), StreamError>> + Send)
+pub fn serve<T>(io: T, dialect: Dialect) -> (Session, impl Future<Output = Result<(), StreamError>> + Send)
 where
     T: AsyncRead + AsyncWrite + Send + 'static,
 {
     let (session, driven) = Session::pair();
-    (session, drive(io, close_signal, driven))
+    (session, drive(io, dialect, driven))
 }
 
-async fn drive<T>(io: T, close_signal: bool, driven: Driven) -> Result<(), StreamError>
+async fn drive<T>(io: T, dialect: Dialect, driven: Driven) -> Result<(), StreamError>
 where
     T: AsyncRead + AsyncWrite + Send + 'static,
 {
     let (reader, writer) = tokio::io::split(io);
     let (pings, pinged) = mpsc::channel(4);
     let Driven { stdin, sizes, output } = driven;
-    let reading = read(Reader::new(reader), close_signal, stdin, sizes, pings);
-    let writing = write(Writer::server(writer), output, pinged);
+    let reading = read(Reader::new(reader), dialect, stdin, sizes, pings);
+    let writing = write(Writer::server(writer), dialect, output, pinged);
     let (mut reading, mut writing) = (std::pin::pin!(reading), std::pin::pin!(writing));
     let mut gone = false;
     loop {
@@ -49,7 +52,7 @@ where
 
 async fn read<R: AsyncRead + Unpin>(
     mut reader: Reader<R>,
-    close_signal: bool,
+    dialect: Dialect,
     mut stdin: Option<mpsc::Sender<Bytes>>,
     sizes: mpsc::Sender<Size>,
     pings: mpsc::Sender<Bytes>,
@@ -60,7 +63,12 @@ async fn read<R: AsyncRead + Unpin>(
             Message::Ping(payload) => drop(pings.send(payload).await),
             Message::Pong => {}
             Message::Data(mut data) if !data.is_empty() => {
-                let channel = data.split_to(1)[0];
+                let mut channel = data.split_to(1)[0];
+                if dialect.base64 {
+                    channel = channel.wrapping_sub(b'0');
+                    let decoded = BASE64_STANDARD.decode(&data);
+                    data = decoded.map_err(|_| StreamError::Protocol("a message is not base64"))?.into();
+                }
                 match channel {
                     STDIN => {
                         if let Some(stdin) = stdin.as_ref().filter(|_| !data.is_empty()) {
@@ -72,7 +80,7 @@ async fn read<R: AsyncRead + Unpin>(
                             let _ = sizes.try_send(size);
                         }
                     }
-                    CLOSE if close_signal && data.first() == Some(&STDIN) => stdin = None,
+                    CLOSE if dialect.close_signal && data.first() == Some(&STDIN) => stdin = None,
                     _ => {}
                 }
             }
@@ -83,6 +91,7 @@ async fn read<R: AsyncRead + Unpin>(
 
 async fn write<W: AsyncWrite + Unpin>(
     mut writer: Writer<W>,
+    dialect: Dialect,
     mut output: mpsc::Receiver<Output>,
     mut pings: mpsc::Receiver<Bytes>,
 ) -> Result<(), StreamError> {
@@ -90,10 +99,12 @@ async fn write<W: AsyncWrite + Unpin>(
         tokio::select! {
             Some(payload) = pings.recv() => writer.pong(&payload).await?,
             output = output.recv() => match output {
-                Some(Output::Stdout(data)) => writer.data(&[&[STDOUT], &data]).await?,
-                Some(Output::Stderr(data)) => writer.data(&[&[STDERR], &data]).await?,
+                Some(Output::Stdout(data)) => send(&mut writer, dialect, STDOUT, &data).await?,
+                Some(Output::Stderr(data)) => send(&mut writer, dialect, STDERR, &data).await?,
                 Some(Output::Done(outcome)) => {
-                    writer.data(&[&[ERROR], outcome.status().to_string().as_bytes()]).await?;
+                    if let Some(end) = told(&outcome, dialect) {
+                        send(&mut writer, dialect, ERROR, end.as_bytes()).await?;
+                    }
                     return writer.close().await;
                 }
                 None => return writer.close().await,
@@ -102,15 +113,36 @@ async fn write<W: AsyncWrite + Unpin>(
     }
 }
 
+/// What a client is told of the end.
+fn told(outcome: &Outcome, dialect: Dialect) -> Option<String> {
+    let status = outcome.status();
+    match (dialect.status, status["message"].as_str()) {
+        (true, _) => Some(status.to_string()),
+        (false, message) => message.map(str::to_owned),
+    }
+}
+
+async fn send<W: AsyncWrite + Unpin>(
+    writer: &mut Writer<W>,
+    dialect: Dialect,
+    channel: u8,
+    data: &[u8],
+) -> Result<(), StreamError> {
+    if dialect.base64 {
+        return writer.text(&format!("{channel}{}", BASE64_STANDARD.encode(data))).await;
+    }
+    writer.data(&[&[channel], data]).await
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Outcome;
 
     #[tokio::test]
     async fn a_session() {
         let (client, server) = tokio::io::duplex(1 << 16);
-        let (mut session, driver) = serve(server, true);
+        let newest = Dialect { close_signal: true, status: true, base64: false };
+        let (mut session, driver) = serve(server, newest);
         let driving = tokio::spawn(driver);
         let (reader, writer) = tokio::io::split(client);
         let (mut reader, mut writer) = (Reader::new(reader), Writer::client(writer));
@@ -133,6 +165,22 @@ mod tests {
         }
         assert_eq!((&seen[0][..], &seen[1][..]), (&b"\x01out"[..], &b"\x02err"[..]));
         assert!(seen[2].starts_with(b"\x03{") && seen.len() == 3);
+        driving.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_session_of_old_in_text() {
+        let (client, server) = tokio::io::duplex(1 << 16);
+        let (mut session, driver) = serve(server, Dialect { base64: true, ..Dialect::default() });
+        let driving = tokio::spawn(driver);
+        let (reader, writer) = tokio::io::split(client);
+        let (mut reader, mut writer) = (Reader::new(reader), Writer::client(writer));
+        writer.text("0aGVsbG8=").await.unwrap();
+        assert_eq!(session.stdin.recv().await, Some(Bytes::from_static(b"hello")));
+        session.output.send(Output::Stdout("out".into())).await.unwrap();
+        session.output.send(Output::Done(Outcome::Exit(0))).await.unwrap();
+        assert_eq!(reader.next().await.unwrap(), Message::Data(Bytes::from_static(b"1b3V0")));
+        assert_eq!(reader.next().await.unwrap(), Message::Close, "success goes without saying");
         driving.await.unwrap().unwrap();
     }
 }

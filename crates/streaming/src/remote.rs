@@ -21,8 +21,8 @@ where
     Fut: Future<Output = ()>,
 {
     match protocol {
-        Protocol::Channels { close_signal } => {
-            let (session, driver) = channels::serve(io, close_signal);
+        Protocol::Channels(dialect) => {
+            let (session, driver) = channels::serve(io, dialect);
             let (driven, ()) = tokio::join!(driver, run(session));
             driven
         }

@@ -8,13 +8,33 @@ use crate::websocket;
 /// A protocol to speak after the upgrade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// Channels over a WebSocket; with version 5 clients can end their input.
-    Channels { close_signal: bool },
+    /// Channels over a WebSocket.
+    Channels(Dialect),
     /// Streams of SPDY/3.1.
     Spdy,
     /// The same, carried in WebSocket messages.
     TunnelledSpdy,
 }
+
+/// How channels are spoken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dialect {
+    /// Clients can end their input: version 5.
+    pub close_signal: bool,
+    /// The end is told as a status: since version 4. Before, only a failure is told, in words.
+    pub status: bool,
+    /// Text instead of bytes.
+    pub base64: bool,
+}
+
+/// The dialects of channels by their names, best first.
+const DIALECTS: [(&str, Dialect); 5] = [
+    ("v5.channel.k8s.io", Dialect { close_signal: true, status: true, base64: false }),
+    ("v4.channel.k8s.io", Dialect { close_signal: false, status: true, base64: false }),
+    ("v4.base64.channel.k8s.io", Dialect { close_signal: false, status: true, base64: true }),
+    ("channel.k8s.io", Dialect { close_signal: false, status: false, base64: false }),
+    ("base64.channel.k8s.io", Dialect { close_signal: false, status: false, base64: true }),
+];
 
 /// What a request is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,15 +118,16 @@ pub fn choose(headers: &HeaderMap, purpose: Purpose) -> Result<(Protocol, Respon
     let unknown = |offers: Vec<String>| Refused::Subprotocol(offers.join(", "));
     if has("websocket") {
         let offers = offered(headers, "sec-websocket-protocol");
-        let known: &[(&'static str, Protocol)] = match purpose {
-            Purpose::Command => &[
-                ("v5.channel.k8s.io", Protocol::Channels { close_signal: true }),
-                ("v4.channel.k8s.io", Protocol::Channels { close_signal: false }),
-            ],
-            Purpose::PortForward => &[(TUNNEL, Protocol::TunnelledSpdy)],
+        let has = |name: &str| offers.iter().any(|offer| offer == name);
+        let chosen = match purpose {
+            Purpose::Command if offers.is_empty() => Some(("", Protocol::Channels(Dialect::default()))),
+            Purpose::Command => DIALECTS
+                .into_iter()
+                .find(|(name, _)| has(name))
+                .map(|(name, dialect)| (name, Protocol::Channels(dialect))),
+            Purpose::PortForward => has(TUNNEL).then_some((TUNNEL, Protocol::TunnelledSpdy)),
         };
-        let chosen = known.iter().find(|(name, _)| offers.iter().any(|offer| offer == name));
-        let (name, protocol) = *chosen.ok_or_else(|| unknown(offers))?;
+        let (name, protocol) = chosen.ok_or_else(|| unknown(offers))?;
         to_websocket(headers, &mut answer, name)?;
         return Ok((protocol, answer));
     }
@@ -147,8 +168,13 @@ mod tests {
         let with = |protocols| [socket[0], socket[1], ("sec-websocket-protocol", protocols)];
         assert_eq!(
             choose(&with("v4.channel.k8s.io, v5.channel.k8s.io"), Purpose::Command),
-            Ok(Protocol::Channels { close_signal: true })
+            Ok(Protocol::Channels(Dialect { close_signal: true, status: true, base64: false }))
         );
+        assert_eq!(
+            choose(&with("base64.channel.k8s.io"), Purpose::Command),
+            Ok(Protocol::Channels(Dialect { base64: true, ..Dialect::default() }))
+        );
+        assert_eq!(choose(&socket, Purpose::Command), Ok(Protocol::Channels(Dialect::default())));
         assert_eq!(choose(&with(TUNNEL), Purpose::PortForward), Ok(Protocol::TunnelledSpdy));
         assert!(choose(&with("v9"), Purpose::Command).is_err());
         let spdy = [

@@ -1,6 +1,7 @@
 //! The resource quota loop. Watches quotas and what they count; keeps in each quota's status how much of it is used.
 //!
 //! Admission raises the numbers as objects are made; this loop lowers them as objects go, and corrects what was missed.
+//! What admission wrote is no reason to count: an object it has let in may not be there yet, and would be let in twice.
 
 pub mod usage;
 
@@ -39,9 +40,13 @@ struct Quotas {
 }
 
 pub fn build(ctx: &Context) -> Box<dyn Loop> {
-    let quotas = ctx.watch_self::<ResourceQuota>();
+    let quotas = ctx.watch::<ResourceQuota>(|change| match change {
+        Change::Updated { old, new } if old.spec == new.spec && is_told(new) => Vec::new(),
+        _ => vec![Key::of(&**change.object())],
+    });
     let all = quotas.clone();
     let pods = ctx.watch::<Pod>(move |change| match change {
+        Change::Added(_) => Vec::new(),
         Change::Updated { old, new } if pod_facts::is_finished(old) == pod_facts::is_finished(new) => {
             Vec::new()
         }
@@ -49,12 +54,24 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
     });
     let all = quotas.clone();
     let services = ctx.watch::<Service>(move |change| match change {
+        Change::Added(_) => Vec::new(),
         Change::Updated { old, new } if old.spec == new.spec => Vec::new(),
         _ => of_namespace(&all, change),
     });
     let all = quotas.clone();
-    let claims = ctx.watch::<PersistentVolumeClaim>(move |change| of_namespace(&all, change));
+    let claims = ctx.watch::<PersistentVolumeClaim>(move |change| match change {
+        Change::Deleted(_) => of_namespace(&all, change),
+        _ => Vec::new(),
+    });
     Box::new(Quotas { quotas, pods, services, claims, counted: Mutex::default() })
+}
+
+/// Whether the status says what the specification does.
+fn is_told(quota: &ResourceQuota) -> bool {
+    let status = quota.status.as_ref();
+    status.is_some_and(|status| status.used.is_some())
+        && read(status.and_then(|status| status.hard.as_ref()))
+            == read(quota.spec.as_ref().and_then(|spec| spec.hard.as_ref()))
 }
 
 fn of_namespace<K: Object>(quotas: &Cache<ResourceQuota>, change: &Change<K>) -> Vec<Key> {
@@ -160,7 +177,7 @@ impl Quotas {
         let cache = ctx.informers.metadata_of(resource);
         let (quotas, queue) = (self.quotas.clone(), ctx.queue.clone());
         cache.on_event(move |change| {
-            if !matches!(change, Change::Updated { .. }) {
+            if matches!(change, Change::Deleted(_)) {
                 of_namespace(&quotas, change).into_iter().for_each(|key| queue.add(key));
             }
         });
