@@ -90,10 +90,10 @@ impl Lines {
         log.flush();
     }
 
-    /// At the end: a last line without a line feed is a line too.
+    /// At the end: what came without a line feed stays without one for those who read it.
     pub(super) fn finish(&mut self, log: &mut Log, at: i64) {
         if !self.partial.is_empty() {
-            log.entry(at, self.name, b'F', &self.partial);
+            log.entry(at, self.name, b'P', &self.partial);
             self.partial.clear();
             log.flush();
         }
@@ -160,6 +160,6 @@ mod tests {
             text.lines().map(|line| line[31..].chars().take(12).collect()).collect()
         };
         assert_eq!(short(&dir.path().join("old")), ["stdout F one", "stdout F two", "stdout F "]);
-        assert_eq!(short(&path), ["stdout F xxx", "stdout P yyy", "stdout F yyy"]);
+        assert_eq!(short(&path), ["stdout F xxx", "stdout P yyy", "stdout P yyy"]);
     }
 }
