@@ -44,6 +44,7 @@ pub use dns::config::StubDomain;
 pub use error::{ClusterError, chain};
 pub use in_process::InProcessClients;
 pub use join::{BootstrapToken, Join, JoinError, advertised_server, create_token, delete_token, list_tokens};
+pub use kubelet::node::node_ips;
 pub use kubelet::{Begun, Upkeep, housekeeping};
 pub use node::{NodeBeside, NodeConfig, run_kubelet, run_node};
 pub use proxy::backend::Mode as ProxyMode;

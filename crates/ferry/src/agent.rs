@@ -15,7 +15,7 @@ use crate::cli::DataDir;
 use crate::node::{self, NodeArgs};
 use crate::serve::{say, stop_on_signal};
 use crate::traces::Traces;
-use crate::up::{bridge, own_runtime};
+use crate::up::{PodRanges, bridge, own_runtime};
 
 #[derive(Args, Debug)]
 pub struct AgentArgs {
@@ -96,8 +96,9 @@ pub async fn run(arguments: AgentArgs) -> Result<ExitCode> {
     node.static_pods.get_or_insert_with(|| data_dir.join("manifests"));
     crate::serve::without(&mut node.service_network, &arguments.disable);
     node.service_network.load_balancer_ranges = arguments.load_balancers;
+    let cluster_ranges = arguments.cluster_cidr;
     if let Some(proxy) = &mut node.service_network.proxy {
-        proxy.cluster_cidrs = arguments.cluster_cidr;
+        proxy.cluster_cidrs.clone_from(&cluster_ranges);
     }
     std::fs::create_dir_all(&data_dir).with_context(|| format!("making {}", data_dir.display()))?;
     let traces = Traces {
@@ -109,7 +110,7 @@ pub async fn run(arguments: AgentArgs) -> Result<ExitCode> {
     traces.write(&data_dir)?;
     node.runtime = match arguments.container_runtime_endpoint {
         Some(asked) => asked,
-        None => own_runtime(&data_dir, node.pod_cidr.clone().into_iter().collect(), &tasks)?,
+        None => own_runtime(&data_dir, PodRanges::new(&node, &cluster_ranges), &tasks)?,
     };
     let join = Join {
         server: arguments.server,

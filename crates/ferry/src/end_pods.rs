@@ -10,7 +10,7 @@ use cri::v1;
 use futures_util::future::join_all;
 
 use crate::traces::Traces;
-use crate::up::own_runtime;
+use crate::up::{PodRanges, own_runtime};
 
 /// How long the runtime may take to answer at first, and to end what it was told to.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -34,7 +34,7 @@ pub async fn run(data_dir: &Path, traces: &Traces, then: Then) -> Result<usize> 
     let (address, ours) = match &traces.runtime {
         Some(address) => (address.clone(), Some(known(data_dir))),
         None if !data_dir.join("runtime").exists() => return Ok(0),
-        None => (own_runtime(data_dir, Vec::new(), &tasks)?, None),
+        None => (own_runtime(data_dir, PodRanges::default(), &tasks)?, None),
     };
     let outcome = end(&address, ours.as_ref(), then).await;
     let _ = tasks.drain(DRAIN).await;

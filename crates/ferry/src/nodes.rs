@@ -106,27 +106,6 @@ pub fn bridge(fingerprint: u32) -> String {
     format!("fnodes{fingerprint:08x}")
 }
 
-/// The address this machine is known by, if it has one: the one it uses to reach others, or any of an interface that
-/// is not Ferry's own.
-pub fn own_address() -> Result<Option<IpAddr>> {
-    let mut netlink = Netlink::open().context("talking to the kernel about links")?;
-    let elsewhere = IpAddr::from([192, 0, 2, 1]);
-    if let Some(source) = netlink.way_to(elsewhere)?.and_then(|way| way.source) {
-        return Ok(Some(source));
-    }
-    for link in netlink.links()? {
-        if link.name == "lo" || link.name.starts_with("ferry") || link.name.starts_with("fnodes") || !link.up
-        {
-            continue;
-        }
-        let addresses = netlink.addresses(&link.name)?;
-        if let Some((address, _)) = addresses.into_iter().find(|(address, _)| address.is_ipv4()) {
-            return Ok(Some(address));
-        }
-    }
-    Ok(None)
-}
-
 /// The nodes of this machine besides the first.
 pub struct Nodes {
     members: Vec<Member>,

@@ -99,6 +99,7 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
     } else {
         config.components.dns = None;
     }
+    let cluster_ranges = config.components.cluster_cidrs.clone();
     let for_agents = flags_for_agents(&config, &disabled);
     let cgroup_root = beside.cgroup_root.clone();
     let plane = ControlPlane::build(config, tasks.clone()).await?;
@@ -109,13 +110,13 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
             cgroup_root: beside.cgroup_root.clone(),
             bridge: bridge(&data_dir),
             runtime: asked.clone(),
-            node_bridge: nodes.as_ref().map(|_| nodes::bridge(fingerprint(&data_dir))).unwrap_or_default(),
+            node_bridge: nodes::bridge(fingerprint(&data_dir)),
         };
         left.write(&data_dir)?;
         traces = Some(left);
         beside.runtime = match asked {
             Some(asked) => asked,
-            None => own_runtime(&data_dir, beside.pod_cidr.clone().into_iter().collect(), &tasks)?,
+            None => own_runtime(&data_dir, PodRanges::new(&beside, &cluster_ranges), &tasks)?,
         };
         node = Some(plane.node(beside)?);
     } else {
@@ -151,7 +152,7 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
 fn place(beside: &mut NodeConfig, count: usize, range: NodeRange, both: bool) -> Result<Option<Nodes>> {
     if count == 1 {
         if beside.ips.is_empty() {
-            beside.ips.extend(nodes::own_address()?);
+            beside.ips.extend(cluster::node_ips().into_iter().filter(|ip| !ip.is_loopback()));
         }
         if !beside.ips.is_empty() {
             return Ok(None);
@@ -253,10 +254,26 @@ pub fn bridge(data_dir: &Path) -> String {
     format!("ferry{:08x}", fingerprint(data_dir))
 }
 
+/// Which addresses pods have.
+#[derive(Clone, Debug, Default)]
+pub struct PodRanges {
+    /// On this node, until the kubelet says others.
+    node: Vec<String>,
+    /// On all nodes; what goes elsewhere leaves with the node's address.
+    cluster: Vec<String>,
+}
+
+impl PodRanges {
+    pub fn new(node: &NodeConfig, cluster: &[String]) -> Self {
+        Self { node: node.pod_cidr.clone().into_iter().collect(), cluster: cluster.to_vec() }
+    }
+}
+
 /// Starts Ferry's own container runtime on a socket in the data directory; where that is.
-pub fn own_runtime(data_dir: &Path, pod_ranges: Vec<String>, tasks: &TaskGroup) -> Result<String> {
+pub fn own_runtime(data_dir: &Path, ranges: PodRanges, tasks: &TaskGroup) -> Result<String> {
     let mut config = container::Config::new(data_dir.join("runtime"));
-    config.pod_ranges = pod_ranges;
+    config.pod_ranges = ranges.node;
+    config.cluster_ranges = ranges.cluster;
     config.bridge = bridge(data_dir);
     let runtime = container::Runtime::open(config, tasks.clone()).context("opening the container runtime")?;
     let socket = data_dir.join("runtime.sock");
