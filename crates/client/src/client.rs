@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, Status};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::decode::decode;
 use crate::dynamic;
 use crate::object;
 use crate::options::Query;
@@ -262,7 +263,7 @@ impl Client {
     /// Sends a request and decodes its answer.
     pub(crate) async fn json<R: DeserializeOwned>(&self, ask: Ask<'_>) -> Result<R, ClientError> {
         let bytes = self.bytes(&ask).await?;
-        serde_json::from_slice(&bytes).map_err(|source| ClientError::Decode {
+        decode(&bytes).map_err(|source| ClientError::Decode {
             verb: ask.method.to_string(),
             path: ask.target,
             source,

@@ -43,6 +43,12 @@ impl ClientError {
         }
     }
 
+    /// Whether an object came that could not be read.
+    #[must_use]
+    pub fn is_unreadable(&self) -> bool {
+        matches!(self, Self::Decode { .. })
+    }
+
     #[must_use]
     pub fn code(&self) -> Option<i32> {
         self.status()?.code

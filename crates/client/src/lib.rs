@@ -6,6 +6,7 @@
 
 mod account;
 mod client;
+mod decode;
 mod discovery;
 mod dynamic;
 mod error;

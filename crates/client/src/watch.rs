@@ -138,7 +138,7 @@ impl<K: DeserializeOwned> WatchStream<K> {
             }
         };
         let object = envelope.object;
-        let typed = || serde_json::from_str::<K>(object).map_err(fail);
+        let typed = || crate::decode::decode::<K>(object.as_bytes()).map_err(fail);
         match envelope.kind {
             "ADDED" => Ok(WatchEvent::Added(typed()?)),
             "MODIFIED" => Ok(WatchEvent::Modified(typed()?)),

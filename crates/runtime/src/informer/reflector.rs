@@ -82,7 +82,7 @@ impl<K: Object> Reflector<K> {
             }
             Some(_) => self.open(false).await?,
         };
-        while let Some(event) = watch.next().await? {
+        while let Some(event) = self.next(&mut watch).await? {
             match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                     self.revision = object.metadata().resource_version.clone();
@@ -110,10 +110,23 @@ impl<K: Object> Reflector<K> {
         self.client.watch_collection(&self.collection, &options).await
     }
 
+    /// The next event that can be read. One object that cannot must not keep all others from being seen.
+    async fn next(&self, watch: &mut WatchStream<K>) -> Result<Option<WatchEvent<K>>, ClientError> {
+        loop {
+            match watch.next().await {
+                Err(error) if error.is_unreadable() => {
+                    let (path, error) = (self.collection.path(), chain(&error));
+                    tracing::warn!(path, error, "an object is left out: it cannot be read");
+                }
+                other => return other,
+            }
+        }
+    }
+
     async fn stream_list(&mut self) -> Result<WatchStream<K>, ClientError> {
         let mut watch = self.open(true).await?;
         let mut all = std::collections::HashMap::new();
-        while let Some(event) = watch.next().await? {
+        while let Some(event) = self.next(&mut watch).await? {
             match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                     all.insert(crate::Key::of(&object), object);
