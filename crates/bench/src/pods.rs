@@ -82,7 +82,8 @@ impl Drop for Counting {
 }
 
 fn uid(event: &[u8]) -> Option<[u8; 36]> {
-    let at = memchr::memmem::find(event, b"\"uid\":\"")? + 7;
+    // Owners have one too, and come first.
+    let at = memchr::memmem::rfind(event, b"\"uid\":\"")? + 7;
     event.get(at..at + 36)?.try_into().ok()
 }
 
