@@ -1,13 +1,15 @@
 //! CRI's ImageService.
 
+use cri::server::ResponseStream;
 use cri::v1::{
-    FilesystemIdentifier, FilesystemUsage, Image, ImageFsInfoRequest, ImageFsInfoResponse, ImageService,
-    ImageSpec, ImageStatusRequest, ImageStatusResponse, Int64Value, ListImagesRequest, ListImagesResponse,
-    PullImageRequest, PullImageResponse, RemoveImageRequest, RemoveImageResponse, UInt64Value,
+    FilesystemIdentifier, FilesystemUsage, Image, ImageFilter, ImageFsInfoRequest, ImageFsInfoResponse,
+    ImageService, ImageSpec, ImageStatusRequest, ImageStatusResponse, Int64Value, ListImagesRequest,
+    ListImagesResponse, PullImageRequest, PullImageResponse, RemoveImageRequest, RemoveImageResponse,
+    StreamImagesRequest, StreamImagesResponse, UInt64Value,
 };
 use tonic::{Request, Response, Status};
 
-use super::cri_runtime::Served;
+use super::cri_runtime::{Served, one};
 use super::stats::usage;
 use super::{Runtime, RuntimeError, now};
 use crate::images;
@@ -37,12 +39,14 @@ impl ImageService for Served {
         &self,
         request: Request<ListImagesRequest>,
     ) -> Result<Response<ListImagesResponse>, Status> {
-        let wanted = named(request.into_inner().filter.and_then(|filter| filter.image));
-        let found = match wanted.as_str() {
-            "" => self.images().list(),
-            name => self.images().find(name).into_iter().collect(),
-        };
-        Ok(Response::new(ListImagesResponse { images: found.iter().map(describe).collect() }))
+        Ok(Response::new(ListImagesResponse { images: self.chosen(request.into_inner().filter) }))
+    }
+
+    async fn stream_images(
+        &self,
+        request: Request<StreamImagesRequest>,
+    ) -> Result<Response<ResponseStream<StreamImagesResponse>>, Status> {
+        Ok(one(StreamImagesResponse { images: self.chosen(request.into_inner().filter) }))
     }
 
     async fn image_status(
@@ -106,6 +110,14 @@ impl ImageService for Served {
 }
 
 impl Runtime {
+    fn chosen(&self, filter: Option<ImageFilter>) -> Vec<Image> {
+        let found = match named(filter.and_then(|filter| filter.image)).as_str() {
+            "" => self.images.list(),
+            name => self.images.find(name).into_iter().collect(),
+        };
+        found.iter().map(describe).collect()
+    }
+
     /// Removes an image, unless containers use it: their roots stand on its layers.
     fn remove_image(&self, name: &str) -> Result<(), RuntimeError> {
         let Some(image) = self.images.find(name) else { return Ok(()) };

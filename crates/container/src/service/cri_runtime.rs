@@ -67,7 +67,7 @@ impl Runtime {
     }
 }
 
-fn one<T: Send + 'static>(answer: T) -> Response<ResponseStream<T>> {
+pub(super) fn one<T: Send + 'static>(answer: T) -> Response<ResponseStream<T>> {
     Response::new(Box::pin(stream::iter([Ok(answer)])))
 }
 
@@ -295,20 +295,8 @@ impl RuntimeService for Served {
         &self,
         request: Request<ListContainerStatsRequest>,
     ) -> Reply<ListContainerStatsResponse> {
-        let filter = request.into_inner().filter.unwrap_or_default();
-        let filter = ContainerFilter {
-            id: filter.id,
-            pod_sandbox_id: filter.pod_sandbox_id,
-            label_selector: filter.label_selector,
-            state: None,
-        };
-        let chosen = self.select_containers(Some(filter));
-        let stats = self
-            .blocking(move |runtime| {
-                let running = chosen.iter().filter(|container| container.running().is_some());
-                Ok(running.map(|container| runtime.container_stats(container)).collect())
-            })
-            .await?;
+        let filter = request.into_inner().filter;
+        let stats = self.blocking(move |runtime| Ok(runtime.stats_of_containers(filter))).await?;
         Ok(Response::new(ListContainerStatsResponse { stats }))
     }
 
@@ -325,14 +313,8 @@ impl RuntimeService for Served {
         &self,
         request: Request<ListPodSandboxStatsRequest>,
     ) -> Reply<ListPodSandboxStatsResponse> {
-        let filter = request.into_inner().filter.unwrap_or_default();
-        let filter = PodSandboxFilter { id: filter.id, label_selector: filter.label_selector, state: None };
-        let chosen = self.select_sandboxes(Some(filter));
-        let stats = self
-            .blocking(move |runtime| {
-                Ok(chosen.iter().map(|sandbox| runtime.sandbox_stats(sandbox)).collect())
-            })
-            .await?;
+        let filter = request.into_inner().filter;
+        let stats = self.blocking(move |runtime| Ok(runtime.stats_of_sandboxes(filter))).await?;
         Ok(Response::new(ListPodSandboxStatsResponse { stats }))
     }
 
@@ -342,7 +324,12 @@ impl RuntimeService for Served {
     ) -> Reply<UpdateRuntimeConfigResponse> {
         let network = request.into_inner().runtime_config.and_then(|config| config.network_config);
         if let Some(network) = network.filter(|network| !network.pod_cidr.is_empty()) {
-            *self.pod_ranges.write() = network.pod_cidr.split(',').map(str::to_owned).collect();
+            let ranges = network.pod_cidr.split(',').map(str::to_owned).collect();
+            let before = std::mem::replace(&mut *self.pod_ranges.write(), ranges);
+            // Until now the network did not know what of it could be left over.
+            if before.is_empty() {
+                self.blocking(|runtime| Ok(runtime.collect_networks())).await?;
+            }
         }
         Ok(Response::new(UpdateRuntimeConfigResponse {}))
     }
@@ -431,6 +418,24 @@ impl RuntimeService for Served {
     ) -> Reply<ListPodSandboxMetricsResponse> {
         let pod_metrics = self.blocking(|runtime| Ok(runtime.metrics())).await?;
         Ok(Response::new(ListPodSandboxMetricsResponse { pod_metrics }))
+    }
+
+    async fn stream_container_stats(
+        &self,
+        request: Request<StreamContainerStatsRequest>,
+    ) -> Reply<ResponseStream<StreamContainerStatsResponse>> {
+        let filter = request.into_inner().filter;
+        let container_stats = self.blocking(move |runtime| Ok(runtime.stats_of_containers(filter))).await?;
+        Ok(one(StreamContainerStatsResponse { container_stats }))
+    }
+
+    async fn stream_pod_sandbox_stats(
+        &self,
+        request: Request<StreamPodSandboxStatsRequest>,
+    ) -> Reply<ResponseStream<StreamPodSandboxStatsResponse>> {
+        let filter = request.into_inner().filter;
+        let pod_sandbox_stats = self.blocking(move |runtime| Ok(runtime.stats_of_sandboxes(filter))).await?;
+        Ok(one(StreamPodSandboxStatsResponse { pod_sandbox_stats }))
     }
 
     async fn stream_pod_sandbox_metrics(

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use cri::v1::{
-    ContainerAttributes, ContainerStats, CpuUsage, FilesystemIdentifier, FilesystemUsage,
-    LinuxPodSandboxStats, MemoryUsage, NetworkInterfaceUsage, NetworkUsage, PodSandboxAttributes,
-    PodSandboxStats, ProcessUsage, UInt64Value,
+    ContainerAttributes, ContainerFilter, ContainerStats, ContainerStatsFilter, CpuUsage,
+    FilesystemIdentifier, FilesystemUsage, LinuxPodSandboxStats, MemoryUsage, NetworkInterfaceUsage,
+    NetworkUsage, PodSandboxAttributes, PodSandboxFilter, PodSandboxStats, PodSandboxStatsFilter,
+    ProcessUsage, UInt64Value,
 };
 use sys::cgroups::{Hierarchy, Stats};
 
@@ -103,6 +104,31 @@ impl Runtime {
         let started = containers.iter().find_map(|container| container.running())?;
         let text = std::fs::read_to_string(format!("/proc/{}/net/dev", started.pid)).ok()?;
         Some(text.lines().filter_map(parse_traffic).filter(|found| found.name != "lo").collect())
+    }
+}
+
+impl Runtime {
+    /// Of the containers that run and are asked for. This blocks.
+    pub(super) fn stats_of_containers(&self, filter: Option<ContainerStatsFilter>) -> Vec<ContainerStats> {
+        let filter = filter.map(|filter| ContainerFilter {
+            id: filter.id,
+            pod_sandbox_id: filter.pod_sandbox_id,
+            label_selector: filter.label_selector,
+            state: None,
+        });
+        let chosen = self.select_containers(filter);
+        let running = chosen.iter().filter(|container| container.running().is_some());
+        running.map(|container| self.container_stats(container)).collect()
+    }
+
+    /// This blocks.
+    pub(super) fn stats_of_sandboxes(&self, filter: Option<PodSandboxStatsFilter>) -> Vec<PodSandboxStats> {
+        let filter = filter.map(|filter| PodSandboxFilter {
+            id: filter.id,
+            label_selector: filter.label_selector,
+            state: None,
+        });
+        self.select_sandboxes(filter).iter().map(|sandbox| self.sandbox_stats(sandbox)).collect()
     }
 }
 

@@ -209,7 +209,7 @@ impl Node {
 }
 
 pub async fn killed_again_and_again(node: Node) {
-    let kills = std::env::var("FERRY_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(KILLS);
+    let kills = std::env::var(super::KILLS).ok().and_then(|text| text.parse().ok()).unwrap_or(KILLS);
     let tasks = node.daemon.lock().clone();
     let _ = tasks.drain(Duration::from_secs(5)).await;
     let said = Arc::new(Mutex::new(Said::default()));
@@ -240,19 +240,21 @@ pub async fn killed_again_and_again(node: Node) {
         if round % 5 == 4 {
             let _daemon = Daemon::start(&node.root);
             node.until("all pods go", async || {
-                let sandboxes =
-                    node.cri.clone().runtime.list_pod_sandbox(ListPodSandboxRequest::default()).await;
-                let sandboxes = sandboxes.map_err(|status| status.to_string())?.into_inner().items;
-                for sandbox in &sandboxes {
-                    let request = RemovePodSandboxRequest { pod_sandbox_id: sandbox.id.clone() };
-                    node.cri
-                        .clone()
-                        .runtime
-                        .remove_pod_sandbox(request)
-                        .await
-                        .map_err(|status| status.to_string())?;
+                let list = async || {
+                    let listed =
+                        node.cri.clone().runtime.list_pod_sandbox(ListPodSandboxRequest::default()).await;
+                    listed.map(|listed| listed.into_inner().items).map_err(|status| status.to_string())
+                };
+                let removals = list().await?.into_iter().map(|sandbox| {
+                    let request = RemovePodSandboxRequest { pod_sandbox_id: sandbox.id };
+                    let mut cri = node.cri.clone();
+                    async move { cri.runtime.remove_pod_sandbox(request).await }
+                });
+                for removed in futures_util::future::join_all(removals).await {
+                    removed.map_err(|status| status.to_string())?;
                 }
-                if sandboxes.is_empty() { Ok(()) } else { Err(format!("{} left", sandboxes.len())) }
+                let left = list().await?.len();
+                if left == 0 { Ok(()) } else { Err(format!("{left} left")) }
             })
             .await;
             said.lock().running.clear();

@@ -12,6 +12,9 @@ mod users;
 
 use crate::Test;
 
+/// How often the daemon is killed, in the environment.
+pub const KILLS: &str = "FERRY_KILLS";
+
 macro_rules! table {
     ($($module:ident::$name:ident),* $(,)?) => {
         pub const TESTS: &[(&str, Test)] = &[
