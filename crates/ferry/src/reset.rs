@@ -138,7 +138,8 @@ fn remove_network(traces: &Traces) -> Result<()> {
     network::routes::remove()?;
     cluster::clean_up_services();
     let Ok(socket) = Socket::open() else { return Ok(()) };
-    for table in TABLES {
+    let own = network::table(&traces.bridge);
+    for table in TABLES.iter().copied().chain([own.as_str()]) {
         for family in [Family::Ipv4, Family::Ipv6] {
             let mut batch = Batch::new(family, table);
             batch.remove_table();

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-/// Tables of packet rules that Ferry makes.
-pub const TABLES: &[&str] = &["ferry-proxy", "ferry-ports", "ferry-policy", "ferry-network"];
+/// Tables of packet rules that Ferry makes, besides that of the bridge.
+pub const TABLES: &[&str] = &["ferry-proxy", "ferry-policy"];
 
 /// Things outside the data directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

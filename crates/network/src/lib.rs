@@ -9,3 +9,4 @@ pub mod routes;
 mod rules;
 
 pub use addresses::{AddressError, Range};
+pub use rules::table;

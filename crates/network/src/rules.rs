@@ -44,13 +44,19 @@ pub struct Rules<'a> {
     pub ports: &'a Ports,
 }
 
+/// The table of a bridge.
+#[must_use]
+pub fn table(bridge: &str) -> String {
+    format!("ferry-network-{bridge}")
+}
+
 fn family_of(address: IpAddr) -> Family {
     if address.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 }
 }
 
 impl Rules<'_> {
     fn table(&self) -> String {
-        format!("ferry-network-{}", self.bridge)
+        table(self.bridge)
     }
 
     fn families(&self) -> impl Iterator<Item = Family> {

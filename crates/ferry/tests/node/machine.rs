@@ -12,8 +12,17 @@ pub const IMAGE: &str = "docker.io/test/busybox:1";
 const PAUSE: &str = "docker.io/test/pause:1";
 const PATIENCE: Duration = Duration::from_secs(90);
 
+/// What runs the containers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    Containerd,
+    /// `ferry runtime`.
+    Own,
+}
+
 pub struct Machine {
     pub directory: tempfile::TempDir,
+    engine: Engine,
     processes: Vec<Child>,
 }
 
@@ -30,11 +39,14 @@ pub fn until(what: &str, mut look: impl FnMut() -> Result<(), String>) {
 }
 
 impl Machine {
-    pub fn start() -> Self {
+    pub fn start(engine: Engine) -> Self {
         run(Command::new("ip").args(["link", "set", "lo", "up"]));
         let directory = tempfile::tempdir().expect("a directory");
-        let mut machine = Self { directory, processes: Vec::new() };
-        machine.start_containerd();
+        let mut machine = Self { directory, engine, processes: Vec::new() };
+        match engine {
+            Engine::Containerd => machine.start_containerd(),
+            Engine::Own => machine.start_own_runtime(),
+        }
         machine.start_server();
         machine.start_kubelet();
         until("the node is ready", || {
@@ -118,6 +130,37 @@ state = "{root}/containerd-state"
         }
     }
 
+    /// The socket by which the kubelet reaches the runtime.
+    fn socket(&self) -> PathBuf {
+        self.path(match self.engine {
+            Engine::Containerd => "containerd.sock",
+            Engine::Own => "own/runtime.sock",
+        })
+    }
+
+    fn start_own_runtime(&mut self) {
+        let (data, socket) = (self.path("own"), self.socket());
+        let mut runtime = Command::new(env!("CARGO_BIN_EXE_ferry"));
+        runtime.args(["runtime", "--pod-cidr", "10.99.0.0/24", "--data-dir"]).arg(data);
+        // Nothing that this machine may have configured counts.
+        runtime
+            .arg("--cni-conf-dir")
+            .arg(self.path("cni"))
+            .arg("--registries")
+            .arg(self.path("registries.yaml"));
+        self.spawn("runtime", &mut runtime);
+        until("the runtime answers", || {
+            let mut list = Command::new(env!("CARGO_BIN_EXE_ferry"));
+            match list.args(["images", "list", "--socket"]).arg(&socket).output() {
+                Ok(output) if output.status.success() => Ok(()),
+                other => Err(format!("{other:?}\n{}", self.log("runtime"))),
+            }
+        });
+        let file = images::make(self.directory.path(), IMAGE, &["/bin/sh"]);
+        let mut import = Command::new(env!("CARGO_BIN_EXE_ferry"));
+        run(import.args(["images", "import", "--socket"]).arg(&socket).arg(file));
+    }
+
     fn start_server(&mut self) {
         let data = self.path("control-plane");
         let mut server = Command::new(env!("CARGO_BIN_EXE_ferry"));
@@ -131,7 +174,7 @@ state = "{root}/containerd-state"
     fn start_kubelet(&mut self) {
         let (data, kubeconfig) = (self.path("node"), self.kubeconfig());
         let authority = self.path("control-plane/pki/client-ca.crt");
-        let runtime = format!("unix://{}", self.path("containerd.sock").display());
+        let runtime = format!("unix://{}", self.socket().display());
         let mut kubelet = Command::new(env!("CARGO_BIN_EXE_ferry"));
         kubelet.args(["kubelet", "--hostname-override", NODE, "--kubelet-listen", "0.0.0.0:0", "--data-dir"]);
         kubelet.arg(data).arg("--kubeconfig").arg(kubeconfig).arg("--client-ca-file").arg(authority);
@@ -213,10 +256,16 @@ impl Drop for Machine {
             let _ = process.wait();
         }
         end_shims(self.directory.path());
+        // What they held is unmounted with the mount namespace of the test; until then it is in the way.
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let below = mounts.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
+        for target in below.filter(|target| target.starts_with(self.directory.path())) {
+            let _ = rustix::mount::unmount(target, rustix::mount::UnmountFlags::DETACH);
+        }
     }
 }
 
-/// Shims outlive containerd; these are the ones whose command line names the test's own directory.
+/// Shims outlive the runtime; these are the ones whose command line names the test's own directory.
 fn end_shims(directory: &Path) {
     let Ok(entries) = fs::read_dir("/proc") else { return };
     let mark = directory.display().to_string();
@@ -224,7 +273,7 @@ fn end_shims(directory: &Path) {
         let Some(id) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
         let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let line = String::from_utf8_lossy(&line);
-        if line.contains("containerd-shim")
+        if (line.contains("containerd-shim") || line.contains("\0shim\0"))
             && line.contains(&mark)
             && let Some(process) = rustix::process::Pid::from_raw(id)
         {
