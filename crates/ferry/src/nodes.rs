@@ -14,6 +14,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use base::clock::Clock;
 use base::file::{self, PRIVATE};
 use base::tasks::TaskGroup;
+use clap::Args;
 use cluster::{BootstrapToken, Client};
 use sys::mounts;
 use sys::netlink::Netlink;
@@ -21,6 +22,7 @@ use sys::process::{Namespace, enter, is_namespace_file, unshare};
 use tokio::process::{Child, Command};
 
 use crate::serve::say;
+use crate::upkeep_flags::UpkeepArgs;
 
 /// Where the nodes' directories are.
 const DIRECTORY: &str = "nodes";
@@ -99,6 +101,25 @@ pub fn count(data_dir: &Path) -> usize {
 pub fn directories(data_dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(data_dir.join(DIRECTORY)).ok();
     entries.into_iter().flatten().flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+}
+
+/// Of a command line, the flags that hold for every node of this machine: how many pods, and housekeeping.
+pub fn flags_of_all_nodes(arguments: impl Iterator<Item = String>) -> Vec<String> {
+    let housekeeping = UpkeepArgs::augment_args(clap::Command::new("node"));
+    let names: Vec<&str> =
+        housekeeping.get_arguments().filter_map(clap::Arg::get_long).chain(["max-pods"]).collect();
+    let mut flags = Vec::new();
+    let mut arguments = arguments.skip(1);
+    while let Some(argument) = arguments.next() {
+        let Some(flag) = argument.strip_prefix("--") else { continue };
+        let (name, value) = flag.split_once('=').map_or((flag, None), |(name, value)| (name, Some(value)));
+        if names.contains(&name) {
+            // A flag without its value has been refused before.
+            let value = value.map(str::to_owned).or_else(|| arguments.next()).unwrap_or_default();
+            flags.push(format!("--{name}={value}"));
+        }
+    }
+    flags
 }
 
 /// The name of the bridge between nodes, the same for the same data directory.
@@ -323,6 +344,13 @@ mod tests {
         for bad in ["", "172.30.0.0", "172.30.0.0/31", "fd00::/64", "172.30.0.0/0"] {
             assert!(NodeRange::parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn what_holds_for_every_node_is_passed_on() {
+        let line = "ferry up --nodes 2 --image-gc-high-threshold=99 --data-dir d --max-pods 20 --listen :0";
+        let got = flags_of_all_nodes(line.split(' ').map(str::to_owned));
+        assert_eq!(got, ["--image-gc-high-threshold=99", "--max-pods=20"]);
     }
 
     #[test]

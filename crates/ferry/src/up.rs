@@ -198,6 +198,7 @@ fn flags_for_agents(config: &Config, disabled: &[String]) -> Vec<String> {
     {
         flags.extend(["--load-balancers".to_owned(), load_balancers.ranges.join(",")]);
     }
+    flags.extend(nodes::flags_of_all_nodes(std::env::args()));
     let disabled: Vec<&str> = disabled.iter().map(String::as_str).filter(|part| *part != "dns").collect();
     if !disabled.is_empty() {
         flags.extend(["--disable".to_owned(), disabled.join(",")]);

@@ -141,6 +141,8 @@ impl Rest {
             Method::PATCH if named => "patch",
             Method::DELETE if named => "delete",
             Method::DELETE => "deletecollection",
+            // What is passed on may have methods that objects do not have.
+            Method::HEAD | Method::OPTIONS if subresource.is_some_and(|row| row.name == "proxy") => "get",
             _ => return Err(method_not_allowed()),
         };
         if !verbs.contains(&verb) {

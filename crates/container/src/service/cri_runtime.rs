@@ -328,7 +328,11 @@ impl RuntimeService for Served {
             let before = std::mem::replace(&mut *self.pod_ranges.write(), ranges);
             // Until now the network did not know what of it could be left over.
             if before.is_empty() {
-                self.blocking(|runtime| Ok(runtime.collect_networks())).await?;
+                self.blocking(|runtime| {
+                    runtime.collect_networks();
+                    Ok(())
+                })
+                .await?;
             }
         }
         Ok(Response::new(UpdateRuntimeConfigResponse {}))
