@@ -96,14 +96,14 @@ fn promises() -> Vec<Promise> {
         promise(
             "item-modes",
             "ls -lL /v/one | head -c 10",
-            "-r--------\n",
+            "-r--------",
             mounted(json!({"projected": {"sources": [
                 {"secret": {"name": "secret", "items": [{"key": "one", "path": "one", "mode": 0o400}]}}]}})),
         ),
         promise(
             "empty-dir",
             "ls -ld /v | head -c 10; umask 0; touch /v/f; ls -l /v/f | head -c 10",
-            "drwxrwxrwx-rw-rw-rw-\n",
+            "drwxrwxrwx-rw-rw-rw-",
             mounted(json!({"emptyDir": {}})),
         ),
         promise(
@@ -188,9 +188,9 @@ fn promises() -> Vec<Promise> {
         ),
         Promise {
             name: "last-words",
-            script: "echo DONE; exit 1",
+            script: "echo -n DONE; exit 1",
             phase: "Failed",
-            log: "DONE\n",
+            log: "DONE",
             spec: json!({"container": {"terminationMessagePolicy": "FallbackToLogsOnError"}}),
         },
         promise(
@@ -265,7 +265,7 @@ pub fn run(machine: &Machine) {
     }
     assert!(broken.is_empty(), "{}", broken.join("\n"));
     let message = "{.status.containerStatuses[0].state.terminated.message}";
-    for (name, want) in [("silent-success", ""), ("last-words", "DONE\n"), ("last-words-in-a-file", "DONE")] {
+    for (name, want) in [("silent-success", ""), ("last-words", "DONE"), ("last-words-in-a-file", "DONE")] {
         machine.wait_for(&format!("pod/{name}"), message, want);
     }
     machine.wait_for("pod/unsafe-sysctl", "{.status.reason}", "SysctlForbidden");
