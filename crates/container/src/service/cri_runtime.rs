@@ -167,7 +167,13 @@ impl RuntimeService for Served {
         request: Request<StartContainerRequest>,
     ) -> Reply<StartContainerResponse> {
         let container = self.container(&request.into_inner().container_id)?;
-        self.0.start_container(&container).await?;
+        // A caller that hangs up in the middle leaves no shim behind that nobody knows: what has begun is finished.
+        let (done, outcome) = tokio::sync::oneshot::channel();
+        let runtime = Arc::clone(&self.0);
+        self.0.tasks.spawn(async move {
+            let _ = done.send(runtime.start_container(&container).await);
+        });
+        outcome.await.map_err(|_| Status::unavailable("the runtime is stopping"))??;
         Ok(Response::new(StartContainerResponse {}))
     }
 
