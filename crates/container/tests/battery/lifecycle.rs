@@ -222,3 +222,29 @@ pub async fn events(node: Node) {
         [ContainerCreatedEvent, ContainerStartedEvent, ContainerStoppedEvent, ContainerDeletedEvent]
     );
 }
+
+/// A kubelet that gives up a start, because the pod is to go, removes the container next: nothing of it may live on.
+pub async fn a_start_that_is_given_up(node: Node) {
+    let config = node.pod("hasty");
+    let pod = node.run_pod(&config).await;
+    let mut cri = node.cri.clone();
+    let mut all = Vec::new();
+    for round in 0..8_u64 {
+        let id = node.create(&pod, &config, node.container(&format!("c{round}"), &["sleep", "1000"])).await;
+        let starting = cri.runtime.start_container(StartContainerRequest { container_id: id.clone() });
+        let _ = tokio::time::timeout(Duration::from_millis(round * 3), starting).await;
+        let removal = RemoveContainerRequest { container_id: id.clone() };
+        cri.runtime.remove_container(removal).await.unwrap();
+        all.push(id);
+    }
+    node.until("the end of all shims", async || {
+        let lives = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
+            let line = std::fs::read(entry.path().join("cmdline")).ok()?;
+            let line = String::from_utf8_lossy(&line).into_owned();
+            all.iter().any(|id| line.contains(id.as_str())).then_some(line)
+        });
+        let lives: Vec<String> = lives.collect();
+        if lives.is_empty() { Ok(()) } else { Err(format!("{lives:?}")) }
+    })
+    .await;
+}

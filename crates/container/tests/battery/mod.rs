@@ -30,6 +30,7 @@ table![
     lifecycle::logs_are_reopened,
     lifecycle::the_daemon_may_go_and_come_back,
     lifecycle::shared_pid_namespace,
+    lifecycle::a_start_that_is_given_up,
     lifecycle::events,
     isolation::what_a_container_sees,
     isolation::what_a_container_may_not,
