@@ -209,8 +209,10 @@ fn one_is_run_by_hand(machine: &Machine) {
         "--quiet",
         "--pod-running-timeout=60s",
         "--",
-        "echo",
-        "said once",
+        "sh",
+        "-c",
+        // Long enough for kubectl to attach: what was said before is not repeated.
+        "sleep 2; echo said once",
     ]);
     assert!(output.contains("said once"), "{output}");
 }
