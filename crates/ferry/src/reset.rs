@@ -123,10 +123,22 @@ fn remove_cgroups(data_dir: &Path, traces: &Traces) -> Result<()> {
     for directory in
         parents.iter().filter_map(|path| hierarchy.group(path)).flat_map(|group| group.directories())
     {
-        // Whoever has something in it keeps it.
-        let _ = std::fs::remove_dir(directory);
+        remove_empty(&directory, DEEPEST_GROUP);
     }
     Ok(())
+}
+
+/// Levels of groups below that of all pods: class, pod, container, and what a container makes.
+const DEEPEST_GROUP: usize = 6;
+
+/// Removes a group and those below it, also of pods that nobody remembers. The kernel keeps those with somebody in them,
+/// which are another kubelet's.
+fn remove_empty(directory: &Path, levels: usize) {
+    let below = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    for entry in below.filter(|entry| levels > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        remove_empty(&entry.path(), levels - 1);
+    }
+    let _ = std::fs::remove_dir(directory);
 }
 
 fn remove_network(traces: &Traces) -> Result<()> {
