@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use sys::netlink::Netlink;
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 const NAMES: [&str; 4] = ["switch", "one", "two", "client"];
 
 struct World;

@@ -14,10 +14,11 @@ use client::Client;
 use controllers::certificate::signing::{Signers, SigningAuthority};
 use controllers::node_ipam::{Cidr, ClusterCidrs};
 use controllers::service_account_token::LegacyTokens;
+use proxy::health::MetricsPort;
 use runtime::{Harness, Identities, LeaderElection, Leading, LoopMetrics, lead};
 
 use crate::accounts::Accounts;
-use crate::{ClusterError, LocalLoadBalancers, chain, cloud_provider, scheduling};
+use crate::{ClusterError, LocalLoadBalancers, StatusPort, chain, cloud_provider, scheduling};
 
 /// The part of a range that a node gets: Kubernetes' values.
 const NODE_MASK: u8 = 24;
@@ -48,6 +49,8 @@ pub struct Components {
     pub addons: bool,
     /// How the cluster's name service is set up; there is none if absent.
     pub dns: Option<crate::DnsConfig>,
+    /// Where components that run alone tell how they do: `/healthz`, `/livez`, `/readyz` and `/metrics`.
+    pub status: Option<StatusPort>,
     /// Where services of type LoadBalancer get addresses from; somebody else gives them, if absent.
     pub load_balancers: Option<LocalLoadBalancers>,
 }
@@ -170,6 +173,10 @@ pub async fn run_alone(
     };
     let metrics = Metrics::new(clock).map_err(ClusterError::Metrics)?;
     start(components, &|_| Ok(client.clone()), &identities, &metrics, clock, tasks)?;
+    if let Some(port) = components.status {
+        let answer = Arc::new(MetricsPort { mode: None, metrics });
+        port.open("the component's health and metrics", answer, tasks).await?;
+    }
     tasks.stopping().await;
     if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
         tracing::warn!(error = chain(&error), "tasks were cancelled");

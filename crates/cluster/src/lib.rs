@@ -22,6 +22,7 @@ mod policies;
 mod reencrypt;
 mod scheduling;
 mod service_network;
+mod status_port;
 mod storage;
 
 pub use agent::run_agent;
@@ -52,3 +53,4 @@ pub use reencrypt::{ReencryptError, Rewritten, reencrypt};
 pub use scheduler::Configuration as SchedulerConfiguration;
 pub use service_network::{ProxyConfig, ServiceNetwork, clean_up_services, run_proxy};
 pub use simulate::Fleet;
+pub use status_port::StatusPort;

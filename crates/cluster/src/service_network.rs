@@ -13,13 +13,12 @@ use cloud::local::{Pool, announce};
 use k8s_openapi::api::core::v1::Node;
 use proxy::backend::{self, Mode};
 use proxy::driver::Driver;
-use proxy::health::{self, Answer, Health, HealthPort, MetricsPort};
+use proxy::health::{Answer, Health, HealthPort, MetricsPort};
 use proxy::metrics::ProxyMetrics;
 use proxy::model::Cidr;
 use runtime::{Cache, Informers};
-use tokio::net::TcpListener;
 
-use crate::{ClusterError, chain};
+use crate::{ClusterError, StatusPort, chain};
 
 /// Who the proxy is when it has a certificate of its own.
 pub const USER: &str = "system:kube-proxy";
@@ -139,34 +138,17 @@ async fn run(
     let mode = backend.mode().name();
     tracing::info!(mode, node = name, "services are served");
     let port = HealthPort { health: Arc::clone(&health), metrics: Arc::clone(&figures) };
-    open(config, config.healthz, "the proxy's health", Arc::new(port), tasks).await?;
-    open(config, config.metrics, "the proxy's metrics", Arc::new(MetricsPort { mode, metrics }), tasks)
-        .await?;
+    let figures_port = MetricsPort { mode: Some(mode), metrics };
+    for (address, purpose, answer) in [
+        (config.healthz, "the proxy's health", Arc::new(port) as Arc<dyn Answer>),
+        (config.metrics, "the proxy's metrics", Arc::new(figures_port)),
+    ] {
+        if let Some(address) = address {
+            StatusPort { address, needed: config.ports_are_needed }.open(purpose, answer, tasks).await?;
+        }
+    }
     Driver::new(node, backend, informers, health, figures).run(tasks.clone(), ready).await;
     Ok(())
-}
-
-/// Opens a port, if there is to be one.
-async fn open(
-    config: &ProxyConfig,
-    address: Option<SocketAddr>,
-    purpose: &'static str,
-    answer: Arc<dyn Answer>,
-    tasks: &TaskGroup,
-) -> Result<(), ClusterError> {
-    let Some(address) = address else { return Ok(()) };
-    match TcpListener::bind(address).await {
-        Ok(listener) => {
-            tasks.spawn(health::serve(listener, answer, tasks.clone()));
-            Ok(())
-        }
-        // Another proxy of this machine may have it, which is no reason not to serve.
-        Err(error) if !config.ports_are_needed => {
-            tracing::warn!(%address, purpose, %error, "a port is not opened");
-            Ok(())
-        }
-        Err(source) => Err(ClusterError::Port { address, purpose, source }),
-    }
 }
 
 /// Removes what the proxy's backends left in the kernel.

@@ -7,7 +7,7 @@ use http::StatusCode;
 use serde_json::json;
 use testkit::{Server, eventually};
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -421,6 +421,10 @@ pub struct ControllerManagerArgs {
     /// The key of `--cluster-signing-cert-file`.
     #[arg(long, value_name = "FILE", requires = "cluster_signing_cert_file")]
     pub cluster_signing_key_file: Option<PathBuf>,
+
+    /// Where `/healthz` and `/metrics` are served, in plain HTTP [default: 127.0.0.1:10257, if it is free].
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics_bind_address: Option<std::net::SocketAddr>,
 }
 
 #[derive(Args, Debug)]
@@ -438,6 +442,10 @@ pub struct SchedulerArgs {
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1,
           default_missing_value = "true", require_equals = true)]
     pub leader_elect: Option<bool>,
+
+    /// Where `/healthz` and `/metrics` are served, in plain HTTP [default: 127.0.0.1:10259, if it is free].
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics_bind_address: Option<std::net::SocketAddr>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

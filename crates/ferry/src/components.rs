@@ -1,14 +1,21 @@
 //! Components that run alone, as clients of any API server.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use base::clock::Clock;
 use base::tasks::TaskGroup;
-use cluster::{Components, Fleet};
+use cluster::{Components, Fleet, StatusPort};
 
 use crate::cli::{ControllerManagerArgs, SimulateArgs};
 use crate::serve::stop_on_signal;
+
+/// Where a component tells how it does: where it is told to, or at its usual port if nobody else has that.
+pub fn status_port(asked: Option<SocketAddr>, usual: u16) -> StatusPort {
+    let usual = SocketAddr::from((Ipv4Addr::LOCALHOST, usual));
+    StatusPort { address: asked.unwrap_or(usual), needed: asked.is_some() }
+}
 
 /// `ferry controller-manager`.
 pub async fn controller_manager(arguments: ControllerManagerArgs) -> Result<ExitCode> {
@@ -19,6 +26,7 @@ pub async fn controller_manager(arguments: ControllerManagerArgs) -> Result<Exit
         leader_election: arguments.leader_elect,
         cluster_cidrs: arguments.cluster_cidr,
         service_account_credentials: arguments.use_service_account_credentials,
+        status: Some(status_port(arguments.metrics_bind_address, 10257)),
         ..Components::default()
     };
     let read = |file: &std::path::Path| {

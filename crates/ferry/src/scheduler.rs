@@ -9,6 +9,7 @@ use base::tasks::TaskGroup;
 use cluster::{Components, SchedulerConfiguration};
 
 use crate::cli::SchedulerArgs;
+use crate::components::status_port;
 use crate::serve::stop_on_signal;
 
 /// The configuration in a file, or the default one.
@@ -28,6 +29,7 @@ pub async fn run(arguments: SchedulerArgs) -> Result<ExitCode> {
     let components = Components {
         leader_election: arguments.leader_elect.unwrap_or(configuration.leader_election.leader_elect),
         scheduler: Some(configuration),
+        status: Some(status_port(arguments.metrics_bind_address, 10259)),
         ..Components::default()
     };
     cluster::run_alone(&components, &kubeconfig, &Clock::system(), &tasks).await?;

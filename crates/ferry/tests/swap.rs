@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use http::Method;
 use serde_json::{Value, json};
 use testkit::{Server, eventually};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -35,6 +36,18 @@ impl Component {
             .spawn()
             .with_context(|| format!("starting {role}"))?;
         Ok(Self { child, log })
+    }
+
+    /// What it says at its status port, whose address is in its log.
+    async fn ask(&self, path: &str) -> Result<String> {
+        let log = std::fs::read_to_string(&self.log)?;
+        let (_, after) = log.split_once("127.0.0.1:").context("no address in the log yet")?;
+        let port: String = after.chars().take_while(char::is_ascii_digit).collect();
+        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port.parse()?)).await?;
+        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok(answer)
     }
 
     /// Ends it; what it may not do, it must not have tried.
@@ -90,12 +103,14 @@ async fn scheduler_and_controllers_are_ordinary_clients() -> Result<()> {
         file("client-ca.crt"),
         "--cluster-signing-key-file".to_owned(),
         file("client-ca.key"),
+        "--metrics-bind-address".to_owned(),
+        "127.0.0.1:0".to_owned(),
     ];
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let manager = server.kubeconfig_of("system:kube-controller-manager")?;
     let controllers = Component::start("controller-manager", &manager, &flags, directory.path())?;
     let scheduler = server.kubeconfig_of("system:kube-scheduler")?;
-    let scheduler = Component::start("scheduler", &scheduler, &[], directory.path())?;
+    let scheduler = Component::start("scheduler", &scheduler, &flags[flags.len() - 2..], directory.path())?;
     let nodes = ["--nodes", "3"];
     let nodes = Component::start("simulate", &server.kubeconfig, &nodes, directory.path())?;
 
@@ -112,6 +127,17 @@ async fn scheduler_and_controllers_are_ordinary_clients() -> Result<()> {
     create(&server, DEPLOYMENTS, deployment).await?;
     let seen = async || counts(&server).await;
     eventually("five pods run", PATIENCE, seen, |seen| *seen == (5, 5, 5)).await;
+
+    // Each tells how it does.
+    let figures = async || scheduler.ask("/metrics").await.unwrap_or_else(|error| error.to_string());
+    let bound = |text: &String| {
+        text.contains(r#"scheduler_schedule_attempts_total{profile="default-scheduler",result="scheduled"}"#)
+    };
+    eventually("the scheduler's figures", PATIENCE, figures, bound).await;
+    let figures = async || controllers.ask("/metrics").await.unwrap_or_else(|error| error.to_string());
+    eventually("the controllers' figures", PATIENCE, figures, |text| text.contains("workqueue_adds_total"))
+        .await;
+    ensure!(scheduler.ask("/healthz").await?.ends_with("ok"));
 
     // Every loop acted as itself.
     let journal = read(&server, "/debug/ferry/journal").await;

@@ -16,7 +16,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
 
 /// Long enough for a packet within this machine, and for the second try of a lost one.
-const PATIENCE: Duration = Duration::from_millis(2500);
+const PATIENCE: Duration = Duration::from_secs(20);
 /// What is dropped is not heard of: nobody waits long for that.
 const SILENCE: Duration = Duration::from_millis(400);
 

@@ -137,18 +137,18 @@ impl Answer for HealthPort {
     }
 }
 
-/// `/proxyMode` and `/metrics`: port 10249.
+/// `/metrics`, and `/proxyMode` if it is a proxy's: port 10249.
 pub struct MetricsPort {
-    pub mode: &'static str,
+    pub mode: Option<&'static str>,
     pub metrics: Metrics,
 }
 
 impl Answer for MetricsPort {
     fn answer(&self, path: &str) -> Response<Full<Bytes>> {
-        match path {
-            "/proxyMode" => reply(StatusCode::OK, TEXT, self.mode),
-            "/healthz" | "/livez" => reply(StatusCode::OK, TEXT, "ok"),
-            "/metrics" => match self.metrics.encode() {
+        match (path, self.mode) {
+            ("/proxyMode", Some(mode)) => reply(StatusCode::OK, TEXT, mode),
+            ("/healthz" | "/livez" | "/readyz", _) => reply(StatusCode::OK, TEXT, "ok"),
+            ("/metrics", _) => match self.metrics.encode() {
                 Ok(text) => reply(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text),
                 Err(error) => reply(StatusCode::INTERNAL_SERVER_ERROR, TEXT, error.to_string()),
             },

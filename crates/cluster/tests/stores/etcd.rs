@@ -75,7 +75,7 @@ async fn two_servers_on_one_etcd_see_each_other_s_writes() -> Result<()> {
         let read = reader.admin.get(&format!("{PATH}/n{n}")).await?;
         ensure!(read.body == created.body, "an acknowledged write is seen at once everywhere: {}", read.body);
         let event =
-            tokio::time::timeout(Duration::from_secs(10), watch.next()).await??.context("an event")?;
+            tokio::time::timeout(Duration::from_secs(60), watch.next()).await??.context("an event")?;
         ensure!(event["object"] == created.body, "{event}");
     }
     for n in 0..10 {

@@ -211,7 +211,7 @@ pub async fn events(node: Node) {
     cri.runtime.remove_container(RemoveContainerRequest { container_id: id.clone() }).await.unwrap();
     let mut seen = Vec::new();
     while seen.len() < 4 {
-        let event = tokio::time::timeout(Duration::from_secs(10), events.message()).await.expect("an event");
+        let event = tokio::time::timeout(Duration::from_secs(60), events.message()).await.expect("an event");
         let event = event.unwrap().unwrap();
         assert_eq!(event.container_id, id);
         seen.push(event.container_event_type());

@@ -1,5 +1,6 @@
 //! Keeping a number of pods: what replica sets and replication controllers have in common.
 
+mod kinds;
 mod plan;
 
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use crate::adoption::{claim, controller_reference, index_orphans};
 use crate::slow_start::slow_start;
 use crate::{pod_facts, selector};
 
+pub(crate) use kinds::replicated;
 pub use plan::{Condition, Failure, Observed, Plan, Status, plan, status};
 
 /// A kind that keeps a number of pods.

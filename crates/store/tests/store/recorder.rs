@@ -45,7 +45,7 @@ impl Recorder {
         let what = what.into();
         let location = std::panic::Location::caller();
         async move {
-            let deadline = Instant::now() + Duration::from_secs(10);
+            let deadline = Instant::now() + Duration::from_secs(60);
             loop {
                 let changed = self.changed.notified();
                 if holds(&self.told.lock()) {
