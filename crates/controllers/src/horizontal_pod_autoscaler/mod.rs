@@ -37,6 +37,8 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     workers: 5,
 };
 
+/// How often a size is written when others write the same object.
+const WRITE_ATTEMPTS: u32 = 5;
 /// How often each autoscaler is looked at.
 const PERIOD: Duration = Duration::from_secs(15);
 const TOLERANCE: f64 = 0.1;
@@ -256,6 +258,8 @@ async fn read_scale(hpa: &HorizontalPodAutoscaler, ctx: &Context) -> Result<Scal
     })
 }
 
+/// Sets the size. Whatever else changed in the meantime, the decision stands; but not if somebody set another size, on
+/// which it was not made: then the next look decides.
 async fn write_scale(
     key: &Key,
     hpa: &HorizontalPodAutoscaler,
@@ -263,18 +267,22 @@ async fn write_scale(
     replicas: i32,
     ctx: &Context,
 ) -> Result<(), HpaError> {
-    let mut scale = scale;
-    for attempt in 0..5 {
+    let (decided_on, mut scale) = (scale.replicas, scale);
+    let mut attempts = 0;
+    loop {
         scale.object["spec"]["replicas"] = json!(replicas);
         let name = &hpa.spec.scale_target_ref.name;
-        match scale.resource.update(&key.namespace, name, Some("scale"), &scale.object).await {
-            Ok(_) => return Ok(()),
-            // Somebody else changed it; the decision stands.
-            Err(error) if error.is_conflict() && attempt < 4 => scale = read_scale(hpa, ctx).await?,
-            Err(error) => return Err(error.into()),
+        let updated = scale.resource.update(&key.namespace, name, Some("scale"), &scale.object).await;
+        let Err(error) = updated else { return Ok(()) };
+        attempts += 1;
+        if !error.is_conflict() || attempts == WRITE_ATTEMPTS {
+            return Err(error.into());
+        }
+        scale = read_scale(hpa, ctx).await?;
+        if scale.replicas != decided_on {
+            return Err(error.into());
         }
     }
-    Ok(())
 }
 
 /// What one metric asks for, its name, and its status.
