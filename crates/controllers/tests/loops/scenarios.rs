@@ -386,6 +386,44 @@ fn scenarios() -> Result<Vec<Scenario>> {
                 is(&format!("{POLICIES}/p"), "/status/observedGeneration", json!(1)),
             ],
         },
+        Scenario {
+            name: "expansion",
+            steps: vec![
+                create(
+                    "/apis/storage.k8s.io/v1/storageclasses",
+                    json!({"metadata": {"name": "grows"}, "provisioner": "nobody.example.com", "allowVolumeExpansion": true}),
+                ),
+                create(VOLUMES, volume("grows", "grows", json!({"hostPath": {"path": "/nowhere"}}))),
+                create(&at("expansion", "persistentvolumeclaims"), claim("c", "grows")),
+                is(&at("expansion", "persistentvolumeclaims/c"), "/status/phase", json!("Bound")),
+                merge(
+                    &at("expansion", "persistentvolumeclaims/c"),
+                    json!({"spec": {"resources": {"requests": {"storage": "3Gi"}}}}),
+                ),
+                some(&at("expansion", "events?fieldSelector=reason=ExternalExpanding"), "/items/0/message"),
+            ],
+        },
+        Scenario {
+            name: "out-of-service",
+            steps: vec![
+                create(
+                    NODES,
+                    json!({"metadata": {"name": "broken"}, "spec": {"taints": [
+                    {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]}}),
+                ),
+                create(
+                    &at("out-of-service", "pods"),
+                    pod(
+                        "p",
+                        json!({"nodeName": "broken", "terminationGracePeriodSeconds": 3600,
+                        "tolerations": [{"operator": "Exists"}]}),
+                    ),
+                ),
+                // Nobody is there to end it.
+                delete(&at("out-of-service", "pods/p")),
+                gone(&at("out-of-service", "pods/p")),
+            ],
+        },
     ];
     let node =
         signing_request("system:node:n1", "system:nodes", "kubernetes.io/kube-apiserver-client-kubelet")?;
