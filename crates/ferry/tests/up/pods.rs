@@ -93,6 +93,7 @@ pub fn run(machine: &Machine) {
     a_pod_is_resized(machine);
     disk_is_limited(machine);
     the_node_tells_of_itself(machine);
+    a_pod_that_ends_while_it_begins_leaves_nothing(machine);
 }
 
 fn changes_reach_a_running_pod(machine: &Machine) {
@@ -217,4 +218,26 @@ fn the_node_tells_of_itself(machine: &Machine) {
         let answer = raw(path);
         assert!(answer.contains(text), "{path}: {answer}");
     }
+}
+
+/// Sandboxes are made while their pods are deleted; addresses would run out if they stayed.
+fn a_pod_that_ends_while_it_begins_leaves_nothing(machine: &Machine) {
+    let pod = |number: usize| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: hasty-{number}, labels: {{hasty: \"yes\"}}}}\nspec:\n  \
+             terminationGracePeriodSeconds: 0\n  containers: [{{name: c, image: docker.io/test/busybox:1, command: [/bin/sleep, \"1000\"]}}]\n---\n"
+        )
+    };
+    machine.apply(&(0..12).map(pod).collect::<String>());
+    machine.kubectl(&["delete", "pods", "-l", "hasty=yes", "--timeout=60s"]);
+    let sandboxes = machine.data().join("runtime/sandboxes");
+    until("no sandbox of a deleted pod is left", || {
+        let left: Vec<_> = fs::read_dir(&sandboxes)
+            .map_err(|error| error.to_string())?
+            .flatten()
+            .filter_map(|entry| fs::read(entry.path().join("config.pb")).ok())
+            .filter(|config| config.windows(6).any(|window| window == b"hasty-"))
+            .collect();
+        if left.is_empty() { Ok(()) } else { Err(format!("{} are left", left.len())) }
+    });
 }

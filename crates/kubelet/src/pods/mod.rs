@@ -8,6 +8,7 @@ mod garbage;
 mod hooks;
 mod kill;
 mod last_words;
+mod making;
 mod publish;
 mod pull;
 mod registry_auth;

@@ -103,13 +103,17 @@ impl Worker {
         let logs = self.log_directory(pod).join(name);
         tokio::fs::create_dir_all(&logs).await.map_err(|error| wrong(error.to_string()))?;
 
-        let created = shared.engine.create_container(&on.id, config, sandbox_config).await;
+        let (engine, sandbox) = (shared.engine.clone(), on.id.clone());
+        let create = async move { engine.create_container(&sandbox, config, sandbox_config).await };
+        let created = self.making.run(create).await;
         let id = created.map_err(|error| {
             tell(Kind::Warning, "Failed", format!("Error: {error}"));
             because("CreateContainerError", error.to_string())
         })?;
         tell(Kind::Normal, "Created", "Container created".to_owned());
-        if let Err(error) = shared.engine.start_container(&id).await {
+        let (engine, made) = (shared.engine.clone(), id.clone());
+        let started = self.making.run(async move { engine.start_container(&made).await }).await;
+        if let Err(error) = started {
             tell(Kind::Warning, "Failed", format!("Error: {error}"));
             return Err(NotStarted { created: true, ..because("RunContainerError", error.to_string()) });
         }

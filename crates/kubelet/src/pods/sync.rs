@@ -105,7 +105,9 @@ impl Worker {
                 tracing::warn!(%error, directory = config.log_directory, "no directory for logs");
             }
             let handler = self.runtime_handler(pod).await;
-            let id = match self.shared.engine.run_sandbox(config, &handler).await {
+            let engine = self.shared.engine.clone();
+            let made = self.making.run(async move { engine.run_sandbox(config, &handler).await }).await;
+            let id = match made {
                 Ok(id) => id,
                 Err(error) => {
                     let text = format!(

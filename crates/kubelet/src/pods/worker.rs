@@ -11,6 +11,7 @@ use tokio::sync::{Notify, watch};
 
 use super::followed::Follower;
 use super::last_words;
+use super::making::Making;
 use crate::engine::EngineError;
 use crate::lifecycle::status::Waiting;
 use crate::lifecycle::{Backoff, Observed, Verdict};
@@ -66,6 +67,8 @@ pub struct Worker {
     /// Told when the runtime or a probe has news.
     pub(super) news: Arc<Notify>,
     pub(super) uid: String,
+    /// What the runtime makes for the pod.
+    pub(super) making: Making,
     pub(super) directories: PodDirectories,
     pub(super) backoff: Backoff,
     pub(super) waiting: BTreeMap<String, Waiting>,
@@ -114,12 +117,14 @@ impl Worker {
             Arc::clone(&shared.probes),
         );
         let follower = Follower::new(Arc::clone(&news));
+        let making = Making::new(shared.tasks.clone());
         let seen_before = pod.status.as_ref().is_some_and(|status| status.container_statuses.is_some());
         Self {
             shared,
             orders,
             news,
             uid,
+            making,
             directories,
             backoff: Backoff::default(),
             waiting: BTreeMap::new(),
@@ -183,6 +188,7 @@ impl Worker {
     }
 
     async fn attempt(&mut self, order: &Order) -> Result<Round, EngineError> {
+        self.making.settled().await;
         let observed = self.observe(&order.pod).await?;
         if let Some(verdict) = self.out_of_time(&order.pod) {
             self.verdict.get_or_insert(verdict);
