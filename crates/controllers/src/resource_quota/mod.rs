@@ -2,10 +2,12 @@
 //!
 //! Admission raises the numbers as objects are made; this loop lowers them as objects go, and corrects what was missed.
 //! What admission wrote is no reason to count: an object it has let in may not be there yet, and would be let in twice.
+//! Objects older than their quota nobody has counted; if one is seen late, that is a reason.
 
 pub mod usage;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use client::{Object, PartialObject, ResourceKey};
@@ -13,6 +15,7 @@ use k8s_openapi::api::core::v1::{
     ConfigMap, PersistentVolumeClaim, Pod, ReplicationController, ResourceQuota, ResourceQuotaStatus, Secret,
     Service,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use machinery::quantity::Quantity;
 use parking_lot::Mutex;
 use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
@@ -30,8 +33,44 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 /// Everything is counted anew this often: changes that nobody tells, such as a deletion that is overdue.
 const RESYNC: std::time::Duration = std::time::Duration::from_secs(5 * 60);
 
+/// The revisions at which quotas came to say what they say, by UID.
+#[derive(Clone, Default)]
+struct Since(Arc<Mutex<HashMap<String, u64>>>);
+
+fn revision(meta: &ObjectMeta) -> u64 {
+    meta.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+impl Since {
+    fn note(&self, change: &Change<ResourceQuota>) {
+        let uid = change.object().metadata.uid.clone().unwrap_or_default();
+        match change {
+            Change::Deleted(_) => {
+                self.0.lock().remove(&uid);
+            }
+            Change::Updated { old, new } if old.spec == new.spec => {}
+            _ => {
+                self.0.lock().insert(uid, revision(&change.object().metadata));
+            }
+        }
+    }
+
+    /// Quotas of an object's namespace that may have been counted without it although it was there before.
+    fn missed<K: Object>(&self, quotas: &Cache<ResourceQuota>, change: &Change<K>) -> Vec<Key> {
+        let meta = change.object().metadata();
+        let own = revision(meta);
+        let quotas = quotas.list(meta.namespace.as_deref().unwrap_or_default());
+        let since = self.0.lock();
+        let older = |quota: &&Arc<ResourceQuota>| {
+            quota.metadata.uid.as_ref().and_then(|uid| since.get(uid)).is_some_and(|since| own <= *since)
+        };
+        quotas.iter().filter(older).map(|quota| Key::of(&**quota)).collect()
+    }
+}
+
 struct Quotas {
     quotas: Cache<ResourceQuota>,
+    since: Since,
     pods: Cache<Pod>,
     services: Cache<Service>,
     claims: Cache<PersistentVolumeClaim>,
@@ -40,30 +79,36 @@ struct Quotas {
 }
 
 pub fn build(ctx: &Context) -> Box<dyn Loop> {
-    let quotas = ctx.watch::<ResourceQuota>(|change| match change {
-        Change::Updated { old, new } if old.spec == new.spec && is_told(new) => Vec::new(),
-        _ => vec![Key::of(&**change.object())],
+    let since = Since::default();
+    let noted = since.clone();
+    let quotas = ctx.watch::<ResourceQuota>(move |change| {
+        noted.note(change);
+        match change {
+            Change::Updated { old, new } if old.spec == new.spec && is_told(new) => Vec::new(),
+            _ => vec![Key::of(&**change.object())],
+        }
     });
-    let all = quotas.clone();
+    let (all, noted) = (quotas.clone(), since.clone());
     let pods = ctx.watch::<Pod>(move |change| match change {
-        Change::Added(_) => Vec::new(),
+        Change::Added(_) => noted.missed(&all, change),
         Change::Updated { old, new } if pod_facts::is_finished(old) == pod_facts::is_finished(new) => {
             Vec::new()
         }
         _ => of_namespace(&all, change),
     });
-    let all = quotas.clone();
+    let (all, noted) = (quotas.clone(), since.clone());
     let services = ctx.watch::<Service>(move |change| match change {
-        Change::Added(_) => Vec::new(),
+        Change::Added(_) => noted.missed(&all, change),
         Change::Updated { old, new } if old.spec == new.spec => Vec::new(),
         _ => of_namespace(&all, change),
     });
-    let all = quotas.clone();
+    let (all, noted) = (quotas.clone(), since.clone());
     let claims = ctx.watch::<PersistentVolumeClaim>(move |change| match change {
+        Change::Added(_) => noted.missed(&all, change),
         Change::Deleted(_) => of_namespace(&all, change),
-        _ => Vec::new(),
+        Change::Updated { .. } => Vec::new(),
     });
-    Box::new(Quotas { quotas, pods, services, claims, counted: Mutex::default() })
+    Box::new(Quotas { quotas, since, pods, services, claims, counted: Mutex::default() })
 }
 
 /// Whether the status says what the specification does.
@@ -175,11 +220,14 @@ impl Quotas {
             return cache.clone();
         }
         let cache = ctx.informers.metadata_of(resource);
-        let (quotas, queue) = (self.quotas.clone(), ctx.queue.clone());
+        let (quotas, since, queue) = (self.quotas.clone(), self.since.clone(), ctx.queue.clone());
         cache.on_event(move |change| {
-            if matches!(change, Change::Deleted(_)) {
-                of_namespace(&quotas, change).into_iter().for_each(|key| queue.add(key));
-            }
+            let keys = match change {
+                Change::Added(_) => since.missed(&quotas, change),
+                Change::Deleted(_) => of_namespace(&quotas, change),
+                Change::Updated { .. } => Vec::new(),
+            };
+            keys.into_iter().for_each(|key| queue.add(key));
         });
         counted.insert(resource.clone(), cache.clone());
         cache
@@ -194,5 +242,43 @@ fn legacy(name: &str) -> Option<ResourceKey> {
         "replicationcontrollers" => Some(ResourceKey::of::<ReplicationController>()),
         "resourcequotas" => Some(ResourceKey::of::<ResourceQuota>()),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at<K: Object + Default>(name: &str, revision: u64) -> K {
+        let mut object = K::default();
+        *object.metadata_mut() = ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some("a".to_owned()),
+            uid: Some(name.to_owned()),
+            resource_version: Some(revision.to_string()),
+            ..ObjectMeta::default()
+        };
+        object
+    }
+
+    #[test]
+    fn objects_older_than_their_quota_are_missed_and_others_are_not() {
+        let (since, quotas) = (Since::default(), Cache::<ResourceQuota>::new());
+        let quota: ResourceQuota = at("q", 5);
+        quotas.apply(quota.clone());
+        since.note(&Change::Added(Arc::new(quota.clone())));
+        let missed = |revision: u64| {
+            since.missed(&quotas, &Change::Added(Arc::new(at::<Secret>("s", revision)))).len()
+        };
+        assert_eq!((missed(4), missed(5), missed(6)), (1, 1, 0));
+        // What is written into its status changes nothing; what it asks for does.
+        let mut later: ResourceQuota = at("q", 7);
+        since.note(&Change::Updated { old: Arc::new(quota.clone()), new: Arc::new(later.clone()) });
+        assert_eq!(missed(6), 0);
+        later.spec = Some(k8s_openapi::api::core::v1::ResourceQuotaSpec::default());
+        since.note(&Change::Updated { old: Arc::new(quota.clone()), new: Arc::new(later) });
+        assert_eq!((missed(6), missed(8)), (1, 0));
+        since.note(&Change::Deleted(Arc::new(quota)));
+        assert_eq!(missed(1), 0);
     }
 }
