@@ -43,12 +43,21 @@ pub struct Accepted {
     pub stream: bool,
 }
 
+/// In which forms an endpoint has its objects, besides their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forms {
+    None,
+    /// `PartialObjectMetadata`.
+    Metadata,
+    /// That and `Table`.
+    All,
+}
+
 /// What an endpoint can answer with.
 #[derive(Clone, Copy, Debug)]
 pub struct Offers {
     pub cbor: bool,
-    /// `Table` and `PartialObjectMetadata` can be had.
-    pub forms: bool,
+    pub forms: Forms,
     /// Requests may stream (collections), which widens the list in the error text.
     pub streams: bool,
 }
@@ -177,7 +186,7 @@ fn fit(clause: &Clause<'_>, encoding: Encoding, offers: Offers) -> Option<Accept
         }
     }
     if form.is_some() || group.is_some() || version.is_some() {
-        if !offers.forms || group != Some("meta.k8s.io") {
+        if offers.forms == Forms::None || group != Some("meta.k8s.io") {
             return None;
         }
         accepted.form_version = match version {
@@ -187,7 +196,7 @@ fn fit(clause: &Clause<'_>, encoding: Encoding, offers: Offers) -> Option<Accept
         };
         accepted.form = Some(match form {
             // Tables have no protobuf form.
-            Some("Table") if encoding != Encoding::Protobuf => Form::Table,
+            Some("Table") if encoding != Encoding::Protobuf && offers.forms == Forms::All => Form::Table,
             Some("PartialObjectMetadata") => Form::PartialObjectMetadata,
             Some("PartialObjectMetadataList") => Form::PartialObjectMetadataList,
             _ => return None,
@@ -206,7 +215,7 @@ pub fn content_type(headers: &HeaderMap, cbor: bool) -> Result<Encoding> {
         "application/vnd.kubernetes.protobuf" => Ok(Encoding::Protobuf),
         "application/cbor" if cbor => Ok(Encoding::Cbor),
         _ => {
-            let offers = Offers { cbor, forms: false, streams: false };
+            let offers = Offers { cbor, forms: Forms::None, streams: false };
             Err(unsupported_media_type(&offers.text()))
         }
     }
@@ -231,7 +240,7 @@ mod tests {
     fn negotiate(header: &str) -> Result<Accepted> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, header.parse().unwrap());
-        accept(&headers, None, Offers { cbor: false, forms: true, streams: false })
+        accept(&headers, None, Offers { cbor: false, forms: Forms::All, streams: false })
     }
 
     #[test]
@@ -257,5 +266,13 @@ mod tests {
         let plain = negotiate("application/json;as=Bogus;v=v1;g=meta.k8s.io,application/json").unwrap();
         assert_eq!(plain.form, None);
         assert_eq!(negotiate("application/json;as=Table;v=v9;g=meta.k8s.io").unwrap_err().code, 406);
+        // Reviews are no rows of a table.
+        let review = |header: &str| {
+            let headers = HeaderMap::from_iter([(ACCEPT, header.parse().unwrap())]);
+            accept(&headers, None, Offers { cbor: false, forms: Forms::Metadata, streams: false })
+        };
+        assert_eq!(review("application/json;as=Table;v=v1;g=meta.k8s.io").unwrap_err().code, 406);
+        let plain = review("application/json;as=Table;v=v1;g=meta.k8s.io,application/json").unwrap();
+        assert_eq!(plain.form, None);
     }
 }

@@ -24,7 +24,7 @@ pub use metrics::RequestMetrics;
 use crate::authorize::{Attributes, Decision};
 use crate::context::Context;
 use crate::discovery::Discovery;
-use crate::negotiate::{Offers, accept};
+use crate::negotiate::{Forms, Offers, accept};
 use crate::openapi::OpenApi;
 use crate::reply::{self, Reply};
 use crate::rest::Rest;
@@ -293,7 +293,7 @@ impl Chain {
     }
 
     fn refuse(&self, context: &Context, status: &Status) -> Reply {
-        let offers = Offers { cbor: self.rest.limits.cbor, forms: true, streams: false };
+        let offers = Offers { cbor: self.rest.limits.cbor, forms: Forms::All, streams: false };
         let accepted = accept(&context.headers, context.query.get("pretty"), offers).ok();
         reply::status(status, accepted.as_ref())
     }

@@ -3,7 +3,7 @@
 use super::Chain;
 use crate::context::Context;
 use crate::discovery::{self, Document};
-use crate::negotiate::{Accepted, Encoding, Offers, accept};
+use crate::negotiate::{Accepted, Encoding, Forms, Offers, accept};
 use crate::reply::{self, Reply};
 use http::header::{ACCEPT, ETAG, IF_NONE_MATCH, VARY};
 use http::{HeaderValue, Method};
@@ -93,7 +93,7 @@ fn json(value: &Value, context: &Context) -> Reply {
 
 /// A discovery document in the encoding the client accepts.
 fn negotiated(value: &Value, context: &Context) -> Reply {
-    let offers = Offers { cbor: false, forms: false, streams: false };
+    let offers = Offers { cbor: false, forms: Forms::None, streams: false };
     let outcome = accept(&context.headers, context.query.get("pretty"), offers)
         .and_then(|accepted| reply::value(200, value, &accepted, context));
     outcome.unwrap_or_else(|status| reply::status(&status, None))

@@ -15,7 +15,7 @@ mod write;
 
 use crate::authenticate::Authentication;
 use crate::context::Context;
-use crate::negotiate::{Accepted, Offers, accept};
+use crate::negotiate::{Accepted, Forms, Offers, accept};
 use crate::registry::{Registry, Served, WriteContext};
 use crate::reply::Reply;
 use crate::serve::RequestBody;
@@ -74,7 +74,7 @@ impl Rest {
         };
         let offers = Offers {
             cbor: self.limits.cbor,
-            forms: true,
+            forms: Forms::All,
             streams: matches!(context.info.verb, "list" | "watch") && route.subresource.is_none(),
         };
         // What is on the other side of a connection negotiates for itself.

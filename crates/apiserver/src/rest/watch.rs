@@ -4,7 +4,7 @@ use super::{Rest, Route};
 use crate::cache::{Change, FrameEncoding, event};
 use crate::encode;
 use crate::forms::{self, Include};
-use crate::negotiate::{Accepted, Encoding, Offers};
+use crate::negotiate::{Accepted, Encoding, Forms, Offers};
 use crate::options::ListOptions;
 use crate::registry::watch::{Notice, Watcher};
 use crate::reply::{self, Reply};
@@ -28,7 +28,7 @@ impl Rest {
         }
         if accepted.encoding == Encoding::Yaml {
             // YAML has no stream form: the answer is the list of what has.
-            let offers = Offers { cbor: self.limits.cbor, forms: true, streams: true };
+            let offers = Offers { cbor: self.limits.cbor, forms: Forms::All, streams: true };
             return Err(offers.none_of_these());
         }
         let selection = Selection::read(route.served, &options)?;

@@ -8,7 +8,7 @@ mod token;
 use super::{Rest, method_not_allowed};
 use crate::context::Context;
 use crate::decode::{self, Expected};
-use crate::negotiate::{Accepted, Offers, accept, content_type};
+use crate::negotiate::{Accepted, Forms, Offers, accept, content_type};
 use crate::options::{WriteKind, WriteOptions};
 use crate::registry::metadata;
 use crate::reply::{self, Reply};
@@ -87,7 +87,7 @@ impl Rest {
         if let Err(status) = review.check_route(context) {
             return (Err(status), None);
         }
-        let offers = Offers { cbor: self.limits.cbor, forms: true, streams: false };
+        let offers = Offers { cbor: self.limits.cbor, forms: Forms::Metadata, streams: false };
         match accept(&context.headers, context.query.get("pretty"), offers) {
             Err(status) => (Err(status), None),
             Ok(accepted) => {
