@@ -5,7 +5,7 @@ use crate::query::Query;
 use crate::registry::Warnings;
 use crate::request_info::RequestInfo;
 use crate::user::UserInfo;
-use http::header::{ACCEPT_ENCODING, USER_AGENT};
+use http::header::{ACCEPT_ENCODING, HOST, USER_AGENT};
 use http::{HeaderMap, Method};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -56,6 +56,12 @@ impl Context {
     pub fn manager(&self, given: &str) -> String {
         let agent = self.headers.get(USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or("");
         machinery::apply::manager_name(given, agent)
+    }
+
+    /// What the client calls this server.
+    pub fn host(&self) -> Option<&str> {
+        let named = self.headers.get(HOST).and_then(|host| host.to_str().ok());
+        named.or_else(|| self.uri.authority().map(http::uri::Authority::as_str))
     }
 
     /// Watches and streams last as long as their client wants.

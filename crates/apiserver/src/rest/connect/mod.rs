@@ -3,11 +3,14 @@
 //!
 //! The API server decides who may and where to; the bytes of an upgraded connection pass through it untouched.
 
+mod links;
 mod node;
+mod page;
 mod pod;
 mod proxy;
 mod service;
 mod socket;
+mod tag;
 mod upstream;
 
 use super::{Rest, Route};
@@ -18,7 +21,7 @@ use base::tasks::TaskGroup;
 use machinery::status::{Result, Status};
 use machinery::{Value, meta};
 pub use upstream::KubeletIdentity;
-use upstream::{Upstream, Upstreams};
+use upstream::{Passage, Upstream, Upstreams};
 
 /// Connections to nodes, pods and services.
 #[derive(Default)]
@@ -74,15 +77,15 @@ impl Rest {
         Ok(self.registry.get(served, namespace, name, "").await?.value())
     }
 
-    /// Sends a request without a body and passes on what comes back.
+    /// Sends the caller's request there and passes on what comes back.
     async fn pass(
         &self,
         context: &Context,
         upstream: &Upstream,
-        target: &str,
+        passage: Passage,
         body: RequestBody,
     ) -> Result<Reply> {
-        self.connections.upstreams.send(context, upstream, target, body, &self.connections.streams).await
+        self.connections.upstreams.send(context, upstream, passage, body, &self.connections.streams).await
     }
 }
 

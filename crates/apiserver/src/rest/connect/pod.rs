@@ -1,7 +1,7 @@
 //! Logs of containers, commands in them, ports of pods.
 
 use super::socket::over_websocket;
-use super::upstream::{Trust, Upstream};
+use super::upstream::{Passage, Trust, Upstream};
 use super::{items, name_of, split_name, text};
 use crate::authorize::Attributes;
 use crate::context::Context;
@@ -94,7 +94,8 @@ impl Rest {
         }
         let kubelet = self.kubelet(node).await?;
         let target = format!("/containerLogs/{}/{}/{container}?{query}", info.namespace, info.name);
-        let answer = self.pass(context, &kubelet, &target, RequestBody::default()).await?;
+        let passage = Passage { target, links: None };
+        let answer = self.pass(context, &kubelet, passage, RequestBody::default()).await?;
         let answer = refusal_as_status(answer).await?;
         match streaming::upgrade::wants_websocket(&context.headers) {
             true => over_websocket(context, answer, &self.connections.streams),
@@ -126,7 +127,7 @@ impl Rest {
         let kubelet = self.kubelet(node).await?;
         let query = stream_query(context, kind);
         let target = format!("/{kind}/{}/{}{place}?{query}", info.namespace, info.name);
-        let answer = self.pass(context, &kubelet, &target, body).await?;
+        let answer = self.pass(context, &kubelet, Passage { target, links: None }, body).await?;
         refusal_as_status(answer).await
     }
 

@@ -1,6 +1,7 @@
 //! Requests passed on to a pod, a service or a node: everything behind `proxy` in the path is theirs.
 
-use super::upstream::Upstream;
+use super::links::Links;
+use super::upstream::{Passage, Upstream};
 use crate::context::Context;
 use crate::reply::{self, Reply};
 use crate::rest::Rest;
@@ -8,17 +9,12 @@ use crate::serve::RequestBody;
 use http::{HeaderValue, Method, header};
 use machinery::status::Result;
 
-/// Path and query behind `/proxy`, as they were sent.
-fn target(context: &Context) -> Option<String> {
+/// The path up to `/proxy`, and what is behind it, as they were sent.
+fn split(context: &Context) -> (&str, &str) {
     let info = &context.info;
     let marker = format!("/{}/{}/proxy", info.resource, percent(&info.name, &context.path));
-    let at = context.path.find(&marker)? + marker.len();
-    let rest = &context.path[at..];
-    let path = if rest.is_empty() { "/" } else { rest };
-    Some(match context.uri.query() {
-        Some(query) if !query.is_empty() => format!("{path}?{query}"),
-        _ => path.to_owned(),
-    })
+    let end = context.path.find(&marker).map_or(context.path.len(), |at| at + marker.len());
+    context.path.split_at(end)
 }
 
 /// The name as it stands in the path, where it may be percent-encoded.
@@ -33,17 +29,26 @@ impl Rest {
         upstream: Upstream,
         body: RequestBody,
     ) -> Result<Reply> {
-        if context.path.ends_with("/proxy") && context.method == Method::GET {
+        let query = context.uri.query().filter(|query| !query.is_empty());
+        let query = query.map(|query| format!("?{query}")).unwrap_or_default();
+        let (prefix, path) = split(context);
+        let upgrade = context.headers.contains_key(header::UPGRADE);
+        if path.is_empty() && !upgrade && matches!(context.method, Method::GET | Method::HEAD) {
             // Relative links of the page behind would otherwise lead elsewhere.
             let mut moved =
                 reply::finish_typed(301, "text/html; charset=utf-8", bytes::Bytes::new(), context);
-            let query = context.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
-            if let Ok(place) = HeaderValue::from_str(&format!("{}/{query}", context.path)) {
+            if let Ok(place) = HeaderValue::from_str(&format!("{prefix}/{query}")) {
                 moved.headers_mut().insert(header::LOCATION, place);
             }
             return Ok(moved);
         }
-        let target = target(context).unwrap_or_else(|| "/".to_owned());
-        self.pass(context, &upstream, &target, body).await
+        let links = Links {
+            prefix: prefix.to_owned(),
+            address: upstream.address(),
+            host: context.host().unwrap_or_default().to_owned(),
+        };
+        let path = if path.is_empty() { "/" } else { path };
+        let passage = Passage { target: format!("{path}{query}"), links: Some(links) };
+        self.pass(context, &upstream, passage, body).await
     }
 }

@@ -1,13 +1,15 @@
 //! Connections from the API server to kubelets, pods and services.
 
+use super::links::Links;
+use super::page::SentPage;
 use crate::context::Context;
 use crate::reply::Reply;
 use crate::serve::{RequestBody, ResponseBody};
 use arc_swap::ArcSwapOption;
 use base::tasks::TaskGroup;
 use bytes::Bytes;
-use futures_util::StreamExt;
-use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode, header};
+use futures_util::{Stream, StreamExt};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::BodyStream;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -22,8 +24,12 @@ use tokio::net::TcpStream;
 /// Time to reach the other side.
 const DIAL: Duration = Duration::from_secs(30);
 
+/// What the caller asked this server for.
+const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
+
 /// Headers that belong to one connection, or to the caller's own identity.
-const NOT_PASSED_ON: [HeaderName; 8] = [
+const NOT_PASSED_ON: [HeaderName; 9] = [
+    FORWARDED_URI,
     header::HOST,
     header::AUTHORIZATION,
     header::PROXY_AUTHORIZATION,
@@ -50,6 +56,25 @@ pub struct Upstream {
     pub port: u16,
     pub tls: bool,
     pub trust: Trust,
+}
+
+impl Upstream {
+    /// Host and port in one.
+    pub fn address(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// What is asked for there.
+pub struct Passage {
+    /// Path and query.
+    pub target: String,
+    /// Where links that come back lead, if they must be led elsewhere.
+    pub links: Option<Links>,
 }
 
 /// The certificate that kubelets know the API server by.
@@ -89,25 +114,21 @@ impl Upstreams {
         })
     }
 
-    /// Sends the caller's request to `target` at the other side and passes on what comes back. If both switch protocols,
+    /// Sends the caller's request to the other side and passes on what comes back. If both switch protocols,
     /// their connections are joined in `streams`.
     pub async fn send(
         &self,
         context: &Context,
         upstream: &Upstream,
-        target: &str,
+        passage: Passage,
         body: RequestBody,
         streams: &TaskGroup,
     ) -> Result<Reply> {
-        let address = if upstream.host.contains(':') {
-            format!("[{}]:{}", upstream.host, upstream.port)
-        } else {
-            format!("{}:{}", upstream.host, upstream.port)
-        };
+        let address = upstream.address();
         let failed = |error: &dyn std::fmt::Display| {
             Status::service_unavailable(format!("error trying to reach service: {error}"))
         };
-        let request = self.request(context, upstream, &address, target, body)?;
+        let request = self.request(context, upstream, &passage, body)?;
         let dialing = TcpStream::connect((upstream.host.as_str(), upstream.port));
         let stream = match tokio::time::timeout(DIAL, dialing).await {
             Ok(Ok(stream)) => stream,
@@ -129,7 +150,7 @@ impl Upstreams {
         Ok(if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
             join(context, answer, streams)?
         } else {
-            pass_back(answer)
+            pass_back(answer, passage.links)
         })
     }
 
@@ -137,15 +158,20 @@ impl Upstreams {
         &self,
         context: &Context,
         upstream: &Upstream,
-        address: &str,
-        target: &str,
+        passage: &Passage,
         body: RequestBody,
     ) -> Result<Request<RequestBody>> {
+        let target = passage.target.as_str();
         // Logs are read as ever, whatever the caller's connection becomes.
         let log = upstream.trust == Trust::Kubelet && target.starts_with("/containerLogs/");
         let upgrade = context.headers.contains_key(header::UPGRADE) && !log;
         let method = if log { Method::GET } else { context.method.clone() };
-        let mut request = Request::builder().method(method).uri(target).header(header::HOST, address);
+        // As from Kubernetes, the other side sees the name that the caller used.
+        let host = context.host().map_or_else(|| upstream.address(), str::to_owned);
+        let mut request = Request::builder().method(method).uri(target).header(header::HOST, host);
+        if let Some(links) = &passage.links {
+            request = request.header(FORWARDED_URI, links.forwarded(target));
+        }
         for (name, value) in &context.headers {
             let own = NOT_PASSED_ON.contains(name)
                 || name.as_str().starts_with("impersonate-")
@@ -172,17 +198,59 @@ async fn exchange(
     sender.send_request(request).await
 }
 
-/// An answer, its body passed on as it comes.
-fn pass_back(answer: Response<hyper::body::Incoming>) -> Reply {
+/// An answer, its body passed on as it comes; links in it lead where they should.
+fn pass_back(answer: Response<hyper::body::Incoming>, links: Option<Links>) -> Reply {
     let (parts, body) = answer.into_parts();
     let pieces = BodyStream::new(body).filter_map(|frame| async {
         // A body that breaks off ends: there is nobody to tell any more.
         frame.ok().and_then(|frame| frame.into_data().ok())
     });
-    let mut reply = Response::new(ResponseBody::stream(pieces));
+    let mut headers = HeaderMap::new();
+    copy_headers(&parts.headers, &mut headers, false);
+    let page = links.and_then(|links| match parts.headers.get(header::LOCATION) {
+        Some(place) => {
+            let new = place.to_str().ok().and_then(|place| links.through(place));
+            if let Some(new) = new.and_then(|new| HeaderValue::from_str(&new).ok()) {
+                headers.insert(header::LOCATION, new);
+            }
+            None
+        }
+        None => page(&parts.headers, links),
+    });
+    let body = match page {
+        Some(page) => {
+            headers.remove(header::CONTENT_LENGTH);
+            ResponseBody::stream(led_through(Box::pin(pieces), page))
+        }
+        None => ResponseBody::stream(pieces),
+    };
+    let mut reply = Response::new(body);
     *reply.status_mut() = parts.status;
-    copy_headers(&parts.headers, reply.headers_mut(), false);
+    *reply.headers_mut() = headers;
     reply
+}
+
+/// The page that an answer is, if it is one that can be read.
+fn page(headers: &HeaderMap, links: Links) -> Option<SentPage> {
+    let kind = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
+    let html = kind.split(';').next().is_some_and(|kind| kind.trim() == "text/html");
+    let coding = headers.get(header::CONTENT_ENCODING).map(HeaderValue::as_bytes);
+    if html { SentPage::new(coding, links) } else { None }
+}
+
+/// The pieces of a page with its links changed.
+fn led_through(
+    pieces: impl Stream<Item = Bytes> + Unpin + Send + 'static,
+    page: SentPage,
+) -> impl Stream<Item = Bytes> + Send + 'static {
+    futures_util::stream::unfold(Some((pieces, page)), |state| async {
+        let (mut pieces, mut page) = state?;
+        let piece = pieces.next().await;
+        // What cannot be read breaks off.
+        let out = Bytes::from(page.pass(piece.as_deref()).ok()?);
+        Some((out, piece.map(|_| (pieces, page))))
+    })
+    .filter(|piece| std::future::ready(!piece.is_empty()))
 }
 
 pub(super) fn copy_headers(from: &HeaderMap, to: &mut HeaderMap, upgraded: bool) {

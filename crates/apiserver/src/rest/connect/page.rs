@@ -1,0 +1,224 @@
+//! HTML that comes through a proxy, piece by piece: its links are led through the proxy, everything else stays as it is.
+//!
+//! Only an unfinished tag is ever held back, and a tag that is too long passes as it is.
+
+use super::links::Links;
+use super::tag::Tag;
+use flate2::Compression;
+use flate2::write::{GzDecoder, GzEncoder};
+use std::io::Write;
+
+/// Longer tags are not looked into.
+const LONGEST_TAG: usize = 16 << 10;
+
+/// What the next bytes are.
+#[derive(Debug)]
+enum Inside {
+    Text,
+    Comment,
+    /// The content of an element that ends only at this.
+    Raw(Vec<u8>),
+}
+
+/// The page so far.
+pub struct Page {
+    links: Links,
+    inside: Inside,
+    held: Vec<u8>,
+}
+
+fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
+    bytes.windows(wanted.len()).position(|window| window.eq_ignore_ascii_case(wanted))
+}
+
+impl Page {
+    pub fn new(links: Links) -> Self {
+        Self { links, inside: Inside::Text, held: Vec::new() }
+    }
+
+    /// Takes a piece; what can be passed on goes to `out`.
+    pub fn feed(&mut self, piece: &[u8], out: &mut Vec<u8>) {
+        let mut held = std::mem::take(&mut self.held);
+        held.extend_from_slice(piece);
+        let mut at = 0;
+        while let Some(taken) = self.step(&held[at..], out) {
+            at += taken;
+        }
+        held.drain(..at);
+        if held.len() > LONGEST_TAG {
+            out.append(&mut held);
+        }
+        self.held = held;
+    }
+
+    /// The rest, once nothing more comes.
+    pub fn end(&mut self, out: &mut Vec<u8>) {
+        out.append(&mut self.held);
+    }
+
+    /// Passes on what starts here; `None` if more must come first.
+    fn step(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+        if bytes.is_empty() {
+            return None;
+        }
+        let wanted = match &self.inside {
+            Inside::Comment => b"-->",
+            Inside::Raw(end) => end.as_slice(),
+            Inside::Text => return self.text(bytes, out),
+        };
+        let (taken, over) = match find(bytes, wanted) {
+            Some(at) => (at + wanted.len(), true),
+            // Its beginning may have come.
+            None => (bytes.len().saturating_sub(wanted.len() - 1), false),
+        };
+        if over {
+            self.inside = Inside::Text;
+        }
+        out.extend_from_slice(&bytes[..taken]);
+        (taken > 0).then_some(taken)
+    }
+
+    fn text(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+        let open = bytes.iter().position(|byte| *byte == b'<').unwrap_or(bytes.len());
+        if open > 0 {
+            out.extend_from_slice(&bytes[..open]);
+            return Some(open);
+        }
+        let next = *bytes.get(1)?;
+        if next.is_ascii_alphabetic() {
+            let tag = Tag::read(bytes)?;
+            tag.write(bytes, |link| self.links.through(link), out);
+            if tag.is_raw() {
+                self.inside = Inside::Raw(format!("</{}", tag.name).into_bytes());
+            }
+            return Some(tag.end);
+        }
+        let mut taken = 1;
+        if next == b'!' {
+            let start = bytes.get(..4).unwrap_or(bytes);
+            if start == b"<!--" {
+                self.inside = Inside::Comment;
+                taken = 4;
+            } else if b"<!--".starts_with(start) {
+                return None;
+            }
+        }
+        out.extend_from_slice(&bytes[..taken]);
+        Some(taken)
+    }
+}
+
+/// A page as it is sent: plain or compressed.
+pub enum SentPage {
+    Plain(Page),
+    /// The page compressed anew; what was unpacked waits in the decoder.
+    Gzip(Page, Box<(GzDecoder<Vec<u8>>, GzEncoder<Vec<u8>>)>),
+}
+
+impl SentPage {
+    /// A page in this coding, if it can be read.
+    pub fn new(coding: Option<&[u8]>, links: Links) -> Option<Self> {
+        let page = Page::new(links);
+        match coding {
+            None | Some(b"") => Some(Self::Plain(page)),
+            Some(b"gzip") => {
+                let coders = (GzDecoder::new(Vec::new()), GzEncoder::new(Vec::new(), Compression::default()));
+                Some(Self::Gzip(page, Box::new(coders)))
+            }
+            Some(_) => None,
+        }
+    }
+
+    /// Takes a piece as it was sent, or the end; gives what to send on.
+    pub fn pass(&mut self, piece: Option<&[u8]>) -> std::io::Result<Vec<u8>> {
+        let mut out = Vec::new();
+        match self {
+            Self::Plain(page) => match piece {
+                Some(piece) => page.feed(piece, &mut out),
+                None => page.end(&mut out),
+            },
+            Self::Gzip(page, coders) => {
+                let (decoder, encoder) = coders.as_mut();
+                match piece {
+                    Some(piece) => {
+                        decoder.write_all(piece)?;
+                        decoder.flush()?;
+                        page.feed(&std::mem::take(decoder.get_mut()), &mut out);
+                        encoder.write_all(&out)?;
+                        encoder.flush()?;
+                    }
+                    None => {
+                        decoder.try_finish()?;
+                        page.feed(&std::mem::take(decoder.get_mut()), &mut out);
+                        page.end(&mut out);
+                        encoder.write_all(&out)?;
+                        encoder.try_finish()?;
+                    }
+                }
+                out = std::mem::take(encoder.get_mut());
+            }
+        }
+        Ok(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    const PAGE: &str = concat!(
+        r#"<!DOCTYPE html><html><head><title><a href="/no"></title><!-- <a href="/no"> --->"#,
+        r#"<script src="/yes">if (a < b) document.write('<a href="/no">')</script></head>"#,
+        r#"<body>1 < 2 & <a class=x href="/yes">é</a><a href="rel">r</a></body></html><"#,
+    );
+
+    fn links() -> Links {
+        Links { prefix: "/P".to_owned(), address: "192.0.2.1:80".to_owned(), host: "h".to_owned() }
+    }
+
+    #[test]
+    fn pieces_of_any_size_give_the_same_page() {
+        let want = PAGE.replace("/yes", "/P/yes");
+        for size in 1..PAGE.len() + 1 {
+            let mut sent = SentPage::new(None, links()).expect("plain pages are read");
+            let mut out = Vec::new();
+            for piece in PAGE.as_bytes().chunks(size) {
+                out.extend(sent.pass(Some(piece)).expect("a piece"));
+            }
+            out.extend(sent.pass(None).expect("the end"));
+            assert_eq!(String::from_utf8_lossy(&out), want, "in pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn compressed_pages_stay_compressed() {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(PAGE.as_bytes()).expect("memory");
+        let packed = encoder.finish().expect("memory");
+        let mut sent = SentPage::new(Some(b"gzip"), links()).expect("gzip is read");
+        let mut out = Vec::new();
+        for piece in packed.chunks(7) {
+            out.extend(sent.pass(Some(piece)).expect("a piece"));
+        }
+        out.extend(sent.pass(None).expect("the end"));
+        let mut text = String::new();
+        flate2::read::GzDecoder::new(out.as_slice()).read_to_string(&mut text).expect("gzip");
+        assert_eq!(text, PAGE.replace("/yes", "/P/yes"));
+        assert!(SentPage::new(Some(b"br"), links()).is_none());
+        let mut broken = SentPage::new(Some(b"gzip"), links()).expect("gzip is read");
+        assert!(broken.pass(Some(b"this is no gzip at all")).is_err());
+    }
+
+    #[test]
+    fn nothing_is_held_back_for_ever() {
+        let mut page = Page::new(links());
+        let mut out = Vec::new();
+        page.feed(b"<a href=\"", &mut out);
+        let long = vec![b'x'; LONGEST_TAG + 1];
+        page.feed(&long, &mut out);
+        assert_eq!(out.len(), 9 + long.len());
+        page.feed(b"\"><a href=\"/y\">", &mut out);
+        assert!(out.ends_with(b"<a href=\"/P/y\">"));
+    }
+}
