@@ -317,3 +317,48 @@ async fn what_kubectl_says() -> Result<()> {
     ensure!(message.contains("User \"alice\" cannot list resource \"secrets\""), "{message}");
     server.stop().await
 }
+
+/// Browsers watch over WebSockets: one message an event.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_goes_over_a_websocket() -> Result<()> {
+    use tokio::io::AsyncReadExt;
+    let server = Server::start().await?;
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let request = Request::get(format!("{maps}?watch=true&resourceVersion=0"))
+        .header("connection", "Upgrade")
+        .header("upgrade", "websocket")
+        .header("origin", "https://console.test")
+        .header("sec-websocket-version", "13")
+        .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
+        .body(Full::default())?;
+    let answer = server.admin_http1()?.send(request).await?;
+    assert_eq!(answer.status(), StatusCode::SWITCHING_PROTOCOLS);
+    assert_eq!(answer.headers()["sec-websocket-accept"], "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    let mut stream = hyper_util::rt::TokioIo::new(hyper::upgrade::on(answer).await?);
+    for name in ["first", "second"] {
+        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
+        let made = server.admin.post(maps, &object).await?;
+        assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    }
+    let mut seen = Vec::new();
+    let events = async {
+        while !seen.contains(&"second".to_owned()) {
+            // Text, in one frame, not masked.
+            assert_eq!(stream.read_u8().await?, 0x81);
+            let length = match stream.read_u8().await? {
+                126 => usize::from(stream.read_u16().await?),
+                127 => usize::try_from(stream.read_u64().await?)?,
+                short => usize::from(short),
+            };
+            let mut message = vec![0; length];
+            stream.read_exact(&mut message).await?;
+            let event: Value = serde_json::from_slice(&message)?;
+            assert_eq!(event["type"], "ADDED", "{event}");
+            seen.push(event["object"]["metadata"]["name"].as_str().unwrap_or_default().to_owned());
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(60), events).await??;
+    assert!(seen.contains(&"first".to_owned()), "{seen:?}");
+    server.stop().await
+}

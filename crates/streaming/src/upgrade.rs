@@ -67,17 +67,14 @@ fn switching() -> Response<()> {
     answer
 }
 
-fn to_websocket(
-    headers: &HeaderMap,
-    answer: &mut Response<()>,
-    subprotocol: &'static str,
-) -> Result<(), Refused> {
+fn to_websocket(headers: &HeaderMap, answer: &mut Response<()>, subprotocol: &str) -> Result<(), Refused> {
     let key = headers.get("sec-websocket-key").and_then(|key| key.to_str().ok()).ok_or(Refused::NoUpgrade)?;
     let accept = HeaderValue::from_str(&websocket::accept(key)).map_err(|_| Refused::NoUpgrade)?;
     answer.headers_mut().insert(UPGRADE, HeaderValue::from_static("websocket"));
     answer.headers_mut().insert("sec-websocket-accept", accept);
     if !subprotocol.is_empty() {
-        answer.headers_mut().insert("sec-websocket-protocol", HeaderValue::from_static(subprotocol));
+        let name = HeaderValue::from_str(subprotocol).map_err(|_| Refused::NoUpgrade)?;
+        answer.headers_mut().insert("sec-websocket-protocol", name);
     }
     Ok(())
 }
@@ -87,6 +84,8 @@ fn to_websocket(
 pub enum Encoding {
     Binary,
     Base64,
+    /// What is text already.
+    Text,
 }
 
 /// Whether a request asks for a WebSocket.
@@ -108,6 +107,18 @@ pub fn choose_reader(headers: &HeaderMap) -> Result<(Encoding, Response<()>), Re
     let mut answer = switching();
     to_websocket(headers, &mut answer, name)?;
     Ok((encoding, answer))
+}
+
+/// How a token may be sent by those that cannot set headers; it is no protocol.
+const BEARER: &str = "base64url.bearer.authorization.k8s.io.";
+
+/// Answers a request that wants to watch over a WebSocket: whatever it calls its subprotocol will do.
+pub fn choose_watcher(headers: &HeaderMap) -> Result<Response<()>, Refused> {
+    let offers = offered(headers, "sec-websocket-protocol");
+    let name = offers.iter().find(|offer| !offer.starts_with(BEARER)).map_or("", String::as_str);
+    let mut answer = switching();
+    to_websocket(headers, &mut answer, name)?;
+    Ok(answer)
 }
 
 /// Chooses a protocol and answers with 101 and what goes with it.

@@ -1,5 +1,6 @@
 //! Watch: notices of the registry, framed for one client.
 
+use super::connect::watch_over_websocket;
 use super::{Rest, Route};
 use crate::cache::{Change, FrameEncoding, event};
 use crate::encode;
@@ -10,11 +11,15 @@ use crate::registry::watch::{Notice, Watcher};
 use crate::reply::{self, Reply};
 use crate::selection::Selection;
 use crate::serve::ResponseBody;
-use bytes::{Bytes, BytesMut};
-use futures_util::stream;
+use bytes::{Buf, Bytes, BytesMut};
+use futures_util::{StreamExt, stream};
 use machinery::status::Result;
 use machinery::{Value, meta};
 use serde_json::json;
+use streaming::upgrade::Encoding as MessageEncoding;
+
+/// Bytes in front of each event in protobuf, which say how long it is.
+const FRAME_LENGTH: usize = 4;
 
 /// Marks the end of the initial events.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
@@ -40,18 +45,42 @@ impl Rest {
             (_, _) => "application/json",
         };
         let framer = Framer { accepted: *accepted, include, first: true };
-        let frames = stream::unfold((watcher, framer, false), |(mut watcher, mut framer, over)| async move {
-            if over {
-                return None;
-            }
-            let notices = watcher.next().await?;
-            let (bytes, over) = framer.frames(&watcher, notices);
-            Some((bytes, (watcher, framer, over)))
-        });
-        let mut reply = reply::with_type(200, media_type, ResponseBody::stream(frames));
+        let batches =
+            stream::unfold((watcher, framer, false), |(mut watcher, mut framer, over)| async move {
+                if over {
+                    return None;
+                }
+                let notices = watcher.next().await?;
+                let (frames, over) = framer.frames(&watcher, notices);
+                Some((frames, (watcher, framer, over)))
+            });
+        if streaming::upgrade::wants_websocket(&context.headers) {
+            let (encoding, length) = match accepted.encoding {
+                Encoding::Json | Encoding::Yaml => (MessageEncoding::Text, 0),
+                Encoding::Cbor => (MessageEncoding::Binary, 0),
+                // Messages have a length of their own.
+                Encoding::Protobuf => (MessageEncoding::Binary, FRAME_LENGTH),
+            };
+            let events = batches.flat_map(stream::iter).map(move |mut frame| {
+                frame.advance(length.min(frame.len()));
+                frame
+            });
+            return watch_over_websocket(context, events, encoding, self.connections.streams());
+        }
+        let mut reply = reply::with_type(200, media_type, ResponseBody::stream(batches.map(joined)));
         reply::warn(&mut reply, context);
         Ok(reply)
     }
+}
+
+/// The bytes of some notices in one.
+fn joined(mut frames: Vec<Bytes>) -> Bytes {
+    if frames.len() == 1 {
+        return frames.remove(0);
+    }
+    let mut joined = BytesMut::with_capacity(frames.iter().map(Bytes::len).sum());
+    frames.iter().for_each(|frame| joined.extend_from_slice(frame));
+    joined.freeze()
 }
 
 /// Turns notices into bytes.
@@ -63,20 +92,15 @@ struct Framer {
 }
 
 impl Framer {
-    /// The bytes of some notices, and whether the watch ends with them.
-    fn frames(&mut self, watcher: &Watcher, notices: Vec<Notice>) -> (Bytes, bool) {
+    /// Some notices, and whether the watch ends with them.
+    fn frames(&mut self, watcher: &Watcher, notices: Vec<Notice>) -> (Vec<Bytes>, bool) {
         let mut over = false;
         let mut frames: Vec<Bytes> = Vec::with_capacity(notices.len());
         for notice in notices {
             over |= matches!(notice, Notice::Error(_));
             frames.push(self.frame(watcher, &notice));
         }
-        if frames.len() == 1 {
-            return (frames.remove(0), over);
-        }
-        let mut joined = BytesMut::with_capacity(frames.iter().map(Bytes::len).sum());
-        frames.iter().for_each(|frame| joined.extend_from_slice(frame));
-        (joined.freeze(), over)
+        (frames, over)
     }
 
     fn frame(&mut self, watcher: &Watcher, notice: &Notice) -> Bytes {

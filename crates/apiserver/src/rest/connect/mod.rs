@@ -20,6 +20,7 @@ use crate::serve::RequestBody;
 use base::tasks::TaskGroup;
 use machinery::status::{Result, Status};
 use machinery::{Value, meta};
+pub(super) use socket::watch_over_websocket;
 pub use upstream::KubeletIdentity;
 use upstream::{Passage, Upstream, Upstreams};
 
@@ -34,6 +35,11 @@ impl Connections {
     /// The certificate that kubelets know the API server by.
     pub fn set_kubelet_identity(&self, identity: KubeletIdentity) -> std::result::Result<(), rustls::Error> {
         self.upstreams.set_identity(identity)
+    }
+
+    /// Where connections that have switched protocols live.
+    pub(super) fn streams(&self) -> &TaskGroup {
+        &self.streams
     }
 
     /// Ends what is connected.

@@ -1,4 +1,4 @@
-//! A stream of bytes, such as a log, over a WebSocket: what browsers can read.
+//! A stream, such as a log or a watch, over a WebSocket: what browsers can read.
 
 use super::upstream::copy_headers;
 use crate::context::Context;
@@ -7,19 +7,43 @@ use crate::serve::ResponseBody;
 use base::tasks::TaskGroup;
 use base64::Engine as _;
 use bytes::{Buf, Bytes};
-use futures_util::StreamExt;
+use futures_util::{Stream, StreamExt};
 use http::Response;
 use http_body_util::BodyStream;
 use hyper_util::rt::TokioIo;
 use machinery::status::{Result, Status};
 use std::pin::pin;
-use streaming::upgrade::{Encoding, choose_reader};
+use streaming::upgrade::{Encoding, choose_reader, choose_watcher};
 use streaming::websocket::{Message, Reader, Writer};
 
 /// Sends what `answer` holds as messages, once the caller's connection is a WebSocket.
 pub(super) fn over_websocket(context: &Context, answer: Reply, streams: &TaskGroup) -> Result<Reply> {
     let (encoding, switch) =
         choose_reader(&context.headers).map_err(|error| Status::bad_request(error.to_string()))?;
+    let pieces = BodyStream::new(answer.into_body())
+        .filter_map(|frame| async { frame.ok().and_then(|frame| frame.into_data().ok()) })
+        .map(|mut piece| piece.copy_to_bytes(piece.remaining()));
+    messages(context, pieces, encoding, &switch, streams)
+}
+
+/// Sends a watch, one message an event.
+pub(in crate::rest) fn watch_over_websocket(
+    context: &Context,
+    events: impl Stream<Item = Bytes> + Send + 'static,
+    encoding: Encoding,
+    streams: &TaskGroup,
+) -> Result<Reply> {
+    let switch = choose_watcher(&context.headers).map_err(|error| Status::bad_request(error.to_string()))?;
+    messages(context, events, encoding, &switch, streams)
+}
+
+fn messages(
+    context: &Context,
+    pieces: impl Stream<Item = Bytes> + Send + 'static,
+    encoding: Encoding,
+    switch: &Response<()>,
+    streams: &TaskGroup,
+) -> Result<Reply> {
     let Some(upgrade) = context.upgrade.lock().take() else {
         return Err(Status::bad_request("Upgrade request required"));
     };
@@ -27,17 +51,11 @@ pub(super) fn over_websocket(context: &Context, answer: Reply, streams: &TaskGro
         let Ok(connection) = upgrade.await else { return };
         let (reader, writer) = tokio::io::split(TokioIo::new(connection));
         let (mut reader, mut writer) = (Reader::new(reader), Writer::server(writer));
-        let mut pieces = pin!(
-            BodyStream::new(answer.into_body())
-                .filter_map(|frame| async { frame.ok().and_then(|frame| frame.into_data().ok()) })
-        );
+        let mut pieces = pin!(pieces);
         loop {
             let sent = tokio::select! {
                 piece = pieces.next() => match piece {
-                    Some(mut piece) => {
-                        let piece = piece.copy_to_bytes(piece.remaining());
-                        send(&mut writer, encoding, &piece).await
-                    }
+                    Some(piece) => send(&mut writer, encoding, &piece).await,
                     None => break,
                 },
                 message = reader.next() => match message {
@@ -65,6 +83,7 @@ async fn send<W: tokio::io::AsyncWrite + Unpin>(
 ) -> std::result::Result<(), streaming::StreamError> {
     match encoding {
         Encoding::Binary => writer.data(&[piece]).await,
+        Encoding::Text => writer.text(&String::from_utf8_lossy(piece)).await,
         Encoding::Base64 => writer.text(&base64::prelude::BASE64_STANDARD.encode(piece)).await,
     }
 }
