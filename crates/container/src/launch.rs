@@ -1,18 +1,34 @@
-//! Starting shims.
+//! Starting shims: the process that they are forked from is started when the first is wanted, and again if it was killed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
-use crate::shim::{Report, SUBCOMMAND, Task};
+use parking_lot::Mutex;
 
-/// How to start shims: the binary to execute again.
+use crate::shim::{Report, SUBCOMMAND, Task, nursery};
+
+/// Arguments are made this long, so that every shim has room to say in lists of processes what it is for.
+const TITLE: usize = 256;
+
+/// Starts shims.
 #[derive(Clone, Debug)]
 pub struct Launcher {
-    pub program: PathBuf,
+    /// The binary to execute again.
+    program: PathBuf,
+    nursery: Arc<Mutex<Option<Nursery>>>,
+}
+
+/// The process that shims are forked from.
+#[derive(Debug)]
+struct Nursery {
+    process: Child,
+    requests: UnixStream,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -27,38 +43,65 @@ pub enum LaunchError {
     Failed(String),
 }
 
-impl Default for Launcher {
-    /// The running binary, also when its file has been replaced.
-    fn default() -> Self {
-        Self { program: "/proc/self/exe".into() }
+impl Nursery {
+    fn start(program: &Path) -> io::Result<Self> {
+        let (requests, theirs) = sys::sockets::packets()?;
+        let process = Command::new(program)
+            .arg0("ferry")
+            .arg(SUBCOMMAND)
+            .arg("-".repeat(TITLE))
+            .env_clear()
+            .current_dir("/")
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()?;
+        Ok(Self { process, requests })
+    }
+}
+
+impl Drop for Nursery {
+    /// It ends when nobody can ask it for anything any more, after what was asked before.
+    fn drop(&mut self) {
+        let _ = self.requests.shutdown(std::net::Shutdown::Both);
+        let _ = self.process.wait();
     }
 }
 
 impl Launcher {
-    /// Starts a shim; what it complains about goes to a file. It inherits the lock, if there is one.
+    #[must_use]
+    pub fn new(program: PathBuf) -> Self {
+        Self { program, nursery: Arc::default() }
+    }
+
+    /// Starts a shim; what it complains about goes to a file. It gets the lock, if there is one.
     pub fn spawn(
         &self,
         task: Task,
         argument: &Path,
         complaints: &Path,
         lock: Option<File>,
-    ) -> Result<(Child, UnixStream), LaunchError> {
-        let (ours, theirs) = UnixStream::pair().map_err(LaunchError::Spawn)?;
-        let errors =
-            OpenOptions::new().create(true).append(true).open(complaints).map_err(LaunchError::Spawn)?;
-        let child = Command::new(&self.program)
-            .arg0_for_humans()
-            .arg(SUBCOMMAND)
-            .arg(task.name())
-            .arg(argument)
-            .env_clear()
-            .current_dir("/")
-            .stdin(OwnedFd::from(theirs))
-            .stdout(lock.map_or_else(Stdio::null, Stdio::from))
-            .stderr(errors)
-            .spawn()
-            .map_err(LaunchError::Spawn)?;
-        Ok((child, ours))
+    ) -> Result<UnixStream, LaunchError> {
+        let start = || -> io::Result<UnixStream> {
+            let (ours, theirs) = UnixStream::pair()?;
+            let complaints = OpenOptions::new().create(true).append(true).open(complaints)?;
+            let mut files = vec![theirs.as_fd(), complaints.as_fd()];
+            files.extend(lock.as_ref().map(File::as_fd));
+            self.ask(&nursery::encode(task, argument), &files)?;
+            Ok(ours)
+        };
+        start().map_err(LaunchError::Spawn)
+    }
+
+    fn ask(&self, request: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut nursery = self.nursery.lock();
+        if let Some(there) = &*nursery
+            && sys::sockets::send(&there.requests, request, files).is_ok()
+        {
+            return Ok(());
+        }
+        // There is none yet, or it is gone: whoever asked it last hears of that on the socket they gave it.
+        let new = nursery.insert(Nursery::start(&self.program)?);
+        sys::sockets::send(&new.requests, request, files)
     }
 
     /// Starts a shim and waits until it has said what came of it and is gone.
@@ -69,9 +112,10 @@ impl Launcher {
         complaints: &Path,
         lock: Option<File>,
     ) -> Result<Report, LaunchError> {
-        let (mut child, socket) = self.spawn(task, argument, complaints, lock)?;
-        let said = hear(&mut BufReader::new(&socket));
-        child.wait().map_err(LaunchError::Spawn)?;
+        let socket = self.spawn(task, argument, complaints, lock)?;
+        let mut socket = BufReader::new(&socket);
+        let said = hear(&mut socket);
+        io::copy(&mut socket, &mut io::sink()).map_err(LaunchError::Listen)?;
         said
     }
 }
@@ -90,18 +134,6 @@ pub fn settled(directory: &Path) {
     use rustix::fs::{FlockOperation, flock};
     if let Ok(file) = File::open(directory.join("starting")) {
         let _ = flock(&file, FlockOperation::LockShared);
-    }
-}
-
-trait Named {
-    fn arg0_for_humans(&mut self) -> &mut Self;
-}
-
-impl Named for Command {
-    /// So that process lists say what it is, not `/proc/self/exe`.
-    fn arg0_for_humans(&mut self) -> &mut Self {
-        use std::os::unix::process::CommandExt as _;
-        self.arg0("ferry")
     }
 }
 

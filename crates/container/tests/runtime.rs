@@ -19,7 +19,7 @@ mod battery;
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.split_first() {
-        Some((first, rest)) if first == container::shim::SUBCOMMAND => return container::shim::main(rest),
+        Some((first, _)) if first == container::shim::SUBCOMMAND => return container::shim::main(),
         Some((first, _)) if first == container::network::SUBCOMMAND => return network::cni::main(),
         _ => {}
     }
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
             let node = Node::start().await;
             let handle = tokio::task::spawn_local(test(node.clone()));
             // Whoever asks for more kills by hand has more time.
-            let patience = if std::env::var_os(battery::KILLS).is_some() { 3600 } else { 120 };
+            let patience = if std::env::var_os(battery::KILLS).is_some() { 3600 } else { 300 };
             let bounded = tokio::time::timeout(Duration::from_secs(patience), handle).await;
             let left = node.clean_up().await;
             match bounded {
@@ -81,6 +81,9 @@ fn main() -> ExitCode {
     }
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
+
+/// How long anything may take on a machine that is busy with something else.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Set for the tests that have control groups of version 2 only.
 const VERSION_2: &str = "FERRY_TEST_CGROUP_VERSION_2";
@@ -324,11 +327,13 @@ impl Node {
 
     /// Waits for something, and at the end says what was seen last.
     pub async fn until<T>(&self, what: &str, look: impl AsyncFn() -> Result<T, String>) -> T {
-        let end = Instant::now() + Duration::from_secs(30);
+        let end = Instant::now() + PATIENCE;
         loop {
             match look().await {
                 Ok(seen) => return seen,
-                Err(seen) if Instant::now() > end => panic!("{what}: not within 30 s; last seen: {seen}"),
+                Err(seen) if Instant::now() > end => {
+                    panic!("{what}: not within {PATIENCE:?}; last seen: {seen}")
+                }
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             }
         }

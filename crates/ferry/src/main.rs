@@ -52,10 +52,12 @@ fn return_free_memory() {
 fn main() -> ExitCode {
     #[cfg(feature = "mimalloc")]
     return_free_memory();
+    // Huge pages would be mostly empty: without them an idle cluster has half the memory.
+    let _ = rustix::thread::disable_transparent_huge_pages(true);
     // What this binary is executed again for by itself comes before anything costs time or memory.
     let mut arguments = std::env::args().skip(1);
     match arguments.next().as_deref() {
-        Some(container::shim::SUBCOMMAND) => return container::shim::main(&arguments.collect::<Vec<_>>()),
+        Some(container::shim::SUBCOMMAND) => return container::shim::main(),
         Some(container::network::SUBCOMMAND) => return network::cni::main(),
         _ => {}
     }

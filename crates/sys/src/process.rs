@@ -73,6 +73,45 @@ pub fn fork() -> io::Result<Fork> {
     }
 }
 
+/// Whether children that end are forgotten at once, or wait for this process to ask how.
+#[expect(unsafe_code, reason = "signal actions are set by number")]
+pub fn let_children_go(forgotten: bool) {
+    let action = if forgotten { libc::SIG_IGN } else { libc::SIG_DFL };
+    // SAFETY: neither action runs code of this process.
+    unsafe { libc::signal(libc::SIGCHLD, action) };
+}
+
+/// What lists of processes say of this one: the place of its arguments in its memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Title {
+    start: u64,
+    length: usize,
+}
+
+impl Title {
+    /// The place, which is as large as the arguments that this process was started with.
+    pub fn find() -> io::Result<Self> {
+        let stat = std::fs::read_to_string("/proc/self/stat")?;
+        let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let mut fields = after_name.split_ascii_whitespace().skip(45).map(|field| field.parse().unwrap_or(0));
+        let (start, end): (u64, u64) = (fields.next().unwrap_or(0), fields.next().unwrap_or(0));
+        let length = usize::try_from(end.saturating_sub(start)).unwrap_or(0);
+        if start == 0 || length == 0 {
+            return Err(io::Error::from(io::ErrorKind::NotFound));
+        }
+        Ok(Self { start, length })
+    }
+
+    /// Puts words there, as many as fit. The arguments as they were are not to be used afterwards.
+    pub fn set(&self, words: &[&[u8]]) -> io::Result<()> {
+        use std::os::unix::fs::FileExt as _;
+        let mut text = words.join(&b'\0');
+        text.resize(self.length - 1, 0);
+        text.push(0);
+        std::fs::OpenOptions::new().write(true).open("/proc/self/mem")?.write_all_at(&text, self.start)
+    }
+}
+
 /// Moves the calling thread into new namespaces; children follow into a new pid namespace.
 #[expect(unsafe_code, reason = "a plain system call without pointers")]
 pub fn unshare(namespaces: &[Namespace]) -> io::Result<()> {

@@ -14,6 +14,13 @@ use rustix::net::{
 /// How many descriptors one message carries at most.
 const MOST: usize = 4;
 
+/// Two ends of a socket that keeps messages apart.
+pub fn packets() -> io::Result<(UnixStream, UnixStream)> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    Ok((one.into(), other.into()))
+}
+
 /// Sends bytes together with descriptors.
 pub fn send(socket: &UnixStream, bytes: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];

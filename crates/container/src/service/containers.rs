@@ -2,7 +2,6 @@
 
 use std::io::BufReader;
 use std::os::fd::OwnedFd;
-use std::process::Child;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,43 +42,33 @@ impl Runtime {
             .blocking(move |runtime| {
                 let lock = launch::lock(&directory).doing(|| "lock the container".to_owned())?;
                 let log = directory.join("shim.log");
-                let (mut child, socket) =
-                    runtime.launcher.spawn(Task::Container, &directory, &log, Some(lock))?;
-                match hear(&mut BufReader::new(&socket)) {
-                    Ok(_) => Ok(child),
-                    Err(error) => {
-                        let _ = child.wait();
-                        Err(error.into())
-                    }
-                }
+                let socket = runtime.launcher.spawn(Task::Container, &directory, &log, Some(lock))?;
+                Ok(hear(&mut BufReader::new(&socket))?)
             })
             .await;
-        let child = match outcome {
-            Ok(child) => child,
-            Err(error) => {
-                let exited = Exited {
-                    code: NEVER_RAN,
-                    at: now(),
-                    reason: "StartError".to_owned(),
-                    message: error.to_string(),
-                    ..Exited::default()
-                };
-                records::write(&container.directory.join("exit"), &exited)?;
-                container.phase.send_replace(Phase::Exited { started: 0, exited });
-                return Err(error);
-            }
-        };
+        if let Err(error) = outcome {
+            let exited = Exited {
+                code: NEVER_RAN,
+                at: now(),
+                reason: "StartError".to_owned(),
+                message: error.to_string(),
+                ..Exited::default()
+            };
+            records::write(&container.directory.join("exit"), &exited)?;
+            container.phase.send_replace(Phase::Exited { started: 0, exited });
+            return Err(error);
+        }
         let started: Option<Started> = records::read(&container.directory.join("started"))?;
         let started =
             started.ok_or_else(|| RuntimeError::NotFound("the container's state is missing".to_owned()))?;
         container.phase.send_replace(Phase::Running(started.clone()));
         self.emit(container, ContainerEventType::ContainerStartedEvent);
-        self.watch(Arc::clone(container), &started, Some(child));
+        self.watch(Arc::clone(container), &started);
         Ok(())
     }
 
     /// Follows a container's shim to its end.
-    fn watch(self: &Arc<Self>, container: Arc<Container>, started: &Started, mut child: Option<Child>) {
+    fn watch(self: &Arc<Self>, container: Arc<Container>, started: &Started) {
         let opened = Pid::from_raw(started.shim_pid)
             .ok_or(rustix::io::Errno::SRCH)
             .and_then(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK));
@@ -101,9 +90,6 @@ impl Runtime {
                         return;
                     }
                 }
-            }
-            if let Some(child) = &mut child {
-                let _ = child.wait();
             }
             let ours = Arc::clone(&container);
             let ended = runtime.blocking(move |runtime| runtime.conclude(&ours, &started)).await;
@@ -224,7 +210,7 @@ impl Runtime {
             });
             self.state.write().containers.insert(id, Arc::clone(&container));
             if let Phase::Running(started) = phase {
-                self.watch(container, &started, None);
+                self.watch(container, &started);
             }
         }
         Ok(())

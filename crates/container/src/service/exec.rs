@@ -24,7 +24,6 @@ const AFTERGLOW: Duration = Duration::from_secs(1);
 pub(super) struct Running {
     pub pid: i32,
     reports: BufReader<UnixStream>,
-    child: std::process::Child,
 }
 
 /// What a command that was waited for did.
@@ -38,9 +37,7 @@ pub(super) struct Output {
 impl Running {
     /// Waits for its end.
     pub(super) async fn wait(&mut self) -> Result<i32, RuntimeError> {
-        let report = hear(&mut self.reports).await?;
-        let _ = self.child.wait();
-        match report {
+        match hear(&mut self.reports).await? {
             Report::Exited { code } => Ok(code),
             _ => Err(RuntimeError::Invalid("the shim did not say how the command ended".to_owned())),
         }
@@ -108,7 +105,7 @@ impl Runtime {
             let path = directory.join(format!("exec-{}.json", &new_id()[..16]));
             records::write(&path, &exec)?;
             let launched = runtime.launcher.spawn(Task::Exec, &path, &directory.join("shim.log"), None);
-            let (child, socket) = launched.inspect_err(|_| drop(std::fs::remove_file(&path)))?;
+            let socket = launched.inspect_err(|_| drop(std::fs::remove_file(&path)))?;
             let borrowed: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
             sys::sockets::send(&socket, b"x", &borrowed).doing(|| "hand over descriptors".to_owned())?;
             let mut console = None;
@@ -126,24 +123,20 @@ impl Runtime {
                     return Err(RuntimeError::Invalid(message));
                 }
             }
-            Ok((child, socket, console))
+            Ok((socket, console))
         });
-        let (child, socket, console) = launched.await?;
+        let (socket, console) = launched.await?;
         let socket = socket
             .set_nonblocking(true)
             .and_then(|()| UnixStream::from_std(socket))
             .doing(|| "hear from the shim".to_owned())?;
-        let mut running = Running { pid: 0, reports: BufReader::new(socket), child };
-        match hear(&mut running.reports).await {
-            Ok(Report::Started { pid, .. }) => {
+        let mut running = Running { pid: 0, reports: BufReader::new(socket) };
+        match hear(&mut running.reports).await? {
+            Report::Started { pid, .. } => {
                 running.pid = pid;
                 Ok((running, console))
             }
-            Ok(_) => Err(RuntimeError::Invalid("the shim did not start the command".to_owned())),
-            Err(error) => {
-                let _ = running.child.wait();
-                Err(error)
-            }
+            _ => Err(RuntimeError::Invalid("the shim did not start the command".to_owned())),
         }
     }
 

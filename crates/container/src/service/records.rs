@@ -124,8 +124,10 @@ pub fn read_config<T: prost::Message + Default>(directory: &Path) -> Result<Opti
 }
 
 pub fn write_config(directory: &Path, config: &impl prost::Message) -> Result<(), RuntimeError> {
-    let path = directory.join("config.pb");
-    std::fs::write(&path, config.encode_to_vec()).doing(|| format!("write {}", path.display()))
+    let (path, partial) = (directory.join("config.pb"), directory.join("config.new"));
+    std::fs::write(&partial, config.encode_to_vec())
+        .and_then(|()| std::fs::rename(&partial, &path))
+        .doing(|| format!("write {}", path.display()))
 }
 
 /// The subdirectories of `parent`; those with a dot in front are half made or half removed, and go.

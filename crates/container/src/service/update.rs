@@ -55,6 +55,10 @@ impl Runtime {
             spec.resources = limits(&merged);
             super::records::write(&path, &spec)?;
         }
+        // A daemon that comes after this one tells the same.
+        let mut config = container.config.clone();
+        config.linux.get_or_insert_default().resources = Some(merged.clone());
+        super::records::write_config(&container.directory, &config)?;
         *container.resources.lock() = Some(merged);
         Ok(())
     }

@@ -22,7 +22,7 @@ use super::{
 /// How long the rest of a container may take to die after its first process.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-pub(super) fn run(directory: &Path, socket: &UnixStream, lock: Lock) -> Result<(), ShimError> {
+pub(super) fn run(directory: &Path, socket: &UnixStream, lock: Option<Lock>) -> Result<(), ShimError> {
     let spec: Spec = read_json(&directory.join("spec.json"))?;
     if directory.join("started").exists() {
         return Err(failure("start", "the container was started already"));

@@ -1,12 +1,14 @@
-//! The small processes that hold containers: this binary, executed again, with one thread and no async runtime.
+//! The small processes that hold containers: this binary, executed again, with one thread and no async runtime;
+//! the nursery is where they come from.
 //!
-//! The daemon hands over a socket as standard input; the shim answers with one line of JSON when the container
-//! runs or cannot, and goes on without the daemon. What outlives them is in files: `started` and `exit`.
+//! The daemon hands over a socket; the shim answers with one line of JSON when the container runs or cannot, and goes on
+//! without the daemon. What outlives them is in files: `started` and `exit`.
 
 mod container;
 mod exec;
 mod identity;
 mod log;
+pub(crate) mod nursery;
 mod rootfs;
 mod sandbox;
 pub mod spec;
@@ -19,7 +21,7 @@ pub(crate) use supervise::resize;
 pub mod unpack;
 
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
@@ -56,6 +58,16 @@ impl Task {
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(task, _)| *task == self).map_or("", |(_, name)| name)
+    }
+
+    /// Does it, in a process made for it.
+    fn run(self, argument: &Path, socket: &UnixStream, lock: Option<Lock>) -> Result<(), ShimError> {
+        match self {
+            Self::Sandbox => sandbox::run(argument, socket, lock),
+            Self::Container => container::run(argument, socket, lock),
+            Self::Exec => exec::run(argument, socket),
+            Self::Unpack => unpack::run(argument, socket),
+        }
     }
 }
 
@@ -112,40 +124,22 @@ pub struct Exit {
     pub at: i64,
 }
 
-/// Runs a shim; `arguments` are those after the subcommand.
+/// Runs the process that shims come from; its standard input is the socket on which they are asked for.
 #[must_use]
-pub fn main(arguments: &[String]) -> ExitCode {
-    let [task, directory] = arguments else {
-        eprintln!("ferry: this command is for Ferry's own use");
-        return ExitCode::FAILURE;
-    };
-    let Some((task, _)) = Task::ALL.into_iter().find(|(_, name)| name == task) else {
-        eprintln!("ferry: no such shim: {task}");
-        return ExitCode::FAILURE;
-    };
-    let Ok(socket) = io::stdin().as_fd().try_clone_to_owned() else { return ExitCode::FAILURE };
-    let socket = UnixStream::from(socket);
-    // The lock of what it works on, if there is one.
-    let Ok(lock) = io::stdout().as_fd().try_clone_to_owned() else { return ExitCode::FAILURE };
-    // A terminal's hangup or interrupt is not meant for containers.
+pub fn main() -> ExitCode {
+    let _ = rustix::thread::set_name(c"ferry-shim");
+    // A terminal's hangup or interrupt is not meant for it.
     let _ = rustix::process::setsid();
-    if let Ok(nothing) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") {
-        let _ = rustix::stdio::dup2_stdin(&nothing);
-        let _ = rustix::stdio::dup2_stdout(&nothing);
-    }
-    let lock = Lock(lock);
-    let directory = Path::new(directory);
-    let outcome = match task {
-        Task::Sandbox => sandbox::run(directory, &socket, lock),
-        Task::Container => container::run(directory, &socket, lock),
-        Task::Exec => exec::run(directory, &socket),
-        Task::Unpack => unpack::run(directory, &socket),
-    };
-    match outcome {
+    let served = io::stdin().as_fd().try_clone_to_owned().and_then(|requests| {
+        let nothing = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+        rustix::stdio::dup2_stdin(&nothing)?;
+        rustix::stdio::dup2_stdout(&nothing)?;
+        nursery::serve(requests.into())
+    });
+    match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{error}");
-            let _ = report(&socket, &Report::Failed { message: error.to_string() });
+            eprintln!("ferry: this command is for Ferry's own use: {error}");
             ExitCode::FAILURE
         }
     }

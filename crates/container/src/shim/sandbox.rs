@@ -11,7 +11,7 @@ use sys::process::{self, Fork, Namespace};
 use super::spec::SandboxSpec;
 use super::{GROUP, Lock, Report, ShimError, Step, failure, read_json, report, start, user, write_whole};
 
-pub(super) fn run(directory: &Path, socket: &UnixStream, _lock: Lock) -> Result<(), ShimError> {
+pub(super) fn run(directory: &Path, socket: &UnixStream, _lock: Option<Lock>) -> Result<(), ShimError> {
     let spec: SandboxSpec = read_json(&directory.join("spec.json"))?;
     let mut wanted = Vec::new();
     for (namespace, asked) in

@@ -32,6 +32,8 @@ pub(super) fn become_program(process: &Process) -> Result<std::convert::Infallib
     let filter = filter.map_err(|error| failure("compile the seccomp profile", error.to_string()))?;
     limit_open_files().step(|| "limit open files".to_owned())?;
     process::own_keyring();
+    // Ferry does without huge pages, but that is its own matter.
+    let _ = rustix::thread::disable_transparent_huge_pages(false);
     process::default_signals();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     capabilities::bound(held).step(|| "drop capabilities".to_owned())?;

@@ -32,6 +32,7 @@ table![
     lifecycle::shared_pid_namespace,
     lifecycle::a_start_that_is_given_up,
     lifecycle::events,
+    lifecycle::shims_are_small_and_free,
     isolation::what_a_container_sees,
     isolation::what_a_container_may_not,
     isolation::mounts,

@@ -82,8 +82,11 @@ pub async fn host_ports(node: Node) {
     let (_, other) = node.run("client", node.container("client", &["sleep", "1000"])).await;
     for from in [&other, &id] {
         let ask = "printf 'GET /index.html HTTP/1.0\\r\\n\\r\\n' | nc -w 5 10.222.0.1 18080";
-        let seen = node.exec(from, &["sh", "-c", ask]).await;
-        assert!(seen.1.ends_with("page"), "{seen:?}");
+        node.until("an answer", async || {
+            let seen = node.exec(from, &["sh", "-c", ask]).await;
+            if seen.1.ends_with("page") { Ok(()) } else { Err(format!("{seen:?}")) }
+        })
+        .await;
     }
     // A pod does not reach what listens on the node's loopback address.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -159,7 +162,7 @@ pub async fn the_way_out(node: Node) {
     for (to, seen_as) in [("192.0.2.2", "192.0.2.1"), ("10.222.9.1", address.as_str())] {
         let listening = outside.accept(&format!("{to}:7000"));
         let (code, _, complaint) =
-            node.exec(&id, &["sh", "-c", &format!("echo x | nc -w 5 {to} 7000")]).await;
+            node.exec(&id, &["sh", "-c", &format!("echo x | nc -w 30 {to} 7000")]).await;
         assert_eq!(code, 0, "{to}: {complaint}");
         assert_eq!(listening.join().unwrap(), seen_as, "{to}");
     }

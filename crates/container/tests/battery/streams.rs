@@ -1,13 +1,11 @@
 //! Exec, attach and port-forward, as clients speak them.
 
-use std::time::Duration;
-
 use cri::v1::*;
 use streaming::websocket::{Message, Reader, Writer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 
-use crate::Node;
+use crate::{Node, PATIENCE};
 
 /// Connects to an address of the streaming server and changes the protocol.
 async fn upgrade(url: &str, headers: &str) -> TcpStream {
@@ -49,7 +47,7 @@ async fn collect(reader: &mut Reader<ReadHalf<TcpStream>>) -> [String; 3] {
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), reading).await.expect("an end");
+    tokio::time::timeout(PATIENCE, reading).await.expect("an end");
     streams.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -92,12 +90,14 @@ pub async fn exec_over_a_websocket(node: Node) {
     drop(ends);
 }
 
+/// Waits until its terminal is as large as it is told.
+const RESIZED: &str = "tty; read line; until stty size | grep '33 101'; do sleep 0.1; done; echo got $line";
+
 pub async fn exec_with_a_terminal(node: Node) {
     let (_, id) = node.run("tty", node.container("tty", &["sleep", "1000"])).await;
-    let url = exec(&node, &id, &["sh", "-c", "tty; read line; stty size; echo got $line"], true).await;
+    let url = exec(&node, &id, &["sh", "-c", RESIZED], true).await;
     let (mut reader, mut writer) = websocket(&url).await;
     writer.data(&[b"\x04{\"Width\":101,\"Height\":33}"]).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(200)).await;
     writer.data(&[b"\x00hello\n"]).await.unwrap();
     let [out, _, status] = collect(&mut reader).await;
     assert!(out.contains("/dev/pts/0") && out.contains("33 101") && out.contains("got hello"), "{out}");
@@ -115,7 +115,6 @@ pub async fn attach_to_a_container(node: Node) {
     let url = node.cri.clone().runtime.attach(request).await.unwrap().into_inner().url;
     let (mut reader, mut writer) = websocket(&url).await;
     writer.data(&[b"\x00hi\n"]).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(200)).await;
     writer.data(&[b"\xff\x00"]).await.unwrap();
     let [out, _, status] = collect(&mut reader).await;
     assert_eq!(out, "you said hi\nover\n");
@@ -152,7 +151,7 @@ pub async fn port_forward_over_spdy(node: Node) {
             page.extend_from_slice(&data);
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), reading).await.expect("a page");
+    tokio::time::timeout(PATIENCE, reading).await.expect("a page");
     assert!(String::from_utf8_lossy(&page).ends_with("hello\n"), "{}", String::from_utf8_lossy(&page));
     driver.abort();
 }
