@@ -4,6 +4,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
+use sys::nftables::keys::{self, Part};
 use sys::nftables::steps::{address, interface, is_local, protocol_and_port, was_translated, within};
 use sys::nftables::{
     Batch, Chain, Element, Expr, Family, Hook, MetaKey, Nat, Register, Set, Side, Socket, Value, Verdict,
@@ -26,12 +27,6 @@ const PORTS: &str = "ports";
 const PORTS_AT: &str = "ports-at";
 const THEMSELVES: &str = "themselves";
 
-/// The numbers by which tools know the types of a key's parts.
-const TYPE_IPV4: u32 = 7;
-const TYPE_IPV6: u32 = 8;
-const TYPE_PROTOCOL: u32 = 12;
-const TYPE_PORT: u32 = 13;
-
 /// Grows with every change of what the rules are, so that a new Ferry replaces those of an old one.
 const EDITION: u32 = 1;
 
@@ -50,17 +45,13 @@ pub fn table(bridge: &str) -> String {
     format!("ferry-network-{bridge}")
 }
 
-fn family_of(address: IpAddr) -> Family {
-    if address.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 }
-}
-
 impl Rules<'_> {
     fn table(&self) -> String {
         table(self.bridge)
     }
 
     fn families(&self) -> impl Iterator<Item = Family> {
-        let has = |family| self.subnets.iter().any(|range| family_of(range.base) == family);
+        let has = |family| self.subnets.iter().any(|range| Family::of(range.base) == family);
         [Family::Ipv4, Family::Ipv6].into_iter().filter(move |family| has(*family))
     }
 
@@ -106,7 +97,7 @@ impl Rules<'_> {
     fn write(&self, batch: &mut Batch, family: Family) {
         let hook = |kind, number, priority| Some(Hook { kind, number, priority });
         sets(batch, family);
-        let ports: Vec<&Open> = self.ports.all().filter(|open| family_of(open.to) == family).collect();
+        let ports: Vec<&Open> = self.ports.all().filter(|open| Family::of(open.to) == family).collect();
         fill(batch, &ports);
         for (name, number) in [("ports-prerouting", PREROUTING), ("ports-output", OUTPUT)] {
             batch.add_chain(&Chain { name, hook: hook("nat", number, DESTINATION) });
@@ -156,10 +147,10 @@ impl Rules<'_> {
             Family::Ipv4 => Range { base: IpAddr::from([224, 0, 0, 0]), prefix: 4 },
             Family::Ipv6 => Range { base: IpAddr::from([0xff00, 0, 0, 0, 0, 0, 0, 0]), prefix: 8 },
         };
-        let own = self.subnets.iter().filter(|range| family_of(range.base) == family);
+        let own = self.subnets.iter().filter(|range| Family::of(range.base) == family);
         for range in own {
             let from = within(family, Side::Source, range.mask_and_network(), true, R0);
-            let inside = self.cluster.iter().filter(|range| family_of(range.base) == family);
+            let inside = self.cluster.iter().filter(|range| Family::of(range.base) == family);
             for inside in inside.chain([&multicast]) {
                 let to = within(family, Side::Destination, inside.mask_and_network(), true, R0);
                 batch.add_rule(name, &[&from[..], &to, &[Expr::Verdict(Verdict::Return)]].concat());
@@ -170,33 +161,21 @@ impl Rules<'_> {
     }
 }
 
-fn kind(parts: &[u32]) -> u32 {
-    parts.iter().fold(0, |kind, part| kind << 6 | part)
-}
-
 fn sets(batch: &mut Batch, family: Family) {
-    let length = family.address_length() as u32;
-    let ip = if family == Family::Ipv4 { TYPE_IPV4 } else { TYPE_IPV6 };
-    let value = Value::Bytes { length: length + 4, kind: kind(&[ip, TYPE_PORT]) };
-    let set = |name, key_length, parts: &[u32], value| Set {
-        name,
-        key_length,
-        key_kind: kind(parts),
-        value,
-        dynamic: None,
-        interval: false,
-    };
-    batch.add_set(&set(PORTS, 8, &[TYPE_PROTOCOL, TYPE_PORT], value));
-    batch.add_set(&set(PORTS_AT, length + 8, &[ip, TYPE_PROTOCOL, TYPE_PORT], value));
-    batch.add_set(&set(THEMSELVES, length * 2, &[ip, ip], Value::Nothing));
+    let value = keys::values(family, &[Part::Address, Part::Port]);
+    for (name, parts, value) in [
+        (PORTS, &[Part::Protocol, Part::Port][..], value),
+        (PORTS_AT, &[Part::Address, Part::Protocol, Part::Port], value),
+        (THEMSELVES, &[Part::Address, Part::Address], Value::Nothing),
+    ] {
+        batch.add_set(&Set::plain(name, family, parts, value));
+    }
 }
 
 fn fill(batch: &mut Batch, ports: &[&Open]) {
     let (mut anywhere, mut somewhere, mut themselves) = (Vec::new(), Vec::new(), Vec::new());
     for open in ports {
-        let mut key = vec![open.protocol, 0, 0, 0];
-        key.extend(open.port.to_be_bytes());
-        key.extend([0, 0]);
+        let key = keys::protocol_and_port(open.protocol, open.port).to_vec();
         let mut to = octets(open.to);
         to.extend(open.to_port.to_be_bytes());
         to.extend([0, 0]);

@@ -1,9 +1,11 @@
 //! What gives plans to the kernel. The first backend that works here is used.
 
 use crate::iptables::{Iptables, IptablesError};
+use crate::ipvs::{IpvsBackend, IpvsError};
 use crate::model::Node;
 use crate::nftables::{NftError, Nftables};
 use crate::state::{Difference, State};
+use crate::userspace::{Userspace, UserspaceError};
 
 /// The ways to serve services, in the order in which they are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,15 +17,13 @@ pub enum Mode {
 }
 
 /// The order when nobody asks for one.
-pub const ORDER: [Mode; 2] = [Mode::Nftables, Mode::Iptables];
+pub const ORDER: [Mode; 4] = [Mode::Nftables, Mode::Iptables, Mode::Ipvs, Mode::Userspace];
 
 impl Mode {
     /// By the name that `--proxy-mode` has for it.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
-        [Self::Nftables, Self::Iptables, Self::Ipvs, Self::Userspace]
-            .into_iter()
-            .find(|mode| mode.name() == name)
+        ORDER.into_iter().find(|mode| mode.name() == name)
     }
 
     #[must_use]
@@ -44,8 +44,10 @@ pub enum BackendError {
     Nftables(#[from] NftError),
     #[error("iptables")]
     Iptables(#[from] IptablesError),
-    #[error("{0} is not a backend of this build")]
-    NotBuilt(&'static str),
+    #[error("ipvs")]
+    Ipvs(#[from] IpvsError),
+    #[error("userspace")]
+    Userspace(#[from] UserspaceError),
     #[error("no backend works on this machine")]
     None,
 }
@@ -63,14 +65,12 @@ pub trait Backend: Send + Sync {
 
 /// A backend that works here: the one asked for, or else the first. One is tried by setting the rules of no services.
 pub fn open(asked: Option<Mode>, node: &Node) -> Result<Box<dyn Backend>, BackendError> {
-    if let Some(mode) = asked {
-        return attempt(mode, node);
-    }
-    for mode in ORDER {
+    let others = ORDER.into_iter().filter(|mode| Some(*mode) != asked);
+    for mode in asked.into_iter().chain(others) {
         match attempt(mode, node) {
             Ok(backend) => return Ok(backend),
             Err(error) => {
-                let cause = std::error::Error::source(&error).map(ToString::to_string);
+                let cause = causes(&error);
                 tracing::warn!(mode = mode.name(), cause, "this way to serve services does not work here");
             }
         }
@@ -78,11 +78,18 @@ pub fn open(asked: Option<Mode>, node: &Node) -> Result<Box<dyn Backend>, Backen
     Err(BackendError::None)
 }
 
+/// What is behind an error, from the outside in.
+fn causes(error: &dyn std::error::Error) -> String {
+    let all = std::iter::successors(error.source(), |error| error.source());
+    all.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
 fn attempt(mode: Mode, node: &Node) -> Result<Box<dyn Backend>, BackendError> {
     let backend: Box<dyn Backend> = match mode {
         Mode::Nftables => Box::new(Nftables::open(node.clone())?),
         Mode::Iptables => Box::new(Iptables::open(node.clone())?),
-        Mode::Ipvs | Mode::Userspace => return Err(BackendError::NotBuilt(mode.name())),
+        Mode::Ipvs => Box::new(IpvsBackend::open(node.clone())?),
+        Mode::Userspace => Box::new(Userspace::open(node.clone())?),
     };
     backend.replace(&State::default())?;
     Ok(backend)

@@ -167,7 +167,8 @@ impl Driver {
 
     /// Another zone changes what is near for every service.
     fn look_at_node(&mut self) {
-        if !self.nodes.is_synced() {
+        // A machine that is no node has no name.
+        if self.node.name.is_empty() || !self.nodes.is_synced() {
             return;
         }
         let node = self.nodes.get("", &self.node.name);

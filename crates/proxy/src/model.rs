@@ -92,6 +92,14 @@ impl Cidr {
         (usize::from(cidr.prefix) <= bytes(cidr.address).len() * 8).then_some(cidr)
     }
 
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let (mask, network) = self.mask_and_network();
+        let address = bytes(address);
+        address.len() == network.len()
+            && address.iter().zip(mask).map(|(byte, mask)| byte & mask).eq(network.iter().copied())
+    }
+
     /// The mask and the network's address under it.
     #[must_use]
     pub fn mask_and_network(&self) -> (Vec<u8>, Vec<u8>) {
@@ -129,5 +137,12 @@ mod tests {
         assert_eq!(parts("1.2.3.4/33"), None);
         assert_eq!(parts("fd00::/8").map(|(mask, _)| mask[..2].to_vec()), Some(vec![255, 0]));
         assert_eq!(parts("10.0.0.0"), None);
+        let within = |range: &str, address: &str| {
+            Cidr::parse(range).expect("a range").contains(address.parse().expect("an address"))
+        };
+        assert!(within("10.244.3.9/20", "10.244.15.255") && !within("10.244.3.9/20", "10.244.16.0"));
+        assert!(
+            within("0.0.0.0/0", "1.2.3.4") && !within("0.0.0.0/0", "::1") && within("fd00::/8", "fd01::1")
+        );
     }
 }

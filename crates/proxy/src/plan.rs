@@ -25,6 +25,21 @@ impl Front {
     }
 }
 
+impl std::fmt::Display for Front {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let protocol = match self.protocol {
+            Protocol::Tcp => "TCP",
+            Protocol::Udp => "UDP",
+            Protocol::Sctp => "SCTP",
+        };
+        if self.is_node_port() {
+            let family = if self.address.is_ipv4() { "IPv4" } else { "IPv6" };
+            return write!(f, "node port {}/{protocol} ({family})", self.port);
+        }
+        write!(f, "{}/{protocol}", std::net::SocketAddr::new(self.address, self.port))
+    }
+}
+
 /// How an endpoint is picked. Services with the same one share a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pick {

@@ -1,6 +1,7 @@
 //! Talking to the kernel about network links, addresses and routes, in the network namespace of the calling thread.
 
 mod conntrack;
+mod ipvs;
 mod routes;
 mod shaping;
 mod vxlan;
@@ -10,6 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 pub use conntrack::{Conntrack, Flow};
+pub use ipvs::{Destination, Ipvs, Step, VirtualService};
 pub use routes::{Route, Way};
 pub use vxlan::Peer;
 
@@ -339,12 +341,15 @@ impl Netlink {
     /// The addresses of an interface, with their prefix lengths.
     pub fn addresses(&mut self, name: &str) -> io::Result<Vec<(IpAddr, u8)>> {
         let index = self.need(name)?.index;
+        let all = self.all_addresses()?.into_iter();
+        Ok(all.filter(|(of, ..)| *of == index).map(|(_, address, prefix)| (address, prefix)).collect())
+    }
+
+    /// The addresses of all interfaces: of which one by its index, and with their prefix lengths.
+    pub fn all_addresses(&mut self) -> io::Result<Vec<(u32, IpAddr, u8)>> {
         let answers = self.ask(Message::new(GET_ADDRESS, DUMP).raw(&[0; 8]))?;
         let parse = |body: &[u8]| {
             let head = body.first_chunk::<8>()?;
-            if number(&head[4..])? != index {
-                return None;
-            }
             let mut found = None;
             for (kind, data) in attributes(body.get(8..)?) {
                 let address = address_of(data);
@@ -352,7 +357,7 @@ impl Netlink {
                     found = address.or(found);
                 }
             }
-            Some((found?, head[1]))
+            Some((number(&head[4..])?, found?, head[1]))
         };
         Ok(answers.iter().filter_map(|(_, body)| parse(body)).collect())
     }

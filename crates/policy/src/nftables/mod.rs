@@ -7,59 +7,42 @@
 mod rules;
 mod sets;
 
-use sys::nftables::{Batch, Element, Family, NftError, Socket, Verdict};
+use sys::nftables::keys::address;
+use sys::nftables::{Batch, Element, Family, NftError, Tables, Verdict};
 
 use crate::model::Direction;
 use crate::state::{Difference, Dispatch};
 
 /// The table, one per family.
 pub const TABLE: &str = "ferry-policy";
-const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
 
 /// Gives plans to the kernel.
 #[derive(Debug)]
 pub struct Nftables {
-    socket: Socket,
+    tables: Tables,
 }
 
 impl Nftables {
     /// In the network namespace of the caller.
     pub fn open() -> Result<Self, NftError> {
-        Ok(Self { socket: Socket::open()? })
+        Ok(Self { tables: Tables::open(TABLE)? })
     }
 
-    /// Puts `whole` in place of whatever is there, in one step per family.
+    /// Puts `whole` in place of whatever is there.
     pub fn replace(&self, whole: &Difference) -> Result<(), NftError> {
-        for family in FAMILIES {
-            let mut batch = Batch::new(family, TABLE);
-            batch.remove_table();
-            batch.add_table();
-            sets::add_fixed(&mut batch, family);
-            rules::add_base(&mut batch, family);
-            change(&mut batch, family, whole);
-            self.socket.apply(batch)?;
-        }
-        Ok(())
+        self.tables.replace(|batch, family| {
+            sets::add_fixed(batch, family);
+            rules::add_base(batch, family);
+            change(batch, family, whole);
+        })
     }
 
-    /// Makes a difference, in one step per family.
     pub fn apply(&self, difference: &Difference) -> Result<(), NftError> {
-        for family in FAMILIES {
-            let mut batch = Batch::new(family, TABLE);
-            change(&mut batch, family, difference);
-            self.socket.apply(batch)?;
-        }
-        Ok(())
+        self.tables.apply(|batch, family| change(batch, family, difference))
     }
 
-    /// Removes everything.
     pub fn remove(&self) -> Result<(), NftError> {
-        for family in FAMILIES {
-            let mut batch = Batch::new(family, TABLE);
-            batch.remove_table();
-            self.socket.apply(batch)?;
-        }
-        Ok(())
+        self.tables.remove()
     }
 }
 
@@ -103,10 +86,10 @@ fn change(batch: &mut Batch, family: Family, difference: &Difference) {
 }
 
 fn dispatch(family: Family, direction: Direction, all: &[Dispatch]) -> Vec<Element> {
-    let ours = all.iter().filter(|one| one.direction == direction && sets::is_of(family, one.address));
+    let ours = all.iter().filter(|one| one.direction == direction && Family::of(one.address) == family);
     ours.map(|one| {
         let group = rules::group_name(one.direction, one.group);
-        Element::Verdict(sets::bytes(one.address), Verdict::Goto(group))
+        Element::Verdict(address(one.address), Verdict::Goto(group))
     })
     .collect()
 }

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use sys::nftables::keys::{Part, protocol_and_port, values};
 use sys::nftables::{Batch, Element, Family, Set, Value, Verdict};
 
 use super::{Elements, rules};
-use crate::model::{Protocol, bytes};
+use crate::model::{Cidr, bytes};
 use crate::plan::{Closed, Entry, Front, List};
 
 pub const SERVICES: &str = "services";
@@ -24,47 +25,29 @@ pub const GUARDED: &str = "guarded";
 /// How many clients are remembered at most.
 const AFFINITY_SIZE: u32 = 65_536;
 
-/// The numbers by which tools know the types of a key's parts.
-const TYPE_IPV4: u32 = 7;
-const TYPE_IPV6: u32 = 8;
-const TYPE_PROTOCOL: u32 = 12;
-const TYPE_PORT: u32 = 13;
-const TYPE_MARK: u32 = 19;
-
-fn kind(parts: &[u32]) -> u32 {
-    parts.iter().fold(0, |kind, part| kind << 6 | part)
-}
+/// What a service is known by.
+pub const FRONT: [Part; 3] = [Part::Address, Part::Protocol, Part::Port];
+/// What a port of the node is known by.
+pub const NODE_PORT: [Part; 2] = [Part::Protocol, Part::Port];
 
 /// Makes all sets, empty.
 pub fn add_sets(batch: &mut Batch, family: Family) {
-    let address = family.address_length() as u32;
-    let (ip, front) = match family {
-        Family::Ipv4 => (TYPE_IPV4, &[TYPE_IPV4, TYPE_PROTOCOL, TYPE_PORT]),
-        Family::Ipv6 => (TYPE_IPV6, &[TYPE_IPV6, TYPE_PROTOCOL, TYPE_PORT]),
-    };
-    let with = |before: &[u32], after: &[u32]| kind(&[before, &front[..], after].concat());
-    let endpoint = Value::Bytes { length: address + 4, kind: kind(&[ip, TYPE_PORT]) };
-    let port = kind(&[TYPE_PROTOCOL, TYPE_PORT]);
-    let plain = |name, key_length, key_kind, value| Set {
-        name,
-        key_length,
-        key_kind,
-        value,
-        dynamic: None,
-        interval: false,
-    };
+    let endpoint = [Part::Address, Part::Port];
+    let plain = |name, parts: &[Part], value| Set::plain(name, family, parts, value);
+    let numbered = [&FRONT[..], &[Part::Number]].concat();
+    let to = values(family, &endpoint);
     for set in [
-        plain(SERVICES, address + 8, with(&[], &[]), Value::Verdict),
-        plain(NODE_PORTS, 8, port, Value::Verdict),
-        plain(ENDPOINTS, address + 12, with(&[], &[TYPE_MARK]), endpoint),
-        plain(ELSEWHERE, address + 12, with(&[], &[TYPE_MARK]), endpoint),
-        Set { dynamic: Some(AFFINITY_SIZE), ..plain(AFFINITY, address * 2 + 8, with(&[ip], &[]), endpoint) },
-        plain(KNOWN, address * 2 + 12, with(&[], &[ip, TYPE_PORT]), Value::Nothing),
-        plain(HAIRPINS, address * 2, kind(&[ip, ip]), Value::Nothing),
-        plain(VIRTUAL, address, ip, Value::Nothing),
-        plain(CLOSED, address + 8, with(&[], &[]), Value::Verdict),
-        plain(CLOSED_PORTS, 8, port, Value::Verdict),
-        plain(GUARDED, address + 8, with(&[], &[]), Value::Verdict),
+        plain(SERVICES, &FRONT, Value::Verdict),
+        plain(NODE_PORTS, &NODE_PORT, Value::Verdict),
+        plain(ENDPOINTS, &numbered, to),
+        plain(ELSEWHERE, &numbered, to),
+        Set { dynamic: Some(AFFINITY_SIZE), ..plain(AFFINITY, &[&[Part::Address], &FRONT[..]].concat(), to) },
+        plain(KNOWN, &[&FRONT[..], &endpoint].concat(), Value::Nothing),
+        plain(HAIRPINS, &[Part::Address, Part::Address], Value::Nothing),
+        plain(VIRTUAL, &[Part::Address], Value::Nothing),
+        plain(CLOSED, &FRONT, Value::Verdict),
+        plain(CLOSED_PORTS, &NODE_PORT, Value::Verdict),
+        plain(GUARDED, &FRONT, Value::Verdict),
     ] {
         batch.add_set(&set);
     }
@@ -100,7 +83,7 @@ fn element(entry: &Entry) -> (&'static str, Element) {
             key.extend(endpoint(*address, *port));
             (KNOWN, Element::Key(key))
         }
-        Entry::Hairpin { address } => (HAIRPINS, Element::Key([bytes(*address), bytes(*address)].concat())),
+        Entry::Hairpin { address } => (HAIRPINS, hairpin(*address)),
         Entry::Virtual { address } => (VIRTUAL, Element::Key(bytes(*address))),
         Entry::Closed { front, verdict } => {
             let set = if front.is_node_port() { CLOSED_PORTS } else { CLOSED };
@@ -110,28 +93,28 @@ fn element(entry: &Entry) -> (&'static str, Element) {
             };
             (set, Element::Verdict(lookup_key(front), verdict))
         }
-        Entry::Guarded { front, ranges } => {
-            (GUARDED, Element::Verdict(front_key(front), Verdict::Jump(rules::guard_name(front, ranges))))
-        }
+        Entry::Guarded { front, ranges } => (GUARDED, guarded(front, ranges)),
     }
 }
 
-/// Each part of a key fills whole registers.
-fn protocol_and_port(protocol: Protocol, port: u16) -> [u8; 8] {
-    let [high, low] = port.to_be_bytes();
-    [protocol as u8, 0, 0, 0, high, low, 0, 0]
+pub fn hairpin(address: IpAddr) -> Element {
+    Element::Key([bytes(address), bytes(address)].concat())
+}
+
+pub fn guarded(front: &Front, ranges: &[Cidr]) -> Element {
+    Element::Verdict(front_key(front), Verdict::Jump(rules::guard_name(front, ranges)))
 }
 
 fn front_key(front: &Front) -> Vec<u8> {
     let mut key = bytes(front.address);
-    key.extend(protocol_and_port(front.protocol, front.port));
+    key.extend(protocol_and_port(front.protocol as u8, front.port));
     key
 }
 
 /// Ports of the node are looked up without an address.
-fn lookup_key(front: &Front) -> Vec<u8> {
+pub fn lookup_key(front: &Front) -> Vec<u8> {
     if front.is_node_port() {
-        protocol_and_port(front.protocol, front.port).to_vec()
+        protocol_and_port(front.protocol as u8, front.port).to_vec()
     } else {
         front_key(front)
     }

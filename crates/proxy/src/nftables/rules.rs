@@ -9,8 +9,10 @@ use super::entries::{
     AFFINITY, CLOSED, CLOSED_PORTS, ELSEWHERE, ENDPOINTS, GUARDED, HAIRPINS, KNOWN, NODE_PORTS, SERVICES,
     VIRTUAL,
 };
+use super::of;
 use crate::model::{Cidr, Node, Protocol};
-use crate::plan::{Front, Pick, Source};
+use crate::plan::{Entry, Front, Pick, Source};
+use crate::state::Difference;
 
 pub const REJECT: &str = "reject";
 
@@ -18,7 +20,7 @@ pub const REJECT: &str = "reject";
 const MASQUERADE: u32 = 0x4000;
 const STATE_NEW: u32 = 8;
 
-const R0: Register = Register(0);
+pub const R0: Register = Register(0);
 
 const PREROUTING: u32 = 0;
 const INPUT: u32 = 1;
@@ -41,10 +43,7 @@ pub fn add_base(batch: &mut Batch, family: Family) {
     batch.add_rule(REJECT, &tcp);
     batch.add_rule(REJECT, &[Expr::Reject(Reject::Unreachable(family))]);
     let hook = |kind, number, priority| Some(Hook { kind, number, priority });
-    for (name, number) in [("guard-prerouting", PREROUTING), ("guard-output", OUTPUT)] {
-        batch.add_chain(&Chain { name, hook: hook("filter", number, BEFORE_TRANSLATION) });
-        batch.add_rule(name, &chain_of(&[&new_only(), &front(family, R0), &[verdict_of(GUARDED)]]));
-    }
+    add_guards(batch, family);
     for (name, number) in [("nat-prerouting", PREROUTING), ("nat-output", OUTPUT)] {
         batch.add_chain(&Chain { name, hook: hook("nat", number, DESTINATION) });
         batch.add_rule(name, &chain_of(&[&front(family, R0), &[verdict_of(SERVICES)]]));
@@ -73,12 +72,27 @@ pub fn add_base(batch: &mut Batch, family: Family) {
         let steps = [destination(family, R0), known, Expr::Verdict(Verdict::Goto(REJECT.to_owned()))];
         batch.add_rule(name, &chain_of(&[&new_only(), &steps]));
     }
-    add_postrouting(batch, family, hook("nat", POSTROUTING, SOURCE));
+    add_postrouting(batch, family, &steps::was_translated(R0));
 }
 
-fn add_postrouting(batch: &mut Batch, family: Family, hook: Option<Hook>) {
+/// The chains that look at who comes, before anything is translated.
+pub fn add_guards(batch: &mut Batch, family: Family) {
+    for (name, hook) in early("guard-prerouting", "guard-output") {
+        batch.add_chain(&Chain { name, hook });
+        batch.add_rule(name, &chain_of(&[&new_only(), &front(family, R0), &[verdict_of(GUARDED)]]));
+    }
+}
+
+/// Where packets of others, and of this machine, are before they are translated.
+pub fn early(others: &'static str, own: &'static str) -> [(&'static str, Option<Hook>); 2] {
+    let hook = |number| Some(Hook { kind: "filter", number, priority: BEFORE_TRANSLATION });
+    [(others, hook(PREROUTING)), (own, hook(OUTPUT))]
+}
+
+/// Who leaves with this node's address: what is marked, and endpoints that speak to themselves as `themselves` tells.
+pub fn add_postrouting(batch: &mut Batch, family: Family, themselves: &[Expr]) {
     let name = "nat-postrouting";
-    batch.add_chain(&Chain { name, hook });
+    batch.add_chain(&Chain { name, hook: Some(Hook { kind: "nat", number: POSTROUTING, priority: SOURCE }) });
     let marked = [Expr::Meta { key: MetaKey::Mark, to: R0 }, bits(R0, MASQUERADE), not_zero(R0)];
     let unmark = [
         Expr::Meta { key: MetaKey::Mark, to: R0 },
@@ -87,14 +101,13 @@ fn add_postrouting(batch: &mut Batch, family: Family, hook: Option<Hook>) {
         Expr::Masquerade { random: true },
     ];
     batch.add_rule(name, &chain_of(&[&marked, &unmark]));
-    let translated = steps::was_translated(R0);
     let to_itself = [
         source(family, R0),
         destination(family, R0.after(family.address_length())),
         Expr::In { set: HAIRPINS.to_owned(), key: R0, inverted: false },
         Expr::Masquerade { random: false },
     ];
-    batch.add_rule(name, &chain_of(&[&translated, &to_itself]));
+    batch.add_rule(name, &chain_of(&[themselves, &to_itself]));
 }
 
 #[must_use]
@@ -113,20 +126,10 @@ pub fn pick_name(pick: &Pick) -> String {
 pub fn add_pick(batch: &mut Batch, family: Family, pick: &Pick, node: &Node) {
     let name = pick_name(pick);
     batch.add_chain(&Chain { name: &name, hook: None });
-    let pods: Vec<Cidr> = node
-        .pod_cidrs
-        .iter()
-        .copied()
-        .filter(|cidr| cidr.address.is_ipv4() == (family == Family::Ipv4))
-        .collect();
     match pick.source {
         Source::Inside => {
-            // Rules of a chain are all tried: with several ranges a client outside one may be inside the next.
-            if node.masquerade_all {
-                batch.add_rule(&name, &mark());
-            } else if !pods.is_empty() {
-                let outside: Vec<Expr> = pods.iter().flat_map(|cidr| within(family, cidr, false)).collect();
-                batch.add_rule(&name, &chain_of(&[&outside, &mark()]));
+            if let Some(strangers) = strangers(family, node) {
+                batch.add_rule(&name, &chain_of(&[&strangers, &mark()]));
             }
             pick_from(batch, family, &name, pick, ENDPOINTS, pick.count);
         }
@@ -139,7 +142,7 @@ pub fn add_pick(batch: &mut Batch, family: Family, pick: &Pick, node: &Node) {
             batch.add_chain(&Chain { name: &cluster, hook: None });
             pick_from(batch, family, &cluster, pick, ELSEWHERE, elsewhere);
             let go = Expr::Verdict(Verdict::Goto(cluster));
-            for cidr in &pods {
+            for cidr in pods(family, node) {
                 batch.add_rule(&name, &chain_of(&[&within(family, cidr, true), std::slice::from_ref(&go)]));
             }
             let from_here = steps::is_local(Side::Source, R0);
@@ -147,6 +150,20 @@ pub fn add_pick(batch: &mut Batch, family: Family, pick: &Pick, node: &Node) {
             pick_from(batch, family, &name, pick, ENDPOINTS, pick.count);
         }
     }
+}
+
+fn pods(family: Family, node: &Node) -> impl Iterator<Item = &Cidr> {
+    node.pod_cidrs.iter().filter(move |cidr| Family::of(cidr.address) == family)
+}
+
+/// The packet goes on if its source is to be replaced, though it is for a service of the cluster; none if none is.
+pub fn strangers(family: Family, node: &Node) -> Option<Vec<Expr>> {
+    if node.masquerade_all {
+        return Some(Vec::new());
+    }
+    // All conditions of a rule have to hold: with several ranges a client outside one may be inside the next.
+    let outside: Vec<Expr> = pods(family, node).flat_map(|cidr| within(family, cidr, false)).collect();
+    (!outside.is_empty()).then_some(outside)
 }
 
 /// Removes a chain that nothing leads to any more, and the one it leads to.
@@ -199,7 +216,7 @@ pub fn guard_name(front: &Front, ranges: &[Cidr]) -> String {
 }
 
 /// A chain that lets only some sources through.
-pub fn add_guard(batch: &mut Batch, family: Family, name: &str, ranges: &[Cidr]) {
+fn add_guard(batch: &mut Batch, family: Family, name: &str, ranges: &[Cidr]) {
     batch.add_chain(&Chain { name, hook: None });
     for range in ranges {
         batch.add_rule(name, &chain_of(&[&within(family, range, true), &[Expr::Verdict(Verdict::Return)]]));
@@ -208,6 +225,24 @@ pub fn add_guard(batch: &mut Batch, family: Family, name: &str, ranges: &[Cidr])
     let from_here = steps::is_local(Side::Source, R0);
     batch.add_rule(name, &chain_of(&[&from_here, &[Expr::Verdict(Verdict::Return)]]));
     batch.add_rule(name, &[Expr::Verdict(Verdict::Drop)]);
+}
+
+/// The chains of guards that come with a difference.
+pub fn new_guards(batch: &mut Batch, family: Family, difference: &Difference) {
+    for entry in difference.added.iter().filter(|entry| of(family, entry)) {
+        if let Entry::Guarded { front, ranges } = entry {
+            add_guard(batch, family, &guard_name(front, ranges), ranges);
+        }
+    }
+}
+
+/// Removes the chains of guards that go with it, once nothing leads to them.
+pub fn old_guards(batch: &mut Batch, family: Family, difference: &Difference) {
+    for entry in difference.removed.iter().filter(|entry| of(family, entry)) {
+        if let Entry::Guarded { front, ranges } = entry {
+            remove_chain(batch, &guard_name(front, ranges));
+        }
+    }
 }
 
 fn chain_of(parts: &[&[Expr]]) -> Vec<Expr> {
@@ -223,7 +258,7 @@ fn destination(family: Family, to: Register) -> Expr {
 }
 
 /// Destination, protocol and port: the key of a service.
-fn front(family: Family, to: Register) -> Vec<Expr> {
+pub fn front(family: Family, to: Register) -> Vec<Expr> {
     let mut out = vec![destination(family, to)];
     out.extend(protocol_and_port(to.after(family.address_length())));
     out
@@ -245,7 +280,7 @@ fn new_only() -> Vec<Expr> {
 }
 
 /// To an address of this machine other than loopback, which cannot be translated to another machine.
-fn to_this_machine(family: Family) -> Vec<Expr> {
+pub fn to_this_machine(family: Family) -> Vec<Expr> {
     let mut out = steps::is_local(Side::Destination, R0);
     out.push(destination(family, R0));
     match family {
@@ -268,7 +303,7 @@ fn within(family: Family, cidr: &Cidr, inside: bool) -> Vec<Expr> {
     steps::within(family, Side::Source, cidr.mask_and_network(), inside, R0)
 }
 
-fn mark() -> Vec<Expr> {
+pub fn mark() -> Vec<Expr> {
     let (mask, xor) = ((!MASQUERADE).to_ne_bytes().to_vec(), MASQUERADE.to_ne_bytes().to_vec());
     vec![
         Expr::Meta { key: MetaKey::Mark, to: R0 },

@@ -4,13 +4,16 @@
 
 mod batch;
 mod expr;
+pub mod keys;
 mod message;
 mod socket;
 pub mod steps;
+mod tables;
 
 pub use batch::{Batch, Chain, Element, Hook, Set, Value};
 pub use expr::{Base, CtKey, Expr, MetaKey, Nat, Reject, Side, Verdict};
 pub use socket::{NftError, Socket};
+pub use tables::Tables;
 
 /// Address families of tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -19,7 +22,15 @@ pub enum Family {
     Ipv6,
 }
 
+pub const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
+
 impl Family {
+    /// The one an address is of.
+    #[must_use]
+    pub const fn of(address: std::net::IpAddr) -> Self {
+        if address.is_ipv4() { Self::Ipv4 } else { Self::Ipv6 }
+    }
+
     const fn code(self) -> u8 {
         match self {
             Self::Ipv4 => 2,

@@ -1,0 +1,302 @@
+//! The plan by fronts, for backends that do not have the planner's maps: what is served at each, and to whom. Pure.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use crate::model::Cidr;
+use crate::plan::{Entry, Front, List, Pick, Source};
+use crate::state::Difference;
+
+/// How many clients of a front are remembered at most.
+const MOST_CLIENTS: usize = 65_536;
+
+/// Who speaks to a front.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A program of this machine.
+    Node,
+    Pod,
+    Outside,
+}
+
+/// Who stands behind a front.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    pick: Option<Pick>,
+    own: BTreeMap<u32, SocketAddr>,
+    elsewhere: BTreeMap<u32, SocketAddr>,
+    guard: Option<Vec<Cidr>>,
+}
+
+impl Served {
+    /// Whether anybody is behind it.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.pick.is_some() && !(self.own.is_empty() && self.elsewhere.is_empty())
+    }
+
+    /// Whether it matters where a client comes from.
+    #[must_use]
+    pub fn tells_clients_apart(&self) -> bool {
+        self.guard.is_some() || matches!(self.source(), Some(Source::OutsideLocal { .. }))
+    }
+
+    #[must_use]
+    pub fn affinity_seconds(&self) -> Option<u32> {
+        self.pick.and_then(|pick| pick.affinity_seconds)
+    }
+
+    /// The endpoints that a client may be led to; none if it is not to come in.
+    #[must_use]
+    pub fn endpoints(&self, client: IpAddr, origin: Origin) -> Vec<SocketAddr> {
+        let let_in = |ranges: &Vec<Cidr>| ranges.iter().any(|range| range.contains(client));
+        if origin != Origin::Node && self.guard.as_ref().is_some_and(|ranges| !let_in(ranges)) {
+            return Vec::new();
+        }
+        self.all(origin)
+    }
+
+    /// The same, whoever may come in.
+    #[must_use]
+    pub fn all(&self, origin: Origin) -> Vec<SocketAddr> {
+        let inside = origin != Origin::Outside;
+        let list = match self.source() {
+            Some(Source::OutsideLocal { .. }) if inside => &self.elsewhere,
+            _ => &self.own,
+        };
+        list.values().copied().collect()
+    }
+
+    /// Whose packets come; none if nobody is behind it.
+    #[must_use]
+    pub fn source(&self) -> Option<Source> {
+        self.pick.map(|pick| pick.source)
+    }
+
+    /// Whether an endpoint is still one of them.
+    #[must_use]
+    pub fn has(&self, endpoint: SocketAddr) -> bool {
+        self.own.values().chain(self.elsewhere.values()).any(|one| *one == endpoint)
+    }
+
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn put(&mut self, entry: &Entry, there: bool) {
+        match entry {
+            Entry::Service { pick, .. } => self.pick = there.then_some(*pick),
+            Entry::Endpoint { list, index, address, port, .. } => {
+                let list = match list {
+                    List::Own => &mut self.own,
+                    List::Elsewhere => &mut self.elsewhere,
+                };
+                if there {
+                    list.insert(*index, SocketAddr::new(*address, *port));
+                } else {
+                    list.remove(index);
+                }
+            }
+            Entry::Guarded { ranges, .. } => self.guard = there.then(|| ranges.clone()),
+            // A front without endpoints is not opened, so that the kernel refuses its clients; clients are remembered
+            // by the relay itself, and one that speaks to itself does so through it.
+            Entry::Known { .. } | Entry::Closed { .. } | Entry::Hairpin { .. } | Entry::Virtual { .. } => {}
+        }
+    }
+}
+
+/// All fronts.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    fronts: BTreeMap<Front, Served>,
+    virtuals: BTreeSet<IpAddr>,
+}
+
+/// What a difference touched.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Touched {
+    pub fronts: BTreeSet<Front>,
+    pub addresses: BTreeSet<IpAddr>,
+}
+
+impl Table {
+    /// Makes a difference; what it touched.
+    pub fn apply(&mut self, difference: &Difference) -> Touched {
+        let mut touched = Touched::default();
+        let removed = difference.removed.iter().map(|entry| (entry, false));
+        for (entry, there) in removed.chain(difference.added.iter().map(|entry| (entry, true))) {
+            match entry {
+                Entry::Service { front, .. }
+                | Entry::Endpoint { front, .. }
+                | Entry::Closed { front, .. }
+                | Entry::Guarded { front, .. } => {
+                    self.fronts.entry(*front).or_default().put(entry, there);
+                    touched.fronts.insert(*front);
+                }
+                Entry::Virtual { address } => {
+                    if there {
+                        self.virtuals.insert(*address);
+                    } else {
+                        self.virtuals.remove(address);
+                    }
+                    touched.addresses.insert(*address);
+                }
+                Entry::Known { .. } | Entry::Hairpin { .. } => {}
+            }
+        }
+        for front in &touched.fronts {
+            if self.fronts.get(front).is_some_and(Served::is_empty) {
+                self.fronts.remove(front);
+            }
+            if !front.is_node_port() {
+                touched.addresses.insert(front.address);
+            }
+        }
+        touched
+    }
+
+    /// Everything there is.
+    #[must_use]
+    pub fn all(&self) -> Touched {
+        let of_fronts = self.fronts.keys().filter(|front| !front.is_node_port()).map(|front| front.address);
+        Touched {
+            fronts: self.fronts.keys().copied().collect(),
+            addresses: self.virtuals.iter().copied().chain(of_fronts).collect(),
+        }
+    }
+
+    #[must_use]
+    pub fn get(&self, front: &Front) -> Option<&Served> {
+        self.fronts.get(front)
+    }
+
+    /// Whether an address is a service's.
+    #[must_use]
+    pub fn wants(&self, address: IpAddr) -> bool {
+        let first = Front { address, protocol: crate::model::Protocol::Tcp, port: 0 };
+        let of_front =
+            || self.fronts.range(first..).next().is_some_and(|(front, _)| front.address == address);
+        self.virtuals.contains(&address) || of_front()
+    }
+}
+
+/// The clients of a front, and whom they were led to.
+#[derive(Debug, Default)]
+pub struct Memory {
+    clients: HashMap<IpAddr, (SocketAddr, Instant)>,
+}
+
+impl Memory {
+    /// One of `endpoints`: the one that the client had within the last `seconds`, or any.
+    pub fn pick(
+        &mut self,
+        client: IpAddr,
+        endpoints: &[SocketAddr],
+        seconds: Option<u32>,
+        now: Instant,
+    ) -> Option<SocketAddr> {
+        if endpoints.is_empty() {
+            return None;
+        }
+        let any = || endpoints.get(rand::random_range(0..endpoints.len())).copied();
+        let Some(seconds) = seconds else { return any() };
+        let counts = |since: Instant| now.duration_since(since) < Duration::from_secs(seconds.into());
+        let had = self.clients.get(&client).filter(|(one, since)| endpoints.contains(one) && counts(*since));
+        let chosen = had.map(|(endpoint, _)| *endpoint).or_else(any)?;
+        if self.clients.len() >= MOST_CLIENTS {
+            self.clients.retain(|_, (_, since)| counts(*since));
+        }
+        if self.clients.len() < MOST_CLIENTS {
+            self.clients.insert(client, (chosen, now));
+        }
+        Some(chosen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Endpoint, Node, Port, Protocol, Service, ServiceName};
+    use crate::plan::plan;
+    use crate::state::State;
+
+    fn service() -> Service {
+        let endpoint = |last, local| Endpoint {
+            address: [10, 1, 0, last].into(),
+            port: 8080,
+            ready: true,
+            serving: true,
+            terminating: false,
+            local,
+            zone_hints: BTreeSet::new(),
+            node_hints: BTreeSet::new(),
+        };
+        Service {
+            name: ServiceName { namespace: "default".into(), name: "web".into() },
+            cluster_ips: vec![[10, 96, 0, 9].into()],
+            external_ips: vec![],
+            load_balancer_ips: vec![[192, 0, 2, 9].into()],
+            source_ranges: vec![Cidr::parse("198.51.100.0/24").expect("a range")],
+            ports: vec![Port {
+                name: String::new(),
+                protocol: Protocol::Tcp,
+                port: 80,
+                node_port: Some(30_080),
+                endpoints: vec![endpoint(1, true), endpoint(2, false)],
+            }],
+            affinity_seconds: None,
+            internal_local: false,
+            external_local: true,
+            health_check_port: None,
+        }
+    }
+
+    fn front(address: [u8; 4], port: u16) -> Front {
+        Front { address: address.into(), protocol: Protocol::Tcp, port }
+    }
+
+    #[test]
+    fn who_is_led_where() {
+        let (mut state, mut table, service) = (State::default(), Table::default(), service());
+        let touched = table.apply(&state.set(&service.name, plan(&service, &Node::default())));
+        assert_eq!((touched.fronts.len(), touched.addresses.len()), (3, 2));
+        let lasts = |front: Front, client: [u8; 4], origin: Origin| -> Vec<u8> {
+            let served = table.get(&front).expect("served");
+            let found = served.endpoints(client.into(), origin);
+            found.iter().map(|one| crate::model::bytes(one.ip())[3]).collect()
+        };
+        let (inner, balanced, port) =
+            (front([10, 96, 0, 9], 80), front([192, 0, 2, 9], 80), front([0; 4], 30_080));
+        for (front, client, origin, wanted) in [
+            (inner, [203, 0, 113, 1], Origin::Outside, &[1, 2][..]),
+            (port, [203, 0, 113, 1], Origin::Outside, &[1]),
+            (port, [10, 1, 0, 7], Origin::Pod, &[1, 2]),
+            (balanced, [203, 0, 113, 1], Origin::Outside, &[]),
+            (balanced, [198, 51, 100, 1], Origin::Outside, &[1]),
+            (balanced, [10, 1, 0, 7], Origin::Pod, &[]),
+            (balanced, [192, 0, 2, 1], Origin::Node, &[1, 2]),
+        ] {
+            assert_eq!(lasts(front, client, origin), wanted, "{front:?} {client:?} {origin:?}");
+        }
+        assert!(table.wants(inner.address) && table.wants(balanced.address));
+        table.apply(&state.set(&service.name, vec![]));
+        assert!(table.all() == Touched::default() && !table.wants(inner.address));
+    }
+
+    #[test]
+    fn clients_are_remembered_for_a_while() {
+        let endpoints: Vec<SocketAddr> =
+            (1..=9).map(|last| SocketAddr::from(([10, 1, 0, last], 80))).collect();
+        let (mut memory, now) = (Memory::default(), Instant::now());
+        let client: IpAddr = [10, 1, 0, 77].into();
+        let first = memory.pick(client, &endpoints, Some(60), now).expect("one");
+        for second in 0..40 {
+            let later = now + Duration::from_secs(second * 30);
+            assert_eq!(memory.pick(client, &endpoints, Some(60), later), Some(first));
+        }
+        let others: Vec<SocketAddr> = endpoints.iter().copied().filter(|one| *one != first).collect();
+        assert_ne!(memory.pick(client, &others, Some(60), now), Some(first));
+        assert_eq!(memory.pick(client, &[], Some(60), now), None);
+    }
+}

@@ -1,0 +1,147 @@
+//! The rules beside the load balancer: who may come, and who leaves with this node's address. Sets, so that the cost of a
+//! packet does not depend on how many services there are.
+
+use sys::nftables::keys::Part;
+use sys::nftables::steps::protocol_and_port;
+use sys::nftables::{Batch, Chain, Element, Expr, Family, NftError, Set, Tables, Value};
+
+use crate::model::Node;
+use crate::nftables::entries::{FRONT, GUARDED, HAIRPINS, NODE_PORT, guarded, hairpin, lookup_key};
+use crate::nftables::rules::{self, R0};
+use crate::nftables::{TABLE, of};
+use crate::plan::{Entry, Front, Pick, Source};
+use crate::state::Difference;
+
+/// Fronts whose clients leave with this node's address if they are not pods, and whatever they are.
+const INSIDE: &str = "inside";
+const OUTSIDE: &str = "outside";
+const OUTSIDE_PORTS: &str = "outside-node-ports";
+
+/// Gives rules to the kernel.
+#[derive(Debug)]
+pub struct Marks {
+    tables: Tables,
+    node: Node,
+}
+
+impl Marks {
+    /// In the network namespace of the caller.
+    pub fn open(node: Node) -> Result<Self, NftError> {
+        Ok(Self { tables: Tables::open(TABLE)?, node })
+    }
+
+    /// Puts `whole` in place of whatever is there.
+    pub fn replace(&self, whole: &Difference) -> Result<(), NftError> {
+        self.tables.replace(|batch, family| {
+            self.add_base(batch, family);
+            change(batch, family, whole);
+        })
+    }
+
+    pub fn apply(&self, difference: &Difference) -> Result<(), NftError> {
+        self.tables.apply(|batch, family| change(batch, family, difference))
+    }
+
+    pub fn remove(&self) -> Result<(), NftError> {
+        self.tables.remove()
+    }
+
+    fn add_base(&self, batch: &mut Batch, family: Family) {
+        for (name, parts, value) in [
+            (INSIDE, &FRONT[..], Value::Nothing),
+            (OUTSIDE, &FRONT, Value::Nothing),
+            (OUTSIDE_PORTS, &NODE_PORT, Value::Nothing),
+            (HAIRPINS, &[Part::Address, Part::Address], Value::Nothing),
+            (GUARDED, &FRONT, Value::Verdict),
+        ] {
+            batch.add_set(&Set::plain(name, family, parts, value));
+        }
+        rules::add_guards(batch, family);
+        let is_in = |set: &str| [Expr::In { set: set.to_owned(), key: R0, inverted: false }];
+        let (front, mark) = (rules::front(family, R0), rules::mark());
+        for (name, hook) in rules::early("mark-prerouting", "mark-output") {
+            batch.add_chain(&Chain { name, hook });
+            batch.add_rule(name, &[&front[..], &is_in(OUTSIDE), &mark].concat());
+            let port = [rules::to_this_machine(family), protocol_and_port(R0)].concat();
+            batch.add_rule(name, &[&port[..], &is_in(OUTSIDE_PORTS), &mark].concat());
+            if let Some(strangers) = rules::strangers(family, &self.node) {
+                batch.add_rule(name, &[&front[..], &is_in(INSIDE), &strangers, &mark].concat());
+            }
+        }
+        // What the load balancer leads to its own sender looks like nothing else.
+        rules::add_postrouting(batch, family, &[]);
+    }
+}
+
+fn change(batch: &mut Batch, family: Family, difference: &Difference) {
+    rules::new_guards(batch, family, difference);
+    for entry in difference.removed.iter().filter(|entry| of(family, entry)) {
+        if let Some((set, element)) = element(entry) {
+            batch.remove_elements(set, &[element]);
+        }
+    }
+    for entry in difference.added.iter().filter(|entry| of(family, entry)) {
+        if let Some((set, element)) = element(entry) {
+            batch.add_elements(set, &[element]);
+        }
+    }
+    rules::old_guards(batch, family, difference);
+}
+
+fn element(entry: &Entry) -> Option<(&'static str, Element)> {
+    match entry {
+        Entry::Service { front, pick } => Some((set_of(front, pick)?, Element::Key(lookup_key(front)))),
+        Entry::Hairpin { address } => Some((HAIRPINS, hairpin(*address))),
+        Entry::Guarded { front, ranges } => Some((GUARDED, guarded(front, ranges))),
+        Entry::Endpoint { .. } | Entry::Known { .. } | Entry::Virtual { .. } | Entry::Closed { .. } => None,
+    }
+}
+
+/// Clients keep their address where policy keeps them to this node.
+fn set_of(front: &Front, pick: &Pick) -> Option<&'static str> {
+    match pick.source {
+        Source::Inside => Some(INSIDE),
+        Source::Outside if front.is_node_port() => Some(OUTSIDE_PORTS),
+        Source::Outside => Some(OUTSIDE),
+        Source::OutsideLocal { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Cidr, Protocol};
+
+    /// The kernel takes the rules, their changes and their removal, in a network namespace of the test's own.
+    #[test]
+    fn the_kernel_takes_them() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: needs root");
+            return;
+        }
+        let worker = std::thread::spawn(|| {
+            sys::process::unshare(&[sys::process::Namespace::Network]).expect("a namespace");
+            let ranges = vec![Cidr::parse("192.0.2.0/24").expect("a range")];
+            let pod_cidrs = vec![Cidr::parse("10.1.0.0/16").expect("a range")];
+            let marks = Marks::open(Node { pod_cidrs, ..Node::default() }).expect("a socket");
+            let front =
+                |address: [u8; 4]| Front { address: address.into(), protocol: Protocol::Tcp, port: 80 };
+            let service = |address, source| Entry::Service {
+                front: front(address),
+                pick: Pick { source, node_port: address == [0; 4], count: 1, affinity_seconds: None },
+            };
+            let added = vec![
+                service([10, 96, 0, 9], Source::Inside),
+                service([192, 0, 2, 9], Source::Outside),
+                service([0; 4], Source::Outside),
+                Entry::Hairpin { address: [10, 1, 0, 2].into() },
+                Entry::Guarded { front: front([192, 0, 2, 9]), ranges },
+            ];
+            let whole = Difference { added: added.clone(), ..Difference::default() };
+            marks.replace(&whole).expect("all of them");
+            marks.apply(&Difference { removed: added, ..Difference::default() }).expect("none of them");
+            marks.remove().expect("removed");
+        });
+        worker.join().expect("the test");
+    }
+}

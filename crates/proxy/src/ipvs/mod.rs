@@ -1,0 +1,146 @@
+//! The IPVS backend: the kernel's load balancer leads connections to endpoints, rules of nftables say who may come and
+//! whose address is replaced on the way. Services' addresses are on a link of their own, so that packets to them are this
+//! machine's to balance.
+//!
+//! Clients of the cluster are bound to endpoints of the node too, where policy says so for those outside: a virtual
+//! service has one list of destinations.
+
+mod marks;
+mod virtuals;
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use sys::netlink::{Ipvs, Step};
+use sys::nftables::NftError;
+
+use self::marks::Marks;
+use self::virtuals::{Virtuals, wanted};
+use crate::backend::{Backend, BackendError, Mode};
+use crate::fronts::{Table, Touched};
+use crate::link::{Held, LINK, ServiceLink, own_addresses, remove_link};
+use crate::model::Node;
+use crate::state::{Difference, State};
+
+/// Why IPVS does not do what it is told.
+#[derive(Debug, thiserror::Error)]
+pub enum IpvsError {
+    #[error("reaching the kernel's load balancer")]
+    Open(#[source] io::Error),
+    #[error("preparing the link {LINK}")]
+    Link(#[source] io::Error),
+    #[error("letting answers be translated back ({path})")]
+    Setting { path: &'static str, source: io::Error },
+    #[error("finding this machine's addresses")]
+    Addresses(#[source] io::Error),
+    #[error("{step:?}")]
+    Refused { step: Step, source: io::Error },
+    #[error("setting the rules beside it")]
+    Rules(#[from] NftError),
+}
+
+/// Without it nobody who leaves through a balanced connection is masqueraded.
+const CONNTRACK: &str = "/proc/sys/net/ipv4/vs/conntrack";
+
+/// Gives plans to the kernel's load balancer.
+pub struct IpvsBackend {
+    marks: Marks,
+    link: std::sync::Arc<ServiceLink>,
+    serving: Mutex<Serving>,
+}
+
+struct Serving {
+    ipvs: Ipvs,
+    table: Table,
+    held: HashMap<IpAddr, Held>,
+    virtuals: Virtuals,
+}
+
+impl IpvsBackend {
+    /// A backend in the network namespace of the caller.
+    pub fn open(node: Node) -> Result<Self, IpvsError> {
+        let ipvs = Ipvs::open().map_err(IpvsError::Open)?;
+        let marks = Marks::open(node)?;
+        std::fs::write(CONNTRACK, "1").map_err(|source| IpvsError::Setting { path: CONNTRACK, source })?;
+        let link = ServiceLink::open().map_err(IpvsError::Link)?;
+        let (table, held, virtuals) = (Table::default(), HashMap::new(), Virtuals::default());
+        Ok(Self { marks, link, serving: Mutex::new(Serving { ipvs, table, held, virtuals }) })
+    }
+
+    fn bring(&self, serving: &mut Serving, touched: &Touched) -> Result<(), IpvsError> {
+        let own = own_addresses().map_err(IpvsError::Addresses)?;
+        let Serving { ipvs, table, held, virtuals } = serving;
+        for address in &touched.addresses {
+            if table.wants(*address) && !own.contains(address) && !held.contains_key(address) {
+                held.insert(*address, self.link.hold(*address).map_err(IpvsError::Link)?);
+            }
+        }
+        let mut steps = Vec::new();
+        for front in &touched.fronts {
+            let wanted = wanted(front, table.get(front), own.iter().copied());
+            steps.extend(virtuals.set(front, wanted, Instant::now()));
+        }
+        steps.extend(virtuals.expired(Instant::now()));
+        for step in steps {
+            make(ipvs, step)?;
+        }
+        for address in touched.addresses.iter().filter(|address| !table.wants(**address)) {
+            held.remove(address);
+        }
+        Ok(())
+    }
+}
+
+/// What is there already, or gone already, is as it should be.
+fn make(ipvs: &mut Ipvs, step: Step) -> Result<(), IpvsError> {
+    match ipvs.make(&step) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound) => {
+            Ok(())
+        }
+        Err(error) if is_no_such_service(&step, &error) => Ok(()),
+        other => other.map_err(|source| IpvsError::Refused { step, source }),
+    }
+}
+
+/// The kernel's words for a service that is not there.
+fn is_no_such_service(step: &Step, error: &io::Error) -> bool {
+    const ESRCH: i32 = 3;
+    let removal = matches!(step, Step::RemoveService(_) | Step::RemoveDestination(..));
+    removal && error.raw_os_error() == Some(ESRCH)
+}
+
+impl Backend for IpvsBackend {
+    fn mode(&self) -> Mode {
+        Mode::Ipvs
+    }
+
+    fn replace(&self, state: &State) -> Result<(), BackendError> {
+        let mut serving = self.serving.lock();
+        make(&mut serving.ipvs, Step::Flush)?;
+        (serving.table, serving.virtuals) = (Table::default(), Virtuals::default());
+        serving.held.clear();
+        let whole = state.whole();
+        self.marks.replace(&whole).map_err(IpvsError::Rules)?;
+        let touched = serving.table.apply(&whole);
+        Ok(self.bring(&mut serving, &touched)?)
+    }
+
+    fn apply(&self, difference: &Difference, _: &State) -> Result<(), BackendError> {
+        let mut serving = self.serving.lock();
+        self.marks.apply(difference).map_err(IpvsError::Rules)?;
+        let touched = serving.table.apply(difference);
+        Ok(self.bring(&mut serving, &touched)?)
+    }
+
+    fn remove(&self) -> Result<(), BackendError> {
+        let mut serving = self.serving.lock();
+        make(&mut serving.ipvs, Step::Flush)?;
+        serving.held.clear();
+        self.marks.remove().map_err(IpvsError::Rules)?;
+        remove_link().map_err(IpvsError::Link)?;
+        Ok(())
+    }
+}

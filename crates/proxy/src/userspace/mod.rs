@@ -1,0 +1,301 @@
+//! The userspace backend: this process listens for services and relays what comes. It needs no kernel support, and no
+//! privileges for what can be had without them.
+//!
+//! With the right to change links (`CAP_NET_ADMIN`) every service is reached at its own address, which this machine then
+//! has. Without it, ports of the node are served, and other ports at places of the loopback network. Endpoints see the
+//! address of the node instead of their clients'. Connections go on when their endpoint or service leaves; flows of UDP
+//! change over to another endpoint.
+
+mod front;
+mod places;
+mod tcp;
+mod udp;
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use base::tasks::TaskGroup;
+use parking_lot::{Mutex, RwLock};
+use rustix::process::{Resource, getrlimit};
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::Semaphore;
+
+use self::front::{OpenFront, Sockets, Unserved};
+use self::places::on_loopback;
+use crate::backend::{Backend, BackendError, Mode};
+use crate::fronts::{Table, Touched};
+use crate::link::{Held, LINK, ServiceLink, own_addresses, remove_link};
+use crate::model::Node;
+use crate::plan::Front;
+use crate::state::{Difference, State};
+
+/// How many connections, and as many flows, there are at most, as long as the process may have enough files.
+const MOST: u64 = 16_384;
+/// How long a socket may take to be closed.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why services cannot be relayed.
+#[derive(Debug, thiserror::Error)]
+pub enum UserspaceError {
+    #[error("starting the relay")]
+    Start(#[source] io::Error),
+    #[error("finding this machine's addresses")]
+    Addresses(#[source] io::Error),
+    #[error("removing the link {LINK}")]
+    Remove(#[source] io::Error),
+}
+
+/// Relays for services, on a thread of its own in the network namespace it was opened in.
+pub struct Userspace {
+    node: Arc<Node>,
+    link: Option<Arc<ServiceLink>>,
+    tcp: tcp::Shared,
+    udp: udp::Shared,
+    virtuals: Arc<RwLock<BTreeSet<IpAddr>>>,
+    serving: Mutex<Serving>,
+    /// Goes last: everything else runs on it.
+    relay: Relay,
+}
+
+#[derive(Default)]
+struct Serving {
+    table: Table,
+    open: HashMap<Front, Open>,
+    held: HashMap<IpAddr, Held>,
+    /// What is not served, and why.
+    unserved: HashMap<Front, String>,
+}
+
+/// A front that is served.
+struct Open {
+    front: Arc<OpenFront>,
+    listening: TaskGroup,
+    closed: Receiver<()>,
+}
+
+/// A thread with an executor.
+struct Relay {
+    handle: Handle,
+    tasks: TaskGroup,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Relay {
+    fn start() -> io::Result<Self> {
+        let executor = Builder::new_current_thread().enable_all().build()?;
+        let (handle, tasks) = (executor.handle().clone(), TaskGroup::new());
+        let stopping = tasks.stopping();
+        let thread = std::thread::Builder::new()
+            .name("service-relay".to_owned())
+            .spawn(move || executor.block_on(stopping))?;
+        Ok(Self { handle, tasks, thread: Some(thread) })
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.tasks.abort();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Userspace {
+    /// A backend in the network namespace of the caller.
+    pub fn open(node: Node) -> Result<Self, UserspaceError> {
+        let relay = Relay::start().map_err(UserspaceError::Start)?;
+        let link = match ServiceLink::open() {
+            Ok(link) => Some(link),
+            Err(error) => {
+                tracing::warn!(
+                    %error,
+                    "services have no addresses of their own without the right to change links (CAP_NET_ADMIN); ports of \
+                     the node are served, and other ports on the loopback network"
+                );
+                None
+            }
+        };
+        // A connection and a flow are two files and one.
+        let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let most = usize::try_from(MOST.min(files / 4)).unwrap_or(usize::MAX);
+        let virtuals: Arc<RwLock<BTreeSet<IpAddr>>> = Arc::default();
+        let known = Arc::clone(&virtuals);
+        let tcp = tcp::Shared {
+            is_virtual: Arc::new(move |address| known.read().contains(&address)),
+            places: Arc::new(Semaphore::new(most)),
+            tasks: relay.tasks.clone(),
+        };
+        let udp = udp::Shared::new(Arc::new(Semaphore::new(most)), relay.tasks.clone());
+        Ok(Self { node: Arc::new(node), link, tcp, udp, virtuals, serving: Mutex::default(), relay })
+    }
+
+    /// What is not served, with the reason.
+    #[must_use]
+    pub fn unserved(&self) -> Vec<(Front, String)> {
+        let mut all: Vec<_> = self.serving.lock().unserved.clone().into_iter().collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Brings what is touched to what the table says.
+    fn bring(&self, serving: &mut Serving, touched: &Touched) -> Result<(), UserspaceError> {
+        let own = own_addresses().map_err(UserspaceError::Addresses)?;
+        let Serving { table, open, held, unserved } = serving;
+        let wanted = |front: &Front| table.get(front).filter(|served| served.is_open());
+        let closing: Vec<Open> = touched
+            .fronts
+            .iter()
+            .filter(|front| wanted(front).is_none())
+            .filter_map(|front| open.remove(front))
+            .collect();
+        close(closing);
+        for address in &touched.addresses {
+            if !table.wants(*address) {
+                held.remove(address);
+                self.virtuals.write().remove(address);
+            } else if let Some(link) = self.link.as_ref().filter(|_| !own.contains(address))
+                && !held.contains_key(address)
+            {
+                match link.hold(*address) {
+                    Ok(one) => {
+                        held.insert(*address, one);
+                        self.virtuals.write().insert(*address);
+                    }
+                    Err(error) => {
+                        tracing::warn!(%address, %error, "this machine cannot have a service's address")
+                    }
+                }
+            }
+        }
+        // What could not be served before may be now.
+        let again: Vec<Front> =
+            unserved.keys().copied().filter(|front| !touched.fronts.contains(front)).collect();
+        for front in touched.fronts.iter().chain(&again) {
+            let Some(served) = wanted(front) else {
+                unserved.remove(front);
+                continue;
+            };
+            if let Some(open) = open.get(front) {
+                open.front.set(served.clone());
+                continue;
+            }
+            let held = held.get(&front.address);
+            match self.sockets(front, held, &own) {
+                Ok(sockets) => {
+                    unserved.remove(front);
+                    let served = OpenFront::new(Arc::clone(&self.node), served.clone());
+                    open.insert(*front, self.serve(served, sockets, held));
+                }
+                Err(error) => {
+                    let reason = error.to_string();
+                    if unserved.get(front) != Some(&reason) {
+                        tracing::warn!(front = %front, reason, "a port of a service is not served on this machine");
+                        unserved.insert(*front, reason);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn sockets(
+        &self,
+        front: &Front,
+        held: Option<&Held>,
+        own: &BTreeSet<IpAddr>,
+    ) -> Result<Sockets, Unserved> {
+        if front.is_node_port() {
+            return Sockets::open_node_port(front, own.iter().copied());
+        }
+        let itself = SocketAddr::new(front.address, front.port);
+        if held.is_some() || own.contains(&front.address) {
+            return Ok(Sockets::open(front.protocol, &[itself])?.0);
+        }
+        let (sockets, place) = Sockets::open(front.protocol, &on_loopback(front.address, front.port))?;
+        tracing::info!(front = %front, at = %place, "a service is reached on the loopback network");
+        Ok(sockets)
+    }
+
+    fn serve(&self, front: OpenFront, sockets: Sockets, held: Option<&Held>) -> Open {
+        let (front, listening) = (Arc::new(front), self.relay.tasks.child());
+        let (open, closed) = channel::<()>();
+        let _within = self.relay.handle.enter();
+        match sockets {
+            Sockets::Tcp(listeners) => {
+                for listener in listeners.into_iter().filter_map(|one| usable(TcpListener::from_std(one))) {
+                    let serving = tcp::serve(listener, Arc::clone(&front), held.cloned(), self.tcp.clone());
+                    let open = open.clone();
+                    listening.spawn(async move {
+                        // Dropped with the socket, whichever way the task ends.
+                        let _open = open;
+                        serving.await;
+                    });
+                }
+            }
+            Sockets::Udp(sockets) => {
+                for socket in sockets.into_iter().filter_map(|one| usable(UdpSocket::from_std(one))) {
+                    let serving = udp::serve(socket, Arc::clone(&front), held.cloned(), self.udp.clone());
+                    let open = open.clone();
+                    listening.spawn(async move {
+                        let _open = open;
+                        serving.await;
+                    });
+                }
+            }
+        }
+        Open { front, listening, closed }
+    }
+}
+
+fn usable<T>(socket: io::Result<T>) -> Option<T> {
+    socket.inspect_err(|error| tracing::warn!(%error, "a socket of a service cannot be used")).ok()
+}
+
+/// Closes fronts, and waits until their sockets are: what is not served is refused from now on.
+fn close(fronts: Vec<Open>) {
+    for open in &fronts {
+        open.listening.abort();
+    }
+    for open in fronts {
+        if open.closed.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("a socket of a service is not closed yet");
+        }
+    }
+}
+
+impl Backend for Userspace {
+    fn mode(&self) -> Mode {
+        Mode::Userspace
+    }
+
+    fn replace(&self, state: &State) -> Result<(), BackendError> {
+        let mut serving = self.serving.lock();
+        let mut touched = serving.table.all();
+        serving.table = Table::default();
+        let new = serving.table.apply(&state.whole());
+        touched.fronts.extend(new.fronts);
+        touched.addresses.extend(new.addresses);
+        Ok(self.bring(&mut serving, &touched)?)
+    }
+
+    fn apply(&self, difference: &Difference, _: &State) -> Result<(), BackendError> {
+        let mut serving = self.serving.lock();
+        let touched = serving.table.apply(difference);
+        Ok(self.bring(&mut serving, &touched)?)
+    }
+
+    fn remove(&self) -> Result<(), BackendError> {
+        self.replace(&State::default())?;
+        if self.link.is_some() {
+            remove_link().map_err(UserspaceError::Remove)?;
+        }
+        Ok(())
+    }
+}
