@@ -28,10 +28,14 @@ pub fn web(replicas: i32) -> Deployment {
     .expect("a deployment")
 }
 
+/// Pods, new ones and available ones, as the deployment's status counts them; none while it is of an older spec.
 async fn available(world: &World) -> (i32, i32, i32) {
     world.run_pods("default").await;
-    let status =
-        world.admin.get::<Deployment>("default", "web").await.expect("there").status.unwrap_or_default();
+    let web = world.admin.get::<Deployment>("default", "web").await.expect("there");
+    let status = web.status.unwrap_or_default();
+    if status.observed_generation != web.metadata.generation {
+        return (0, 0, 0);
+    }
     let count = |count: Option<i32>| count.unwrap_or(0);
     (count(status.replicas), count(status.updated_replicas), count(status.available_replicas))
 }
