@@ -28,6 +28,7 @@ impl Making {
     ) -> Result<T, EngineError> {
         let alone = Arc::clone(&self.alone).lock_owned().await;
         let (done, outcome) = oneshot::channel();
+        let call = Box::pin(call);
         self.tasks.spawn(async move {
             let outcome = call.await;
             drop(alone);

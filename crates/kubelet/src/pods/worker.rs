@@ -194,7 +194,7 @@ impl Worker {
             self.verdict.get_or_insert(verdict);
         }
         if order.ends() || self.verdict.is_some() || has_ended(&order.pod) {
-            return self.finish(order, observed).await;
+            return Box::pin(self.finish(order, observed)).await;
         }
         self.sync_until_told_to_end(order, observed).await
     }
@@ -212,7 +212,7 @@ impl Worker {
             }
         };
         tokio::select! {
-            round = self.sync(order, observed) => round,
+            round = Box::pin(self.sync(order, observed)) => round,
             () = told => Ok(Round::Wait(Some(Timestamp::UNIX_EPOCH))),
         }
     }

@@ -166,12 +166,13 @@ impl Workers {
     fn begin(self: &Arc<Self>, uid: String, order: Order) -> Entry {
         let (sender, receiver) = watch::channel(order);
         let news = Arc::new(Notify::new());
-        let worker = Worker::new(Arc::clone(&self.shared), receiver, Arc::clone(&news));
+        // On the heap: what a round needs would not fit on the stack of a thread as often as it is handed over.
+        let run = Box::pin(Worker::new(Arc::clone(&self.shared), receiver, Arc::clone(&news)).run());
         let workers = Arc::clone(self);
         let stopping = self.shared.tasks.stopping();
         self.shared.tasks.spawn(async move {
             tokio::select! {
-                gone = worker.run() => if gone {
+                gone = run => if gone {
                     let mut entries = workers.entries.lock();
                     entries.remove(&uid);
                     workers.retry_deferred(&mut entries);
