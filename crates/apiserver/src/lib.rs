@@ -6,7 +6,7 @@ mod authorize;
 mod bootstrap;
 mod cache;
 mod chain;
-mod configuration;
+pub mod configuration;
 mod context;
 mod decode;
 pub mod discovery;

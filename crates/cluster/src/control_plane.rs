@@ -17,9 +17,9 @@ use tokio::net::TcpListener;
 
 use crate::node::NodeClients;
 use crate::{
-    Certificates, ClusterError, Config, DnsConfig, InProcessClients, NodeBeside, NodeConfig, StoreConfig,
-    addons, chain, cluster_dns, compaction, components, encryption, live_backup, local_path, service_network,
-    storage,
+    Certificates, ClusterError, Config, DnsConfig, InProcessClients, NodeBeside, NodeConfig, ProxyBeside,
+    ProxyConfig, StoreConfig, addons, chain, cluster_dns, compaction, components, encryption, live_backup,
+    local_path, service_network, storage,
 };
 
 /// How long background tasks may take to end once all requests have.
@@ -123,6 +123,12 @@ impl ControlPlane {
             policies: clients.client_as(policy::access::USER, "ferry-network-policy")?,
         };
         NodeBeside::new(node, clients, &self.certificates.pki)
+    }
+
+    /// Services on this machine without a node; they can be served once the control plane is ready.
+    pub fn proxy(&self, config: ProxyConfig) -> Result<ProxyBeside, ClusterError> {
+        let client = self.in_process_clients().client_as(service_network::USER, "ferry-proxy")?;
+        Ok(ProxyBeside::new(config, client))
     }
 
     /// A client that may do everything.

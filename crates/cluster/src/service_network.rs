@@ -16,7 +16,7 @@ use proxy::driver::Driver;
 use proxy::health::{Answer, Health, HealthPort, MetricsPort};
 use proxy::metrics::ProxyMetrics;
 use proxy::model::Cidr;
-use runtime::{Cache, Informers};
+use runtime::Informers;
 
 use crate::{ClusterError, StatusPort, chain};
 
@@ -62,6 +62,8 @@ pub struct ProxyConfig {
     pub metrics: Option<SocketAddr>,
     /// Whether a port that another has is an error.
     pub ports_are_needed: bool,
+    /// Whether this machine is a node, to be waited for; else it serves as one that has no pods.
+    pub is_node: bool,
 }
 
 impl Default for ProxyConfig {
@@ -73,6 +75,7 @@ impl Default for ProxyConfig {
             healthz: Some(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 10256))),
             metrics: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 10249))),
             ports_are_needed: false,
+            is_node: true,
         }
     }
 }
@@ -100,6 +103,29 @@ pub(crate) fn start(config: &ServiceNetwork, name: &str, client: Client, tasks: 
     }
 }
 
+/// Services on a machine that has a control plane and no node.
+pub struct ProxyBeside {
+    config: ProxyConfig,
+    client: Client,
+}
+
+impl ProxyBeside {
+    pub(crate) fn new(config: ProxyConfig, client: Client) -> Self {
+        Self { config: ProxyConfig { is_node: false, ..config }, client }
+    }
+
+    /// Serves them in `tasks`.
+    pub fn start(self, tasks: &TaskGroup) {
+        let network = ServiceNetwork {
+            proxy: Some(self.config),
+            routes: false,
+            policies: false,
+            load_balancer_ranges: Vec::new(),
+        };
+        start(&network, "", self.client, tasks);
+    }
+}
+
 /// Serves services alone, for any API server, until `tasks` stop. `ready` is called when all of them are served.
 pub async fn run_proxy(
     config: &ProxyConfig,
@@ -124,11 +150,10 @@ async fn run(
     tasks: &TaskGroup,
     ready: impl FnOnce() + Send,
 ) -> Result<(), ClusterError> {
-    let nodes = informers.of::<Node>();
     let stopping = tasks.stopping();
     let node = tokio::select! {
         () = stopping => return Ok(()),
-        node = own_node(config, name, &nodes) => node,
+        node = own_node(config, name, informers) => node,
     };
     let backend = backend::open(config.mode, &node).map_err(ClusterError::Proxy)?;
     let clock = Clock::system();
@@ -159,6 +184,9 @@ pub fn clean_up_services() {
     {
         tracing::debug!(%error, "nothing to remove of nftables");
     }
+    if let Err(error) = proxy::link::remove_link() {
+        tracing::debug!(%error, "the link of services is not removed");
+    }
     if let Ok(backend) = proxy::iptables::Iptables::open(node)
         && let Err(error) = backend::Backend::remove(&backend)
     {
@@ -167,7 +195,16 @@ pub fn clean_up_services() {
 }
 
 /// The node as the planner wants it; waits until it has addresses for its pods, where nobody said which.
-async fn own_node(config: &ProxyConfig, name: &str, nodes: &Cache<Node>) -> proxy::model::Node {
+async fn own_node(config: &ProxyConfig, name: &str, informers: &Informers) -> proxy::model::Node {
+    if !config.is_node {
+        return proxy::model::Node {
+            name: name.to_owned(),
+            zone: None,
+            pod_cidrs: config.cluster_cidrs.iter().filter_map(|text| Cidr::parse(text)).collect(),
+            masquerade_all: config.masquerade_all,
+        };
+    }
+    let nodes = informers.of::<Node>();
     let changed = Arc::new(tokio::sync::Notify::new());
     let told = Arc::clone(&changed);
     nodes.on_event(move |_| told.notify_one());

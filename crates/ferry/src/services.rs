@@ -4,19 +4,23 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use base::clock::Clock;
 use base::tasks::TaskGroup;
 use clap::Args;
-use cluster::{DnsConfig, ProxyConfig, ProxyMode, StubDomain};
+use cluster::{DnsConfig, ProxyConfig, ProxyFile, ProxyMode, StubDomain};
 
 use crate::flags::parse_listen;
 use crate::serve::{say, stop_on_signal};
 
 #[derive(Args, Debug)]
 pub struct ProxyArgs {
+    /// A KubeProxyConfiguration (v1alpha1); flags count more than what it says.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
     /// How to reach the API server, and who to be there.
-    #[arg(long, value_name = "FILE", required_unless_present = "cleanup")]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["cleanup", "config"])]
     pub kubeconfig: Option<PathBuf>,
 
     /// Name of the node; the machine's own if not given.
@@ -28,26 +32,26 @@ pub struct ProxyArgs {
     pub cluster_cidr: Vec<String>,
 
     /// Whether all traffic to services is masqueraded.
-    #[arg(long, value_name = "BOOL", default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1,
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1,
           default_missing_value = "true", require_equals = true)]
-    pub masquerade_all: bool,
+    pub masquerade_all: Option<bool>,
 
-    /// How services are served: nftables or iptables; by default the first that works here.
+    /// How services are served: nftables, iptables, ipvs or userspace; the next is tried if it does not work here.
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     pub proxy_mode: Option<ProxyMode>,
 
-    /// Where /healthz and /livez are answered; empty for nowhere.
-    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:10256")]
-    pub healthz_bind_address: String,
+    /// Where /healthz and /livez are answered; empty for nowhere [default: 0.0.0.0:10256].
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub healthz_bind_address: Option<String>,
 
-    /// Where /proxyMode and /metrics are; empty for nowhere.
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:10249")]
-    pub metrics_bind_address: String,
+    /// Where /proxyMode and /metrics are; empty for nowhere [default: 127.0.0.1:10249].
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub metrics_bind_address: Option<String>,
 
     /// Whether a port that cannot be opened is an error.
-    #[arg(long, value_name = "BOOL", default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1,
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1,
           default_missing_value = "true", require_equals = true)]
-    pub bind_address_hard_fail: bool,
+    pub bind_address_hard_fail: Option<bool>,
 
     /// Remove what the proxy left in the kernel, and end.
     #[arg(long)]
@@ -58,30 +62,46 @@ fn parse_mode(text: &str) -> Result<ProxyMode, String> {
     ProxyMode::parse(text).ok_or_else(|| format!("{text:?} is none of nftables, iptables, ipvs, userspace"))
 }
 
-fn bind(text: &str) -> Result<Option<SocketAddr>> {
-    if text.is_empty() {
-        return Ok(None);
+/// Where to listen: as the flag says, else the file, else as always.
+fn bind(
+    flag: Option<&str>,
+    file: Option<SocketAddr>,
+    otherwise: Option<SocketAddr>,
+) -> Result<Option<SocketAddr>> {
+    match flag {
+        None => Ok(file.or(otherwise)),
+        Some("") => Ok(None),
+        Some(text) => parse_listen(text).map(Some).map_err(anyhow::Error::msg),
     }
-    parse_listen(text).map(Some).map_err(anyhow::Error::msg)
 }
 
 /// `ferry proxy`.
 pub async fn proxy(arguments: ProxyArgs) -> Result<ExitCode> {
-    let Some(kubeconfig) = arguments.kubeconfig.filter(|_| !arguments.cleanup) else {
+    if arguments.cleanup {
         cluster::clean_up_services();
         return Ok(ExitCode::SUCCESS);
-    };
+    }
+    let file = arguments.config.as_deref().map(ProxyFile::read).transpose()?.unwrap_or_default();
+    if !file.without_effect.is_empty() {
+        tracing::warn!(settings = file.without_effect.join(", "), "settings that have no effect here");
+    }
+    let kubeconfig = arguments.kubeconfig.or(file.kubeconfig);
+    let kubeconfig = kubeconfig.context("neither --kubeconfig nor clientConnection.kubeconfig is given")?;
     let tasks = TaskGroup::new();
     stop_on_signal(&tasks)?;
-    let name = arguments.hostname_override.or_else(base::addresses::hostname).unwrap_or_default();
+    let name = arguments.hostname_override.or(file.hostname).or_else(base::addresses::hostname);
+    let name = name.unwrap_or_default();
     ensure!(!name.is_empty(), "this machine has no name; say --hostname-override");
+    let usual = ProxyConfig::default();
+    let asked = Some(arguments.cluster_cidr).filter(|ranges| !ranges.is_empty());
     let config = ProxyConfig {
-        cluster_cidrs: arguments.cluster_cidr,
-        masquerade_all: arguments.masquerade_all,
-        mode: arguments.proxy_mode,
-        healthz: bind(&arguments.healthz_bind_address)?,
-        metrics: bind(&arguments.metrics_bind_address)?,
-        ports_are_needed: arguments.bind_address_hard_fail,
+        cluster_cidrs: asked.unwrap_or(file.cluster_cidrs),
+        masquerade_all: arguments.masquerade_all.unwrap_or(file.masquerade_all),
+        mode: arguments.proxy_mode.or(file.mode),
+        healthz: bind(arguments.healthz_bind_address.as_deref(), file.healthz, usual.healthz)?,
+        metrics: bind(arguments.metrics_bind_address.as_deref(), file.metrics, usual.metrics)?,
+        ports_are_needed: arguments.bind_address_hard_fail.unwrap_or(file.ports_are_needed),
+        is_node: true,
     };
     let node = name.clone();
     let ready = move || say(format_args!("Services are served on node {node}"));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use base::tasks::TaskGroup;
 use clap::Args;
-use cluster::{Config, ControlPlane, NodeBeside, NodeConfig};
+use cluster::{Config, ControlPlane, NodeBeside, NodeConfig, ProxyConfig, ProxyMode};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 use crate::check;
@@ -95,16 +95,21 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
         );
         let both = config.components.cluster_cidrs.iter().any(|range| range.contains(':'));
         nodes = place(&mut beside, count, arguments.node_network, both)?;
-        serve_services(&mut config, &mut beside, &disabled);
     } else {
-        config.components.dns = None;
+        ensure!(
+            arguments.nodes.is_none_or(|count| count == 1),
+            "several nodes on one machine need root: run `sudo ferry up --nodes {}`",
+            arguments.nodes.unwrap_or_default()
+        );
+        find_addresses(&mut beside);
     }
+    serve_services(&mut config, &mut beside, &disabled);
     let cluster_ranges = config.components.cluster_cidrs.clone();
     let for_agents = flags_for_agents(&config, &disabled);
     let cgroup_root = beside.cgroup_root.clone();
     let plane = ControlPlane::build(config, tasks.clone()).await?;
     let mark = Mark::write(&data_dir)?;
-    let (mut node, mut traces) = (None, None);
+    let (mut node, mut traces, mut proxy) = (None, None, None);
     if geteuid().is_root() {
         let left = Traces {
             cgroup_root: beside.cgroup_root.clone(),
@@ -120,9 +125,9 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
         };
         node = Some(plane.node(beside)?);
     } else {
-        say(format_args!(
-            "There will be no node: containers need root, and this is not root. Run `sudo ferry up`, or use `ferry server` for a control plane alone."
-        ));
+        let config = beside.service_network.proxy.take();
+        proxy = config.map(|config| plane.proxy(without_rights(config))).transpose()?;
+        say_what_needs_root(plane.certificates().advertised(), proxy.is_some());
     }
     let (url, kubeconfig) = (plane.certificates().url(), plane.kubeconfig());
     say(format_args!("Listening on {}; waiting for the objects every cluster has ...", plane.address()));
@@ -136,7 +141,12 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
                 nodes.start(advertised, for_agents, &cgroup_root, administrator, &starting);
             }
         }
-        None => told(begin, &url, &kubeconfig, "get namespaces"),
+        None => {
+            if let Some(proxy) = proxy {
+                proxy.start(&starting);
+            }
+            told(begin, &url, &kubeconfig, "get namespaces");
+        }
     };
     let outcome = plane.run(ready).await;
     outcome?;
@@ -148,12 +158,37 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// How services are served by somebody who may not change the kernel's rules.
+fn without_rights(config: ProxyConfig) -> ProxyConfig {
+    ProxyConfig { mode: Some(ProxyMode::Userspace), ..config }
+}
+
+/// What a cluster of somebody who is not root has, what it has not, and what to run for that.
+fn say_what_needs_root(advertised: std::net::SocketAddr, services: bool) {
+    say(format_args!(
+        "This is not root, so there will be no node here: containers, the pods' network, network policies and addresses of load balancers need root."
+    ));
+    if services {
+        say(format_args!(
+            "Services are relayed by this process to endpoints that this machine reaches: node ports on its addresses, and every IPv4 service on the loopback network (10.96.0.1:443 is 127.96.0.1:10443; ports below 1024 have 10000 added)."
+        ));
+    }
+    say(format_args!(
+        "For a node here run `sudo ferry up`; for one elsewhere `ferry token create`, and there `sudo ferry agent --server https://{advertised} --token ...`; for nodes without containers `ferry simulate`; for a control plane alone `ferry server`."
+    ));
+}
+
+/// The machine's own addresses, where nobody said which.
+fn find_addresses(beside: &mut NodeConfig) {
+    if beside.ips.is_empty() {
+        beside.ips.extend(cluster::node_ips().into_iter().filter(|ip| !ip.is_loopback()));
+    }
+}
+
 /// Gives the node its address, and makes the other nodes of this machine, if there are any.
 fn place(beside: &mut NodeConfig, count: usize, range: NodeRange, both: bool) -> Result<Option<Nodes>> {
     if count == 1 {
-        if beside.ips.is_empty() {
-            beside.ips.extend(cluster::node_ips().into_iter().filter(|ip| !ip.is_loopback()));
-        }
+        find_addresses(beside);
         if !beside.ips.is_empty() {
             return Ok(None);
         }
