@@ -1,9 +1,10 @@
 //! Services take cluster IPs and node ports when they are written, and give them back when they go.
 //!
-//! What is taken is kept in memory, filled from the stored services at first use. Each cluster IP also is an
-//! IPAddress object, made before the service is stored: several servers on one store cannot hand out the same
-//! address.
+//! What is taken is kept in memory, filled from the stored services at first use, and anew when nothing seems left: other
+//! servers give back, too. Each cluster IP also is an IPAddress object and each node port a claim (`node_ports`), made
+//! before the service is stored: several servers on one store cannot hand out the same.
 
+use super::node_ports::Owner;
 use super::{Registry, Served, Warnings, WriteContext, store_error};
 use crate::options::DeleteOptions;
 use crate::user::UserInfo;
@@ -17,14 +18,17 @@ use machinery::{Value, meta};
 use parking_lot::Mutex;
 use rand::Rng;
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 pub(super) const SERVICES: (&str, &str, &str) = ("", "v1", "services");
 pub(super) const ADDRESSES: (&str, &str, &str) = ("networking.k8s.io", "v1", "ipaddresses");
 const RANGES: (&str, &str, &str) = ("networking.k8s.io", "v1", "servicecidrs");
+/// How long memory is trusted when it says that something cannot be had.
+const FRESH: Duration = Duration::from_secs(2);
 /// How often another address is tried when another server was faster.
 const ATTEMPTS: usize = 16;
 /// An IPAddress without its service is an orphan after this time; before, the service may be on its way.
-const ORPHAN_AGE: SignedDuration = SignedDuration::from_secs(60);
+pub(super) const ORPHAN_AGE: SignedDuration = SignedDuration::from_secs(60);
 
 /// Where cluster IPs and node ports come from.
 #[derive(Clone, Debug)]
@@ -68,6 +72,8 @@ struct State {
     allocators: Allocators,
     /// Revision of the ServiceCIDRs whose ranges are in use.
     ranges_at: u64,
+    /// When the stored services were looked at.
+    filled: Instant,
 }
 
 /// Addresses and ports that are taken for a write: kept once it is stored, given back when this is dropped.
@@ -75,6 +81,7 @@ struct State {
 pub struct Reservation<'a> {
     services: &'a Services,
     plan: Plan,
+    owner: Owner,
 }
 
 impl Drop for Reservation<'_> {
@@ -94,12 +101,17 @@ impl Services {
         }
     }
 
+    /// Whether other servers may have changed enough since memory was filled to look again.
+    fn may_be_stale(&self) -> bool {
+        self.state.lock().as_ref().is_some_and(|state| state.filled.elapsed() > FRESH)
+    }
+
     /// Plans the write and takes what it needs, in memory.
     fn plan(&self, new: &mut Value, old: Option<&Value>, dry_run: bool) -> Result<Reservation<'_>> {
         let mut state = self.state.lock();
         let state = state.as_mut().ok_or_else(|| Status::internal("the service allocators are not ready"))?;
         match service::plan(new, old, &mut state.allocators, dry_run) {
-            Ok(plan) => Ok(Reservation { services: self, plan }),
+            Ok(plan) => Ok(Reservation { services: self, plan, owner: Owner::of(new) }),
             Err(AllocationError::Invalid(errors)) => {
                 Err(Status::invalid("", "Service", meta::name(new), &errors))
             }
@@ -128,15 +140,33 @@ impl Registry {
         self.fill_services().await?;
         let original = new.clone();
         for _ in 0..ATTEMPTS {
-            let mut reservation = self.services.plan(new, old, context.dry_run)?;
+            let mut reservation = match self.services.plan(new, old, context.dry_run) {
+                Err(_) if self.services.may_be_stale() => {
+                    self.refill_services().await?;
+                    new.clone_from(&original);
+                    continue;
+                }
+                planned => planned?,
+            };
+            // What another server has stays taken, and the plan is made anew.
             match self.claim(new, &reservation.plan.reserved.ips).await? {
-                None => return Ok(Some(reservation)),
-                // Another server has it: it stays taken, and the plan is made anew.
                 Some(taken) => reservation.plan.reserved.ips.retain(|ip| *ip != taken),
+                None => match self.claim_ports(&reservation.owner, &reservation.plan.reserved.ports).await {
+                    Ok(None) => return Ok(Some(reservation)),
+                    other => {
+                        for ip in &reservation.plan.reserved.ips {
+                            self.unclaim(*ip).await;
+                        }
+                        let taken = other?;
+                        reservation.plan.reserved.ports.retain(|port| Some(*port) != taken);
+                    }
+                },
             }
             new.clone_from(&original);
         }
-        Err(Status::internal("no cluster IP could be claimed: other servers were always faster"))
+        Err(Status::internal(
+            "no cluster IP and node port could be claimed: other servers were always faster",
+        ))
     }
 
     /// The write has been stored, or not: one of both sides is free now.
@@ -148,6 +178,7 @@ impl Registry {
         for ip in &reservation.plan.reserved.ips {
             self.unclaim(*ip).await;
         }
+        self.unclaim_ports(&reservation.owner, &reservation.plan.reserved.ports).await;
     }
 
     /// A service is gone: what it held is free.
@@ -159,6 +190,7 @@ impl Registry {
         for ip in &holdings.ips {
             self.unclaim(*ip).await;
         }
+        self.unclaim_ports(&Owner::of(last), &holdings.ports).await;
         self.services.release(&holdings);
     }
 
@@ -171,7 +203,20 @@ impl Registry {
         if known == Some(ranges_at) {
             return Ok(());
         }
+        self.fill(ranges_at, false).await
+    }
+
+    /// Looks at the stored services again. What is on its way meanwhile is safe: it is claimed in the store.
+    async fn refill_services(&self) -> Result<()> {
+        let ranges_at = self.builtin(RANGES.0, RANGES.1, RANGES.2)?.storage.cache.revision();
+        self.fill(ranges_at, true).await
+    }
+
+    async fn fill(&self, ranges_at: u64, anew: bool) -> Result<()> {
         let _turn = self.services.filling.lock().await;
+        if anew && !self.services.may_be_stale() {
+            return Ok(());
+        }
         let mut cidrs = self.services.config.cidrs.clone();
         for range in self.find_all(RANGES, "", "").await? {
             let more = ready_ranges(&range).into_iter().filter(|more| !cidrs.contains(more));
@@ -179,7 +224,7 @@ impl Registry {
             cidrs.extend(more);
         }
         let seed: u64 = rand::rng().random();
-        if let Some(state) = self.services.state.lock().as_mut() {
+        if let Some(state) = self.services.state.lock().as_mut().filter(|_| !anew) {
             state.allocators.set_ranges(cidrs, seed);
             state.ranges_at = ranges_at;
             return Ok(());
@@ -192,7 +237,7 @@ impl Registry {
                 tracing::warn!(namespace, name, ?lost, "a service holds what is not its own");
             }
         }
-        *self.services.state.lock() = Some(State { allocators, ranges_at });
+        *self.services.state.lock() = Some(State { allocators, ranges_at, filled: Instant::now() });
         Ok(())
     }
 

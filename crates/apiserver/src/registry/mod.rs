@@ -9,6 +9,7 @@ pub mod delete;
 pub mod leases;
 pub mod list;
 pub mod metadata;
+mod node_ports;
 pub mod patch;
 #[cfg(test)]
 mod race_tests;

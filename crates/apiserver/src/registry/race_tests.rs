@@ -238,6 +238,88 @@ async fn node_ports_survive_a_restart() {
     assert_eq!(reasons, ["PortAlreadyAllocated", "PortOutOfRange"]);
 }
 
+fn port(service: &Value) -> i64 {
+    service["spec"]["ports"][0]["nodePort"].as_i64().expect("a port")
+}
+
+async fn claims(registry: &Registry) -> usize {
+    let start = "/registry/ranges/servicenodeports/".to_owned();
+    let end = store::prefix_end(&start);
+    let request = store::RangeRequest { start, end, ..store::RangeRequest::default() };
+    registry.store.range(request).await.expect("a range").kvs.len()
+}
+
+/// Two servers on one store: no port is given twice, and what one gives back the other can have.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn two_servers_share_node_ports() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut config = ServiceConfig::default();
+    (config.node_ports.first, config.node_ports.last) = (30000, 30099);
+    let options = EmbeddedOptions::new(directory.path().join("store"));
+    let store: Arc<dyn store::Store> = Arc::new(Embedded::open(options).expect("a store"));
+    let server = || Registry::new(Arc::clone(&store), Admission::default(), Services::new(config.clone()));
+    let (one, other) = (server(), server());
+    namespace(&one).await;
+    one.fill_services().await.expect("filled");
+    other.fill_services().await.expect("filled");
+    // Both think that all ports are free, and are asked at once: for any, and for the same ones.
+    let names: Vec<String> = (0..120).map(|i| format!("s-{i}")).collect();
+    let wanted = |name: &String, index: usize| {
+        let mut object = service(name);
+        if index % 4 == 0 {
+            object["spec"]["ports"][0]["nodePort"] = (30000 + index / 8).into();
+        }
+        object
+    };
+    let outcomes = join_all(names.iter().enumerate().map(|(index, name)| {
+        create(if index % 2 == 0 { &one } else { &other }, SERVICES, wanted(name, index))
+    }))
+    .await;
+    let made: Vec<Value> = outcomes.into_iter().filter_map(Result::ok).collect();
+    let ports: HashSet<i64> = made.iter().map(port).collect();
+    assert_eq!(ports.len(), made.len(), "none is given twice");
+    assert_eq!(claims(&one).await, made.len(), "one claim each, and none of those that were refused");
+    assert!(made.len() > 60, "{}", made.len());
+    for outcome in join_all(made.iter().map(|made| delete(&other, SERVICES, made))).await {
+        outcome.expect("deleted");
+    }
+    assert_eq!(claims(&one).await, 0, "no leak");
+    // The first has not been told that everything is free; it finds out when nothing seems left.
+    let begun = std::time::Instant::now();
+    let mut count = 0;
+    while count < 100 {
+        match create(&one, SERVICES, service(&format!("t-{count}"))).await {
+            Ok(_) => count += 1,
+            Err(error) => {
+                assert!(begun.elapsed().as_secs() < 60, "after {count}: {error}");
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+        }
+    }
+    assert_eq!(claims(&one).await, 100);
+}
+
+/// Claims are made for services that have none, as after an upgrade, and taken from those that do not hold them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn claims_on_node_ports_are_repaired() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let registry = registry(&directory, ServiceConfig::default());
+    namespace(&registry).await;
+    let made = create(&registry, SERVICES, service("s")).await.expect("a service");
+    let put = async |port: i64, value: &str| {
+        let key: Arc<str> = format!("/registry/ranges/servicenodeports/{port}").into();
+        let op = store::Op::Put { value: value.to_owned().into(), lease: None };
+        registry.store.txn(store::Txn { key, expect: store::Expect::Any, op }).await.expect("stored");
+    };
+    put(port(&made), r#"{"namespace":"n","name":"other","at":"2020-01-01T00:00:00Z"}"#).await;
+    let free = if port(&made) == 30001 { 30002 } else { 30001 };
+    put(free, r#"{"namespace":"n","name":"gone","at":"2020-01-01T00:00:00Z"}"#).await;
+    registry.repair_services().await.expect("repaired");
+    assert_eq!(claims(&registry).await, 1, "only that of the service");
+    delete(&registry, SERVICES, &made).await.expect("deleted");
+    assert_eq!(claims(&registry).await, 0, "it was the service's");
+}
+
 /// A quota holds for updates and deletions, too: what is given back can be taken again, by exactly as many.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_quota_is_given_back() {

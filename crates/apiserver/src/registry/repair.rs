@@ -1,5 +1,5 @@
-//! At each start: services and the IPAddress objects of their cluster IPs are brought back in line, whatever a crash or
-//! a restored backup has left, and services are told that share a node port. Kubernetes does this again and again; here
+//! At each start: services, the IPAddress objects of their cluster IPs and the claims on their node ports are brought back
+//! in line, whatever a crash or a restored backup has left, and services are told that share a node port. Kubernetes does this again and again; here
 //! nothing else can tear them apart.
 
 use super::allocate::{ADDRESSES, SERVICES};
@@ -10,7 +10,8 @@ use api::value::Fields;
 use machinery::status::Result;
 use machinery::{Value, meta};
 use serde_json::json;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 
 const COMPONENT: &str = "ipallocator-repair-controller";
@@ -19,7 +20,8 @@ impl Registry {
     /// Creates IPAddress objects that are missing, replaces those of others, removes those of nobody.
     pub async fn repair_services(&self) -> Result<()> {
         let services = self.find_all(SERVICES, "", "").await?;
-        self.check_node_ports(&services).await;
+        let ports = self.check_node_ports(&services).await;
+        self.repair_claims(&ports).await?;
         let mut owners: HashMap<IpAddr, &Value> = HashMap::new();
         for service in &services {
             for ip in service::holdings(service).ips {
@@ -66,25 +68,28 @@ impl Registry {
         Ok(())
     }
 
-    /// Which ports are taken is known from the services themselves, those for health checks included. Two that have the
-    /// same one, or one that has a port it cannot have, need somebody who decides.
-    async fn check_node_ports(&self, services: &[Value]) {
+    /// Who has which port, as the services themselves tell, those for health checks included. Two that have the same one,
+    /// or one that has a port it cannot have, need somebody who decides.
+    async fn check_node_ports<'a>(&self, services: &'a [Value]) -> HashMap<i64, &'a Value> {
         let range = self.services.config.node_ports;
         let allowed = i64::from(range.first)..=i64::from(range.last);
-        let mut taken = HashSet::new();
+        let mut taken = HashMap::new();
         for service in services {
             for port in service::holdings(service).ports {
                 if !allowed.contains(&port) {
                     let why =
                         format!("Port {port} is not within the port range {range}; please recreate service");
                     self.tell(service, "PortOutOfRange", &why).await;
-                } else if !taken.insert(port) {
+                } else if let Entry::Vacant(free) = taken.entry(port) {
+                    free.insert(service);
+                } else {
                     let why =
                         format!("Port {port} was assigned to multiple services; please recreate service");
                     self.tell(service, "PortAlreadyAllocated", &why).await;
                 }
             }
         }
+        taken
     }
 
     /// An event on the service, and a line in the log. That it cannot be written is no reason to stop.
