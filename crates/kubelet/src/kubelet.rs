@@ -1,5 +1,6 @@
 //! The kubelet: built from its configuration, run until its tasks stop.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -18,16 +19,16 @@ use crate::config::Config;
 use crate::configure::dns::{self, ClusterDns};
 use crate::configure::sandbox::NodeSettings;
 use crate::csi::{self, Drivers};
-use crate::engine::{self, Engine, EngineError};
+use crate::engine::{self, Engine, EngineError, SeenPod};
 use crate::events::Recorder;
 use crate::housekeeping;
 use crate::node::{self, NodeLoop, RuntimeHealth};
-use crate::pods::{Cgroups, Followed, Pulls, Workers};
+use crate::pods::{Cgroups, Followed, Pulls, Users, Workers};
 use crate::server;
 use crate::shared::Shared;
 use crate::shutdown;
 use crate::static_pods;
-use crate::volumes::Tokens;
+use crate::volumes::{PodDirectories, Tokens};
 
 /// Why a kubelet cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -105,6 +106,7 @@ impl Kubelet {
             Cgroups::open(&config.cgroup_root, config.upkeep.cgroups_per_qos, config.upkeep.pod_pids);
         let shared = Arc::new(Shared {
             cgroups,
+            users: Users::open(&config.directory, config.max_pods),
             drivers: Drivers::default(),
             shutting_down: AtomicBool::new(false),
             node_news: Notify::new(),
@@ -202,9 +204,11 @@ impl Kubelet {
         if let Some(directory) = shared.config.static_pods.clone() {
             let (all, stopping) = (Arc::clone(&shared), shared.tasks.stopping());
             let workers = Arc::clone(&workers);
+            // Known before those that nobody knows are ended.
+            let found = static_pods::begin(&all, &workers, &directory);
             shared.tasks.spawn(async move {
                 tokio::select! {
-                    () = static_pods::follow(all, workers, directory) => {}
+                    () = static_pods::follow(all, workers, directory, found) => {}
                     () = stopping => {}
                 }
             });
@@ -250,7 +254,8 @@ fn begin_cgroups(shared: &Shared) {
     }
 }
 
-/// Ends pods that the runtime still has and the API server does not know.
+/// Ends pods that the runtime still has and the API server does not know, and removes what is left of those that were
+/// ended while this kubelet was not there, or just before.
 async fn clear_orphans(shared: &Shared, workers: &Arc<Workers>) {
     let seen = match shared.engine.survey().await {
         Ok(seen) => seen,
@@ -259,17 +264,16 @@ async fn clear_orphans(shared: &Shared, workers: &Arc<Workers>) {
             return;
         }
     };
-    for (uid, found) in seen.pods {
+    let mut found: BTreeMap<String, Option<SeenPod>> =
+        PodDirectories::uids(&shared.config.directory).into_iter().map(|uid| (uid, None)).collect();
+    found.extend(seen.pods.into_iter().map(|(uid, pod)| (uid, Some(pod))));
+    for (uid, found) in found {
         if workers.knows(&uid) {
             continue;
         }
-        tracing::info!(pod = uid, name = found.name, "a pod that is not known any more");
-        let metadata = ObjectMeta {
-            uid: Some(uid),
-            name: Some(found.name),
-            namespace: Some(found.namespace),
-            ..ObjectMeta::default()
-        };
+        let (name, namespace) = found.map(|found| (found.name, found.namespace)).unzip();
+        tracing::info!(pod = uid, name, "a pod that is not known any more");
+        let metadata = ObjectMeta { uid: Some(uid), name, namespace, ..ObjectMeta::default() };
         workers.gone(Arc::new(Pod { metadata, ..Pod::default() }));
     }
 }

@@ -20,7 +20,7 @@ use crate::configure::sources::References;
 use crate::csi::Drivers;
 use crate::engine::Engine;
 use crate::events::Recorder;
-use crate::pods::{Cgroups, Followed, Pulls};
+use crate::pods::{Cgroups, Followed, Pulls, Users};
 use crate::probes::Tally;
 use crate::volumes::Tokens;
 
@@ -36,6 +36,7 @@ pub struct Shared {
     pub tokens: Tokens,
     pub pulls: Pulls,
     pub cgroups: Cgroups,
+    pub users: Users,
     pub drivers: Drivers,
     pub probes: Arc<Tally>,
     pub followed: Followed,

@@ -73,15 +73,27 @@ fn read(directory: &Path, node: &str) -> BTreeMap<PathBuf, Pod> {
     found
 }
 
+/// Static pods that run, by UID.
+pub type Running = BTreeMap<String, Arc<Pod>>;
+
+fn wanted(shared: &Shared, directory: &Path) -> Running {
+    let found = read(directory, &shared.config.node_name).into_values();
+    found.map(|pod| (pod.metadata.uid.clone().unwrap_or_default(), Arc::new(pod))).collect()
+}
+
+/// Starts the pods that the directory has now.
+pub fn begin(shared: &Shared, workers: &Arc<Workers>, directory: &Path) -> Running {
+    let running = wanted(shared, directory);
+    for pod in running.values() {
+        workers.put(Arc::clone(pod));
+    }
+    running
+}
+
 /// Follows the directory until the kubelet stops.
-pub async fn follow(shared: Arc<Shared>, workers: Arc<Workers>, directory: PathBuf) {
-    let mut running: BTreeMap<String, Arc<Pod>> = BTreeMap::new();
+pub async fn follow(shared: Arc<Shared>, workers: Arc<Workers>, directory: PathBuf, mut running: Running) {
     loop {
-        let found = read(&directory, &shared.config.node_name);
-        let mut wanted: BTreeMap<String, Arc<Pod>> = BTreeMap::new();
-        for pod in found.into_values() {
-            wanted.insert(pod.metadata.uid.clone().unwrap_or_default(), Arc::new(pod));
-        }
+        let wanted = wanted(&shared, &directory);
         for (uid, pod) in &running {
             if !wanted.contains_key(uid) {
                 workers.gone(Arc::clone(pod));

@@ -46,8 +46,8 @@ spec:
     - {name: NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
     - {name: HIDDEN, valueFrom: {secretKeyRef: {name: secret, key: k}}}
     - {name: JOINED, value: "$(NAME)-$(FROM_a)"}
-    readinessProbe: {httpGet: {port: web, path: /index.html}, periodSeconds: 1}
-    livenessProbe: {tcpSocket: {port: 8080}, initialDelaySeconds: 5, periodSeconds: 1}
+    readinessProbe: {httpGet: {port: web, path: /index.html}, periodSeconds: 1, timeoutSeconds: 30}
+    livenessProbe: {tcpSocket: {port: 8080}, initialDelaySeconds: 5, periodSeconds: 1, timeoutSeconds: 30}
     lifecycle: {postStart: {exec: {command: [/bin/touch, /tmp/started]}}}
     volumeMounts:
     - {name: shared, mountPath: /shared}
@@ -123,11 +123,13 @@ pub fn run(machine: &mut Machine) {
     failures_are_told(machine);
     measurements(machine);
     a_new_kubelet_finds_its_pods_again(machine);
-    machine.kubectl(&["delete", "pods", "--all", "--timeout=60s"]);
-    let left: Vec<_> = std::fs::read_dir(machine.node_directory())
-        .map(|entries| entries.flatten().map(|entry| entry.path()).collect())
-        .unwrap_or_default();
-    assert!(left.is_empty(), "left behind: {left:?}");
+    machine.kubectl(&["delete", "pods", "--all", "--timeout=120s"]);
+    until("nothing of the pods is left", || {
+        let left: Vec<_> = std::fs::read_dir(machine.node_directory())
+            .map(|entries| entries.flatten().map(|entry| entry.path()).collect())
+            .unwrap_or_default();
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+    });
 }
 
 fn pods_are_told_what_they_asked_for(machine: &Machine) {
@@ -141,6 +143,10 @@ fn pods_are_told_what_they_asked_for(machine: &Machine) {
     assert_eq!(inside("hostname").trim(), "full");
     assert_eq!(inside("echo x > /part/f; cat /shared/deep/part/f").trim(), "x");
     assert_eq!(inside("ls /tmp/started").trim(), "/tmp/started");
+    until("both streams are in the log", || {
+        let logs = machine.try_kubectl(&["logs", "full", "-c", "main"])?;
+        if logs.lines().count() == 2 { Ok(()) } else { Err(logs) }
+    });
     let logs = machine.kubectl(&["logs", "full", "-c", "main"]);
     // The two streams have pipes of their own, with every runtime: what is in one says nothing of when it was written
     // relative to what is in the other, and Kubernetes promises no order either.
@@ -149,9 +155,9 @@ fn pods_are_told_what_they_asked_for(machine: &Machine) {
     lines.sort_unstable();
     assert_eq!(lines, ["hello full", "to stderr"]);
     assert_eq!(machine.kubectl(&["logs", "full", "-c", "main", "--tail=1"]).trim_end(), last);
-    assert_eq!(machine.kubectl(&["logs", "once"]), "all done\n");
     let phase = "{.status.phase} {.status.containerStatuses[0].state.terminated.reason}";
     machine.wait_for("once", phase, "Succeeded Completed");
+    assert_eq!(machine.kubectl(&["logs", "once"]), "all done\n");
 }
 
 fn commands_run_in_containers(machine: &Machine) {
@@ -211,7 +217,6 @@ fn failures_are_told(machine: &Machine) {
         ]);
         if count.parse::<u32>().is_ok_and(|count| count > 0) { Ok(()) } else { Err(count) }
     });
-    let events = machine.kubectl(&["get", "events"]);
     for text in [
         "Container started",
         "failed liveness probe, will be restarted",
@@ -219,7 +224,10 @@ fn failures_are_told(machine: &Machine) {
         "is not present with pull policy of Never",
         "Error: configmap \"none\" not found",
     ] {
-        assert!(events.contains(text), "no event says {text:?}:\n{events}");
+        until(&format!("an event says {text:?}"), || {
+            let events = machine.try_kubectl(&["get", "events"])?;
+            if events.contains(text) { Ok(()) } else { Err(events) }
+        });
     }
 }
 
@@ -235,8 +243,14 @@ fn a_new_kubelet_finds_its_pods_again(machine: &mut Machine) {
 }
 
 fn measurements(machine: &Machine) {
-    let summary = machine.kubectl(&["get", "--raw", "/api/v1/nodes/n1/proxy/stats/summary"]);
-    assert!(summary.contains("\"nodeName\":\"n1\"") && summary.contains("\"name\":\"full\""), "{summary}");
-    let metrics = machine.kubectl(&["get", "--raw", "/api/v1/nodes/n1/proxy/metrics/resource"]);
-    assert!(metrics.contains("container_memory_working_set_bytes{container=\"main\""), "{metrics}");
+    for (path, text) in [
+        ("stats/summary", "\"nodeName\":\"n1\""),
+        ("stats/summary", "\"name\":\"full\""),
+        ("metrics/resource", "container_memory_working_set_bytes{container=\"main\""),
+    ] {
+        until(&format!("{path} has {text}"), || {
+            let answer = machine.try_kubectl(&["get", "--raw", &format!("/api/v1/nodes/n1/proxy/{path}")])?;
+            if answer.contains(text) { Ok(()) } else { Err(answer) }
+        });
+    }
 }

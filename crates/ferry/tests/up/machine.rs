@@ -85,6 +85,9 @@ impl Machine {
 
     /// Starts the cluster and waits for its node.
     pub fn up(&mut self, flags: &[&str]) {
+        if let Some(mut killed) = self.ferry.take() {
+            killed.wait().expect("it ended");
+        }
         let log = fs::File::create(self.directory.path().join("log")).expect("a log");
         let child = Command::new(env!("CARGO_BIN_EXE_ferry"))
             .args([
@@ -113,6 +116,12 @@ impl Machine {
         until("the default service account", || {
             self.try_kubectl(&["get", "serviceaccount", "default"]).map(|_| ())
         });
+    }
+
+    /// Ends it as a crash would, without a moment for anything.
+    pub fn kill(&self) {
+        let pid = self.ferry.as_ref().map(|child| i32::try_from(child.id()).expect("a pid"));
+        kill_process(pid.and_then(Pid::from_raw).expect("it runs"), Signal::KILL).expect("it runs");
     }
 
     /// Sends a signal and waits for the end; what it said.

@@ -7,6 +7,7 @@
 mod csi;
 #[path = "../node/images.rs"]
 mod images;
+mod killed;
 mod lifecycle;
 mod machine;
 mod pods;
@@ -75,6 +76,19 @@ fn a_cluster_stops_resumes_and_is_removed() {
 fn a_cluster_stops_resumes_and_is_removed_inside() {
     if let Some(cgroup) = inside() {
         lifecycle::run(&cgroup);
+    }
+}
+
+#[test]
+fn a_cluster_is_killed_again_and_again() {
+    apart("a_cluster_is_killed_again_and_again_inside");
+}
+
+#[test]
+#[ignore = "started by its sibling in namespaces of its own"]
+fn a_cluster_is_killed_again_and_again_inside() {
+    if let Some(cgroup) = inside() {
+        killed::run(&cgroup);
     }
 }
 

@@ -79,8 +79,8 @@ spec:
   - name: c
     image: docker.io/test/busybox:1
     command: [/bin/sh, -c, "touch /tmp/fine; sleep 1000"]
-    readinessProbe: {exec: {command: [cat, /tmp/fine]}, periodSeconds: 1}
-    startupProbe: {exec: {command: ["true"]}, periodSeconds: 1}
+    readinessProbe: {exec: {command: [cat, /tmp/fine]}, periodSeconds: 1, timeoutSeconds: 30}
+    startupProbe: {exec: {command: ["true"]}, periodSeconds: 1, timeoutSeconds: 30}
 "#;
 
 const READY: &str = "{.status.conditions[?(@.type==\"Ready\")].status}";
@@ -122,7 +122,7 @@ fn changes_reach_a_running_pod(machine: &Machine) {
 fn memory_is_limited(machine: &Machine) {
     let killed = "{.status.containerStatuses[0].lastState.terminated.reason}";
     machine.wait_for("pod/greedy", killed, "OOMKilled");
-    machine.kubectl(&["delete", "pod", "greedy", "--timeout=60s"]);
+    machine.kubectl(&["delete", "pod", "greedy", "--timeout=120s"]);
 }
 
 fn readiness_follows_the_probe(machine: &Machine) {
@@ -215,8 +215,10 @@ fn the_node_tells_of_itself(machine: &Machine) {
         ("healthz", "ok"),
         ("pods", "\"kind\":\"PodList\""),
     ] {
-        let answer = raw(path);
-        assert!(answer.contains(text), "{path}: {answer}");
+        until(&format!("{path} has {text}"), || {
+            let answer = raw(path);
+            if answer.contains(text) { Ok(()) } else { Err(answer) }
+        });
     }
 }
 

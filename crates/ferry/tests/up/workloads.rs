@@ -93,18 +93,18 @@ pub fn run(machine: &Machine) {
 
 fn a_rollout_replaces_pods(machine: &Machine) {
     machine.kubectl(&["set", "env", "deployment/web", "VERSION=2"]);
-    machine.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]);
+    machine.kubectl(&["rollout", "status", "deployment/web", "--timeout=120s"]);
     until("only pods of the second version are left", || {
         let logs = machine.try_kubectl(&["logs", "-l", "app=web", "--tail=-1"])?;
         if logs == "version 2\nversion 2\n" { Ok(()) } else { Err(logs) }
     });
     machine.kubectl(&["rollout", "undo", "deployment/web"]);
-    machine.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]);
+    machine.kubectl(&["rollout", "status", "deployment/web", "--timeout=120s"]);
     machine.kubectl(&["scale", "deployment/web", "--replicas=0"]);
 }
 
 fn a_stateful_set_keeps_its_data(machine: &Machine) {
-    machine.kubectl(&["delete", "pod", "keeps-0", "--timeout=60s"]);
+    machine.kubectl(&["delete", "pod", "keeps-0", "--timeout=120s"]);
     machine.wait_for("statefulset/keeps", "{.status.readyReplicas}", "2");
     until("the new pod has the old one's data", || {
         let text = machine.try_kubectl(&["exec", "keeps-0", "--", "cat", "/data/who"])?;
@@ -199,7 +199,7 @@ fn a_pod_is_debugged(machine: &Machine) {
 }
 
 fn one_is_run_by_hand(machine: &Machine) {
-    let output = machine.kubectl(&[
+    let mut command = machine.kubectl_command(&[
         "run",
         "once",
         "--image=docker.io/test/busybox:1",
@@ -207,12 +207,17 @@ fn one_is_run_by_hand(machine: &Machine) {
         "--rm",
         "-i",
         "--quiet",
-        "--pod-running-timeout=60s",
+        "--pod-running-timeout=120s",
         "--",
         "sh",
         "-c",
-        // Long enough for kubectl to attach: what was said before is not repeated.
-        "sleep 2; echo said once",
+        // It waits for whoever attaches: what was said before is not repeated.
+        "read word; echo said $word",
     ]);
-    assert!(output.contains("said once"), "{output}");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = command.spawn().expect("kubectl runs");
+    running.stdin.take().expect("its input").write_all(b"once\n").expect("written");
+    let output = running.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("said once"), "{said} {}", String::from_utf8_lossy(&output.stderr));
 }

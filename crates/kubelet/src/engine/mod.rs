@@ -4,10 +4,12 @@ mod events;
 mod images;
 mod observe;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use cri::Runtime;
 use cri::v1;
+use parking_lot::RwLock;
 use tonic::{Code, Request, Status};
 
 pub use events::watch;
@@ -44,6 +46,8 @@ pub struct Engine {
     calls: Runtime,
     name: String,
     version: String,
+    /// What it said last of its handlers.
+    handlers: Arc<RwLock<Vec<v1::RuntimeHandler>>>,
 }
 
 fn within<T>(message: T, limit: Duration) -> Request<T> {
@@ -66,7 +70,12 @@ impl Engine {
     pub async fn meet(calls: Runtime) -> Outcome<Self> {
         let asked = v1::VersionRequest { version: "0.1.0".to_owned() };
         let answer = calls.runtime.clone().version(within(asked, QUICK)).await?.into_inner();
-        Ok(Self { calls, name: answer.runtime_name, version: answer.runtime_version })
+        Ok(Self {
+            calls,
+            name: answer.runtime_name,
+            version: answer.runtime_version,
+            handlers: Arc::default(),
+        })
     }
 
     /// Such as `containerd`: the scheme of container ids.
@@ -88,7 +97,17 @@ impl Engine {
     /// Conditions by name, and handlers with whether they can mount read-only recursively and map users.
     pub async fn status(&self) -> Outcome<v1::StatusResponse> {
         let asked = v1::StatusRequest { verbose: false };
-        Ok(self.calls.runtime.clone().status(within(asked, QUICK)).await?.into_inner())
+        let answer = self.calls.runtime.clone().status(within(asked, QUICK)).await?.into_inner();
+        self.handlers.write().clone_from(&answer.runtime_handlers);
+        Ok(answer)
+    }
+
+    /// What a handler can do, as far as the runtime said so.
+    #[must_use]
+    pub fn features(&self, handler: &str) -> v1::RuntimeHandlerFeatures {
+        let handlers = self.handlers.read();
+        let found = handlers.iter().find(|known| known.name == handler);
+        found.and_then(|found| found.features.clone()).unwrap_or_default()
     }
 
     pub async fn set_pod_cidr(&self, cidr: &str) -> Outcome<()> {

@@ -81,6 +81,7 @@ fn container(status: v1::ContainerStatus, sandbox: String) -> ObservedContainer 
         log_path: status.log_path,
         user: user.map(|user| (user.uid, user.gid, user.supplemental_groups)),
         stop_signal: signal_name(status.stop_signal),
+        resources: status.resources.and_then(|resources| resources.linux),
         id: status.id,
     }
 }

@@ -1,5 +1,6 @@
 //! What the runtime says about a pod: its sandboxes and containers, newest first.
 
+use cri::v1::LinuxContainerResources;
 use jiff::Timestamp;
 
 /// Everything of one pod that the runtime knows.
@@ -55,6 +56,8 @@ pub struct ObservedContainer {
     /// User, group and supplementary groups of the first process, where the runtime tells.
     pub user: Option<(i64, i64, Vec<i64>)>,
     pub stop_signal: Option<String>,
+    /// Its limits, where the runtime tells.
+    pub resources: Option<LinuxContainerResources>,
 }
 
 impl Observed {

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
     ContainerStatus, ContainerUser, HostIP, LinuxContainerUser, Pod, PodCondition, PodIP, PodStatus,
-    VolumeMountStatus,
+    ResourceRequirements, VolumeMount, VolumeMountStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -16,6 +16,7 @@ use super::observed::{Observed, ObservedContainer, RunState};
 use super::phase::{find, phase};
 use super::plan::{ProbeView, sandbox_needed};
 use super::{qos, restart};
+use crate::volumes::is_recursive;
 
 /// Why a container that should run does not.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +39,12 @@ pub struct Surroundings<'a> {
     pub verdict: Option<&'a (String, String)>,
     /// Why the pod has not the resources it asks for now.
     pub resize: Option<&'a (String, String)>,
+    /// Whether containers are on their way to new resources, and what is wrong with that.
+    pub resizing: Option<&'a Option<String>>,
+    /// What a running container has, by id.
+    pub in_effect: &'a dyn Fn(&str) -> Option<ResourceRequirements>,
+    /// Whether the runtime can make mounts read-only with what is mounted below them.
+    pub recursive_read_only: bool,
     pub now: Timestamp,
 }
 
@@ -74,7 +81,10 @@ pub fn status(pod: &Pod, observed: &Observed, around: &Surroundings<'_>) -> PodS
     let foreign =
         old.conditions.iter().flatten().filter(|condition| !OWNED.contains(&condition.type_.as_str()));
     list.extend(foreign.cloned());
-    list.extend(resize_pending(around, &old, &now));
+    let pending = around.resize.map(|(reason, message)| (Some(reason.clone()), Some(message.clone())));
+    list.extend(pending.map(|told| resize("PodResizePending", told, pod, &old, &now)));
+    let progress = around.resizing.map(|wrong| (wrong.as_ref().map(|_| "Error".to_owned()), wrong.clone()));
+    list.extend(progress.map(|told| resize("PodResizeInProgress", told, pod, &old, &now)));
     list.extend(disruption(around, &list, &now));
 
     let ips = observed.sandbox().map(|sandbox| sandbox.ips.clone()).unwrap_or_default();
@@ -105,21 +115,26 @@ pub fn status(pod: &Pod, observed: &Observed, around: &Surroundings<'_>) -> PodS
     }
 }
 
-/// A resize that has to wait.
-fn resize_pending(around: &Surroundings<'_>, old: &PodStatus, now: &Time) -> Option<PodCondition> {
-    let (reason, message) = around.resize?;
-    let name = "PodResizePending";
+/// A condition of a resize that is not over.
+fn resize(
+    name: &str,
+    (reason, message): (Option<String>, Option<String>),
+    pod: &Pod,
+    old: &PodStatus,
+    now: &Time,
+) -> PodCondition {
     let before = old.conditions.iter().flatten().find(|condition| condition.type_ == name);
-    Some(PodCondition {
+    PodCondition {
         type_: name.to_owned(),
         status: "True".to_owned(),
-        reason: Some(reason.clone()),
-        message: Some(message.clone()),
+        reason,
+        message,
         last_transition_time: before
             .and_then(|b| b.last_transition_time.clone())
             .or_else(|| Some(now.clone())),
+        observed_generation: pod.metadata.generation,
         ..PodCondition::default()
-    })
+    }
 }
 
 /// Whether the node itself ended the pod, which is not the pod's fault.
@@ -207,7 +222,8 @@ impl Teller<'_> {
         newest: &ObservedContainer,
         old: Option<&ContainerStatus>,
     ) -> ContainerStatus {
-        let resources = container.resources.clone();
+        let given = container.resources.clone();
+        let resources = (self.around.in_effect)(&newest.id).or_else(|| given.clone());
         ContainerStatus {
             name: newest.name.clone(),
             image: if newest.image.is_empty() {
@@ -220,12 +236,12 @@ impl Teller<'_> {
             restart_count: i32::try_from(newest.restarts).unwrap_or(i32::MAX),
             state: Some(self.state(newest, old)),
             last_state: old.and_then(|old| old.last_state.clone()),
-            allocated_resources: resources.as_ref().and_then(|resources| resources.requests.clone()),
+            allocated_resources: given.and_then(|given| given.requests),
             resources,
             user: newest.user.clone().map(|(uid, gid, groups)| ContainerUser {
                 linux: Some(LinuxContainerUser { uid, gid, supplemental_groups: Some(groups) }),
             }),
-            volume_mounts: mounts(container),
+            volume_mounts: self.mounts(container),
             stop_signal: newest.stop_signal.clone(),
             ..ContainerStatus::default()
         }
@@ -237,7 +253,7 @@ impl Teller<'_> {
             name: container.name.clone(),
             image: container.image.clone().unwrap_or_default(),
             state: Some(wait(reason, None)),
-            volume_mounts: mounts(container),
+            volume_mounts: self.mounts(container),
             ..ContainerStatus::default()
         };
         let initialised =
@@ -313,6 +329,22 @@ impl Teller<'_> {
         }
     }
 
+    fn mounts(&self, container: &Container) -> Option<Vec<VolumeMountStatus>> {
+        let mode = |mount: &VolumeMount| {
+            let recursive = is_recursive(mount, self.around.recursive_read_only);
+            if recursive { "Enabled" } else { "Disabled" }.to_owned()
+        };
+        let mounts = container.volume_mounts.as_ref()?.iter();
+        let told = mounts.map(|mount| VolumeMountStatus {
+            name: mount.name.clone(),
+            mount_path: mount.mount_path.clone(),
+            read_only: mount.read_only,
+            recursive_read_only: (mount.read_only == Some(true)).then(|| mode(mount)),
+            ..VolumeMountStatus::default()
+        });
+        Some(told.collect())
+    }
+
     fn id(&self, container: &ObservedContainer) -> String {
         format!("{}://{}", self.around.runtime, container.id)
     }
@@ -338,22 +370,6 @@ fn ended_unseen() -> ContainerState {
         }),
         ..ContainerState::default()
     }
-}
-
-fn mounts(container: &Container) -> Option<Vec<VolumeMountStatus>> {
-    let mounts = container.volume_mounts.as_ref()?;
-    Some(
-        mounts
-            .iter()
-            .map(|mount| VolumeMountStatus {
-                name: mount.name.clone(),
-                mount_path: mount.mount_path.clone(),
-                read_only: mount.read_only,
-                recursive_read_only: (mount.read_only == Some(true)).then(|| "Disabled".to_owned()),
-                ..VolumeMountStatus::default()
-            })
-            .collect(),
-    )
 }
 
 #[cfg(test)]

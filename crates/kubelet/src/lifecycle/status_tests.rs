@@ -55,6 +55,9 @@ fn tell(pod: &Pod, observed: &Observed, waiting: &BTreeMap<String, Waiting>, ter
             terminal,
             verdict: None,
             resize: None,
+            resizing: None,
+            in_effect: &|_| None,
+            recursive_read_only: false,
             now: Timestamp::UNIX_EPOCH,
         },
     )

@@ -136,6 +136,22 @@ pub fn with_resources_of(pod: &Pod, before: &Pod) -> Pod {
     pod
 }
 
+/// The pod with what its containers were given, as its status tells.
+#[must_use]
+pub fn with_resources_of_status(pod: &Pod) -> Pod {
+    let mut given = pod.clone();
+    let (Some(spec), Some(status)) = (&mut given.spec, &pod.status) else { return given };
+    let told = [&status.container_statuses, &status.init_container_statuses].into_iter().flatten().flatten();
+    let told: BTreeMap<_, _> =
+        told.filter_map(|status| Some((status.name.as_str(), status.resources.as_ref()?))).collect();
+    for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
+        if let Some(resources) = told.get(container.name.as_str()) {
+            container.resources = Some((*resources).clone());
+        }
+    }
+    given
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,6 +207,19 @@ mod tests {
             let refused = refusal(&with("b", port.clone()), [&tcp].into_iter(), &BTreeMap::new());
             assert_eq!(refused.map(|(reason, _)| reason), clash.then(|| "NodePorts".to_owned()), "{port}");
         }
+    }
+
+    #[test]
+    fn what_was_given_is_in_the_status() {
+        let mut asks = pod("a", "3");
+        asks.status = serde_json::from_str(
+            r#"{"containerStatuses": [{"name": "", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                "resources": {"requests": {"cpu": "1"}}}]}"#,
+        )
+        .unwrap();
+        let given = with_resources_of_status(&asks);
+        assert_eq!(pod_requests(given.spec.as_ref().unwrap(), "cpu"), 1000);
+        assert!(asks_for_more(&given, &asks));
     }
 
     #[test]

@@ -66,15 +66,22 @@ impl Worker {
         for sandbox in &observed.sandboxes {
             self.shared.engine.remove_sandbox(&sandbox.id).await?;
         }
-        let (shared, ended) = (Arc::clone(&self.shared), Arc::clone(pod));
-        let removed = tokio::task::spawn_blocking(move || shared.cgroups.remove(&ended)).await;
-        if let Ok(Err(error)) = removed {
+        let (shared, ended, directories) =
+            (Arc::clone(&self.shared), Arc::clone(pod), self.directories.clone());
+        // The directory goes last: whoever comes after a crash finds by it what is left.
+        let removed = tokio::task::spawn_blocking(move || {
+            shared.cgroups.remove(&ended)?;
+            directories.remove()
+        });
+        if let Ok(Err(error)) = removed.await {
             tracing::warn!(pod = %self.uid, %error, "the pod's control group is not removed");
+            return Ok(Round::Retry);
         }
         let logs = self.log_directory(pod);
         if !pod.metadata.name.as_deref().unwrap_or("").is_empty() {
             let _ = tokio::fs::remove_dir_all(logs).await;
         }
+        self.shared.users.forget(&self.uid);
         self.shared.tokens.forget(&self.uid);
         self.shared.probes.forget(&self.uid);
         tracing::info!(pod = %self.uid, "removed");

@@ -16,11 +16,13 @@ mod resize;
 mod start;
 mod sync;
 mod sysctls;
+mod users;
 mod worker;
 mod workers;
 
 pub use cgroups::Cgroups;
 pub use followed::Followed;
 pub use pull::Pulls;
+pub use users::Users;
 pub use worker::Order;
 pub use workers::{Workers, WorkingPod};

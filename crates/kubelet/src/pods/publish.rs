@@ -21,6 +21,7 @@ impl Worker {
         }
         let resize = self.orders.borrow().resize.clone();
         let probes = |id: &str| self.verdict_of(id);
+        let in_effect = |id: &str| self.applied.get(id).and_then(|applied| applied.resources.clone());
         let told = status::status(
             &current,
             observed,
@@ -32,6 +33,9 @@ impl Worker {
                 terminal: terminal && observed.running().next().is_none(),
                 verdict: self.verdict.as_ref(),
                 resize: resize.as_ref(),
+                resizing: self.resizing.as_ref(),
+                in_effect: &in_effect,
+                recursive_read_only: self.shared.engine.features("").recursive_read_only_mounts,
                 now: self.shared.clock.now(),
             },
         );

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cri::v1::LinuxContainerResources;
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 
 use super::worker::Worker;
 use crate::configure::resources;
@@ -17,19 +17,31 @@ fn restarts(container: &Container, resource: &str) -> bool {
     policies.into_iter().any(|one| one.resource_name == resource && one.restart_policy == "RestartContainer")
 }
 
+/// The limits that a running container has.
+pub(super) struct Applied {
+    told: LinuxContainerResources,
+    /// The same in the pod's words, if this kubelet gave them.
+    pub(super) resources: Option<ResourceRequirements>,
+}
+
+/// What a resize changes, however a runtime says that there is no limit.
+fn amounts(limits: &LinuxContainerResources) -> (i64, i64, i64) {
+    (limits.cpu_quota.max(0), limits.cpu_shares.max(2), limits.memory_limit_in_bytes.max(0))
+}
+
 /// Whether the way from one set of limits to another leads through a restart.
 fn needs_restart(
     container: &Container,
     from: &LinuxContainerResources,
     to: &LinuxContainerResources,
 ) -> bool {
-    let cpu = (from.cpu_quota, from.cpu_shares) != (to.cpu_quota, to.cpu_shares);
-    let memory = from.memory_limit_in_bytes != to.memory_limit_in_bytes;
+    let ((quota, shares, memory), to) = (amounts(from), amounts(to));
+    let (cpu, memory) = ((quota, shares) != (to.0, to.1), memory != to.2);
     (cpu && restarts(container, "cpu")) || (memory && restarts(container, "memory"))
 }
 
 impl Worker {
-    /// Tells the runtime about new limits of running containers. What a container was made with is taken as applied.
+    /// Tells the runtime about new limits of running containers.
     pub(super) async fn resize(&mut self, pod: &Arc<Pod>, observed: &Observed) {
         let of_pod = resources::of_pod(pod);
         let changed = self.applied_to_pod.as_ref().is_some_and(|applied| *applied != of_pod);
@@ -39,18 +51,18 @@ impl Worker {
         }
         let all = pod.spec.as_ref().map(members).unwrap_or_default();
         self.applied.retain(|id, _| observed.running().any(|container| container.id == *id));
+        self.resizing = None;
         for container in observed.running() {
             let Some(member) = all.iter().find(|member| member.name() == container.name) else { continue };
             let wanted =
                 resources::of_container(pod, &member.container, self.shared.settings.memory_capacity);
-            let before = match self.applied.get(&container.id) {
-                Some(applied) if *applied == wanted => continue,
-                // Nothing is known of it: it was made with what the pod says, or by another kubelet.
-                None => {
-                    self.applied.insert(container.id.clone(), wanted);
-                    continue;
-                }
-                Some(applied) => applied.clone(),
+            // What is known of it, or what the runtime says of one that another kubelet made.
+            let before = self.applied.get(&container.id).map(|applied| applied.told.clone());
+            let before = before.or_else(|| container.resources.clone());
+            let applied = Applied { told: wanted.clone(), resources: member.container.resources.clone() };
+            let Some(before) = before.filter(|before| amounts(before) != amounts(&wanted)) else {
+                self.applied.insert(container.id.clone(), applied);
+                continue;
             };
             if needs_restart(&member.container, &before, &wanted) {
                 let message = format!("Container {} resize requires restart", container.name);
@@ -61,6 +73,7 @@ impl Worker {
                     message,
                 };
                 self.end_one(pod, &kill).await;
+                self.resizing.get_or_insert(None);
                 continue;
             }
             // What had a limit and has none now must be told so.
@@ -73,10 +86,11 @@ impl Worker {
             }
             match self.shared.engine.update_resources(&container.id, told).await {
                 Ok(()) => {
-                    self.applied.insert(container.id.clone(), wanted);
+                    self.applied.insert(container.id.clone(), applied);
                 }
                 Err(error) => {
                     let text = format!("error resizing container {}: {error}", container.name);
+                    self.resizing = Some(Some(text.clone()));
                     self.shared.recorder.container(pod, &container.name, Kind::Warning, "ResizeError", text);
                 }
             }
@@ -104,5 +118,7 @@ mod tests {
         let memory = LinuxContainerResources { memory_limit_in_bytes: 1, ..from.clone() };
         assert!(!needs_restart(&container, &from, &cpu));
         assert!(needs_restart(&container, &from, &memory));
+        let unlimited = LinuxContainerResources { memory_limit_in_bytes: -1, cpu_quota: -1, ..from.clone() };
+        assert!(!needs_restart(&container, &from, &unlimited), "no limit is no limit");
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::worker::Worker;
-use super::{hooks, pull};
+use super::{hooks, pull, users};
 use crate::configure::container::{self, Request};
 use crate::configure::sandbox;
 use crate::configure::sources::of_environment;
@@ -39,7 +39,7 @@ impl Worker {
         let member = &start.member;
         let name = member.name();
         let tell = |kind, reason, text: String| shared.recorder.container(pod, name, kind, reason, text);
-        let sandbox_config = sandbox::config(pod, on.attempt, &shared.settings);
+        let mut sandbox_config = sandbox::config(pod, on.attempt, &shared.settings);
 
         let image_name = member.container.image.clone().unwrap_or_default();
         let policy = member.container.image_pull_policy.as_deref().unwrap_or("IfNotPresent");
@@ -76,17 +76,23 @@ impl Worker {
         let environment = container::environment(pod, member, &sources, &facts)
             .map_err(|error| wrong(error.to_string()))?;
         let restarts = self.restarts(pod, start);
-        let mounts =
-            volumes::mounts(member, restarts, &prepared, &self.directories, &environment, true, &|volume| {
-                volume_images.get(volume).cloned().unwrap_or_default()
-            })
-            .map_err(|error| wrong(error.to_string()))?;
+        let recursive = shared.engine.features("").recursive_read_only_mounts;
+        let mounts = volumes::mounts(
+            member,
+            restarts,
+            &prepared,
+            &self.directories,
+            &environment,
+            recursive,
+            &|volume| volume_images.get(volume).cloned().unwrap_or_default(),
+        )
+        .map_err(|error| wrong(error.to_string()))?;
         let target = member
             .target
             .as_deref()
             .and_then(|target| observed.container(target))
             .map(|target| target.id.as_str());
-        let config = container::config(Request {
+        let mut config = container::config(Request {
             pod,
             member,
             restarts,
@@ -100,6 +106,11 @@ impl Worker {
             environment: &environment,
         })
         .map_err(|error| wrong(error.to_string()))?;
+        if users::wanted(pod) {
+            let range = shared.users.of(&self.uid).map_err(|error| wrong(error.to_string()))?;
+            range.tell_sandbox(&mut sandbox_config);
+            range.tell_container(&mut config);
+        }
         let logs = self.log_directory(pod).join(name);
         tokio::fs::create_dir_all(&logs).await.map_err(|error| wrong(error.to_string()))?;
 

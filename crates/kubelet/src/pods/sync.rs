@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use cri::v1::PodSandboxConfig;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::start::NotStarted;
+use super::users;
 use super::worker::{Order, Round, Worker};
 use crate::configure::sandbox::{self, log_directory};
 use crate::configure::sources::of_volumes;
@@ -45,7 +47,8 @@ impl Worker {
             wake = [wake, again.wake_at].into_iter().flatten().min();
             self.remove_garbage(&observed).await;
         }
-        if failed {
+        // What the runtime would not do it may do later.
+        if failed || matches!(self.resizing, Some(Some(_))) {
             return Ok(Round::Retry);
         }
         if let Some(round) = self.refresh_volumes(pod, &observed).await {
@@ -100,11 +103,16 @@ impl Worker {
         }
         if let Some(attempt) = next.create_sandbox {
             self.put_cgroup(pod);
-            let config = sandbox::config(pod, attempt, &self.shared.settings);
+            let mut config = sandbox::config(pod, attempt, &self.shared.settings);
             if let Err(error) = tokio::fs::create_dir_all(&config.log_directory).await {
                 tracing::warn!(%error, directory = config.log_directory, "no directory for logs");
             }
             let handler = self.runtime_handler(pod).await;
+            if let Err(text) = self.users(pod, &handler, &mut config) {
+                let text = format!("Failed to create pod sandbox: {text}");
+                self.shared.recorder.pod(pod, Kind::Warning, "FailedCreatePodSandBox", text);
+                return Ok(Acted::Some { retry_at: None });
+            }
             let engine = self.shared.engine.clone();
             let made = self.making.run(async move { engine.run_sandbox(config, &handler).await }).await;
             let id = match made {
@@ -150,6 +158,25 @@ impl Worker {
         if let Some(ended) = start.ended_at {
             self.backoff.step(start.member.name(), ended, self.shared.clock.now());
         }
+    }
+
+    /// Gives the sandbox users of its own, if the pod asks for that.
+    fn users(&self, pod: &Pod, handler: &str, config: &mut PodSandboxConfig) -> Result<(), String> {
+        if !users::wanted(pod) {
+            return Ok(());
+        }
+        if !self.shared.engine.features(handler).user_namespaces {
+            let whose = match handler {
+                "" => "runtime".to_owned(),
+                handler => format!("RuntimeClass handler {handler:?}"),
+            };
+            return Err(format!(
+                "can't set `spec.hostUsers: false`, {whose} does not support user namespaces"
+            ));
+        }
+        let range = self.shared.users.of(&self.uid).map_err(|error| error.to_string())?;
+        range.tell_sandbox(config);
+        Ok(())
     }
 
     async fn runtime_handler(&self, pod: &Pod) -> String {

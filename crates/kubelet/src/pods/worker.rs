@@ -12,6 +12,7 @@ use tokio::sync::{Notify, watch};
 use super::followed::Follower;
 use super::last_words;
 use super::making::Making;
+use super::resize::Applied;
 use crate::engine::EngineError;
 use crate::lifecycle::status::Waiting;
 use crate::lifecycle::{Backoff, Observed, Verdict};
@@ -89,7 +90,9 @@ pub struct Worker {
     /// What the pod's conditions said before this kubelet began.
     pub(super) seen_before: bool,
     /// Limits of running containers, by id.
-    pub(super) applied: HashMap<String, LinuxContainerResources>,
+    pub(super) applied: HashMap<String, Applied>,
+    /// Whether containers are on their way to new limits, and what is wrong with that.
+    pub(super) resizing: Option<Option<String>>,
     /// Limits of the pod's control group.
     pub(super) applied_to_pod: Option<LinuxContainerResources>,
 }
@@ -139,6 +142,7 @@ impl Worker {
             verdict: None,
             seen_before,
             applied: HashMap::new(),
+            resizing: None,
             applied_to_pod: None,
         }
     }

@@ -59,8 +59,13 @@ impl Workers {
             tracing::info!(pod = uid, reason, message, "refused");
         }
         let evicted = refused.map(|(reason, message)| (reason, message, None));
-        let order = Order { pod, gone: false, evicted, resize: None };
-        entries.insert(uid.clone(), self.begin(uid, order));
+        // Of one that ran before, what it was given counts; what it asks for since then has to fit first.
+        let given = if new { Arc::clone(&pod) } else { Arc::new(admit::with_resources_of_status(&pod)) };
+        let order = Order { pod: given, gone: false, evicted, resize: None };
+        entries.insert(uid.clone(), self.begin(uid.clone(), order));
+        if !new {
+            self.change(&mut entries, &uid, pod);
+        }
     }
 
     /// From now on no pod is taken any more.

@@ -57,3 +57,71 @@ pub async fn check(host: &str, port: u16, service: String, limit: Duration) -> O
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use hyper::service::service_fn;
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    use tokio::net::TcpListener;
+    use tonic::{Request, Response, Status};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// A server of the health protocol whose services have these states.
+    async fn serve(services: &'static [(&'static str, i32)]) -> u16 {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let service = service_fn(move |request: http::Request<hyper::body::Incoming>| async move {
+                    let known = request.uri().path() == "/grpc.health.v1.Health/Check";
+                    let answer = cri::server::unary(request, move |asked: Request<HealthCheckRequest>| {
+                        let found = services.iter().find(|(name, _)| *name == asked.get_ref().service);
+                        let answer = match found {
+                            Some((_, status)) if known => {
+                                Ok(Response::new(HealthCheckResponse { status: *status }))
+                            }
+                            _ => Err(Status::not_found("unknown service")),
+                        };
+                        Box::pin(std::future::ready(answer))
+                    });
+                    Ok::<_, std::convert::Infallible>(answer.await)
+                });
+                tokio::spawn(
+                    hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                        .serve_connection(TokioIo::new(stream), service),
+                );
+            }
+        });
+        port
+    }
+
+    #[tokio::test]
+    async fn a_server_is_asked_for_its_health() {
+        let port = serve(&[("", 1), ("fine", 1), ("ill", 2), ("odd", 0)]).await;
+        for (service, wrong) in [
+            ("", None),
+            ("fine", None),
+            ("ill", Some("service unhealthy (responded with \"NOT_SERVING\")")),
+            ("odd", Some("service unhealthy (responded with \"UNKNOWN\")")),
+            ("none", Some("error: health rpc failed: unknown service")),
+        ] {
+            match (check("127.0.0.1", port, service.to_owned(), PATIENCE).await, wrong) {
+                (Outcome::Success, None) => {}
+                (Outcome::Failure(text), Some(wrong)) => assert_eq!(text, wrong, "{service:?}"),
+                (outcome, _) => panic!("{service:?}: {outcome:?}"),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn nobody_there_is_a_failure() {
+        let free = TcpListener::bind(("127.0.0.1", 0)).await.unwrap().local_addr().unwrap().port();
+        match check("127.0.0.1", free, String::new(), PATIENCE).await {
+            Outcome::Failure(text) => assert!(text.contains("failed to connect service"), "{text}"),
+            outcome => panic!("{outcome:?}"),
+        }
+    }
+}

@@ -22,6 +22,21 @@ impl PodDirectories {
         Self { root: kubelet.join("pods").join(uid) }
     }
 
+    /// The pods that have directories.
+    #[must_use]
+    pub fn uids(kubelet: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(kubelet.join("pods")).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    }
+
+    /// Removes the pod's directory, when nothing is in it any more.
+    pub fn remove(&self) -> std::io::Result<()> {
+        match std::fs::remove_dir(&self.root) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     #[must_use]
     pub fn volume(&self, plugin: &str, name: &str) -> PathBuf {
         self.root.join("volumes").join(format!("kubernetes.io~{plugin}")).join(name)

@@ -9,10 +9,11 @@ pub(crate) mod ownership;
 mod payload;
 mod prepare;
 mod sub_path;
+mod trust_bundle;
 
 pub use directories::PodDirectories;
 pub(crate) use empty_dir::is_mount_point;
-pub use mounts::mounts;
+pub use mounts::{is_recursive, mounts};
 pub use payload::{File, Payload, PayloadError};
 pub use prepare::{
     Context, Prepared, PreparedVolume, Tokens, VolumeError, prepare, release_parts, tear_down,

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 
 use cri::v1::{ImageSpec, Mount, MountPropagation};
+use k8s_openapi::api::core::v1::VolumeMount;
 
 use super::directories::PodDirectories;
 use super::prepare::Prepared;
@@ -12,14 +13,15 @@ use super::sub_path;
 use crate::configure::expansion::expand;
 use crate::lifecycle::Member;
 
-/// The mounts of a container. `images` are the references of image volumes that were pulled, by volume.
+/// The mounts of a container. `recursive_read_only` says whether the runtime can make mounts read-only with what is
+/// mounted below them; `images` are the references of image volumes that were pulled, by volume.
 pub fn mounts(
     member: &Member,
     restarts: u32,
     prepared: &Prepared,
     directories: &PodDirectories,
     environment: &[(String, String)],
-    hosts: bool,
+    recursive_read_only: bool,
     images: &dyn Fn(&str) -> String,
 ) -> io::Result<Vec<Mount>> {
     let container = &member.container;
@@ -44,6 +46,12 @@ pub fn mounts(
             _ => String::new(),
         };
         let read_only = mount.read_only == Some(true) || volume.read_only;
+        if mount.recursive_read_only.as_deref() == Some("Enabled") && !recursive_read_only {
+            return Err(wrong(format!(
+                "failed to resolve recursive read-only mode: volume {:?} requested recursive read-only mode, but it is not supported by the runtime",
+                mount.name
+            )));
+        }
         let mut made = Mount {
             container_path: absolute(&mount.mount_path),
             readonly: read_only,
@@ -52,7 +60,7 @@ pub fn mounts(
                 Some("Bidirectional") => MountPropagation::PropagationBidirectional,
                 _ => MountPropagation::PropagationPrivate,
             } as i32,
-            recursive_read_only: matches!(mount.recursive_read_only.as_deref(), Some("Enabled")),
+            recursive_read_only: is_recursive(mount, recursive_read_only),
             ..Mount::default()
         };
         if volume.image.is_some() {
@@ -71,7 +79,7 @@ pub fn mounts(
     let taken = |path: &str| {
         container.volume_mounts.iter().flatten().any(|mount| absolute(&mount.mount_path) == path)
     };
-    if hosts && !taken("/etc/hosts") {
+    if !taken("/etc/hosts") {
         out.push(Mount {
             container_path: "/etc/hosts".to_owned(),
             host_path: directories.etc_hosts().display().to_string(),
@@ -94,6 +102,16 @@ pub fn mounts(
         });
     }
     Ok(out)
+}
+
+/// Whether a mount is read-only with everything below it, where the runtime can do that.
+pub fn is_recursive(mount: &VolumeMount, possible: bool) -> bool {
+    mount.read_only == Some(true)
+        && match mount.recursive_read_only.as_deref() {
+            Some("Enabled") => true,
+            Some("IfPossible") => possible,
+            _ => false,
+        }
 }
 
 fn absolute(path: &str) -> String {

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use client::{Client, ClientError};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
 use k8s_openapi::api::core::v1::{
     PersistentVolume, PersistentVolumeClaim, Pod, ProjectedVolumeSource, ServiceAccountTokenProjection,
     Volume,
@@ -16,6 +15,7 @@ use parking_lot::Mutex;
 
 use super::directories::{PodDirectories, plugin};
 use super::payload::{self, File, Payload, PayloadError};
+use super::trust_bundle::{self, BundleError};
 use super::{atomic, empty_dir, host_path, ownership, sub_path};
 use crate::configure::Sources;
 use crate::configure::downward::PodFacts;
@@ -41,6 +41,8 @@ pub enum VolumeError {
     Unsupported(String),
     #[error(transparent)]
     Driver(#[from] CsiError),
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
 }
 
 /// A volume that is ready.
@@ -252,18 +254,9 @@ impl Context<'_> {
                 files.insert(token.path.clone(), File { content: text.into_bytes(), mode, owner });
             }
             if let Some(bundle) = &part.cluster_trust_bundle {
-                let name = bundle.name.clone().unwrap_or_default();
-                match self.client.get::<ClusterTrustBundle>("", &name).await {
-                    Ok(found) => {
-                        let mode = default.and_then(|mode| u32::try_from(mode).ok()).unwrap_or(0o644);
-                        let content = found.spec.trust_bundle.into_bytes();
-                        files.insert(bundle.path.clone(), File { content, mode, owner: None });
-                    }
-                    Err(error) if error.is_not_found() && bundle.optional == Some(true) => {}
-                    Err(source) => {
-                        return Err(VolumeError::Read { what: format!("clustertrustbundle {name}"), source });
-                    }
-                }
+                let mode = default.and_then(|mode| u32::try_from(mode).ok()).unwrap_or(0o644);
+                let content = trust_bundle::certificates(self.client, bundle).await?;
+                files.insert(bundle.path.clone(), File { content, mode, owner: None });
             }
         }
         Ok(())
@@ -367,7 +360,8 @@ pub fn release_parts(directories: &PodDirectories) -> io::Result<()> {
     sub_path::release_all(&directories.sub_paths())
 }
 
-/// Removes everything of a pod from the node. Mounts go first: nothing within them may be removed with the rest.
+/// Removes everything of a pod from the node but its directory, which says that the pod was here until nothing else does.
+/// Mounts go first: nothing within them may be removed with the rest.
 pub fn tear_down(directories: &PodDirectories) -> io::Result<()> {
     release_parts(directories)?;
     let in_memory = directories.root.join("volumes/kubernetes.io~empty-dir");
@@ -378,8 +372,17 @@ pub fn tear_down(directories: &PodDirectories) -> io::Result<()> {
             }
         }
     }
-    match std::fs::remove_dir_all(&directories.root) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+    let entries = match std::fs::read_dir(&directories.root) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            std::fs::remove_dir_all(entry.path())?;
+        } else {
+            std::fs::remove_file(entry.path())?;
+        }
     }
+    Ok(())
 }
