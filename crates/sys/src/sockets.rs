@@ -1,4 +1,4 @@
-//! Unix sockets: messages with file descriptors, and names longer than the kernel allows.
+//! Unix sockets: messages with file descriptors, and names longer than the kernel allows. What TCP sockets still hold.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -19,6 +19,15 @@ pub fn packets() -> io::Result<(UnixStream, UnixStream)> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     Ok((one.into(), other.into()))
+}
+
+/// How much of what was written to a TCP socket, its end included, the other side has not confirmed.
+#[expect(unsafe_code, reason = "an ioctl that writes a number")]
+pub fn unconfirmed(socket: BorrowedFd<'_>) -> io::Result<usize> {
+    let mut count: libc::c_int = 0;
+    // SAFETY: the kernel writes an int where `count` is.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut count) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(usize::try_from(count).unwrap_or(0)) }
 }
 
 /// Sends bytes together with descriptors.

@@ -2,6 +2,7 @@
 //! who is slow slows down the other. An end of one direction is passed on and the other goes on.
 
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +21,9 @@ const BUFFER: usize = 16 << 10;
 const ATTEMPTS: usize = 4;
 const CONNECT: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(100);
+/// How often it is looked whether a client has everything, at first and later, and for how long.
+const CONFIRM: (Duration, Duration) = (Duration::from_millis(2), Duration::from_secs(1));
+const FAREWELL: Duration = Duration::from_secs(60);
 
 /// What all connections share.
 #[derive(Clone)]
@@ -74,10 +78,13 @@ impl Connection {
             let _ = sockopt::set_socket_keepalive(stream, true);
         }
         let copied = copy_bidirectional_with_sizes(&mut client, &mut endpoint, BUFFER, BUFFER).await;
-        if let Err(error) = copied {
-            tracing::trace!(%error, "a connection broke");
-            reset(&client);
-            reset(&endpoint);
+        match copied {
+            Ok(_) => confirmed(&client).await,
+            Err(error) => {
+                tracing::trace!(%error, "a connection broke");
+                reset(&client);
+                reset(&endpoint);
+            }
         }
     }
 
@@ -97,6 +104,19 @@ impl Connection {
         }
         None
     }
+}
+
+/// Waits until the client has all that was sent to it: the kernel sends the rest, but not from an address that the
+/// machine no longer has. A client that is gone is not waited for long.
+async fn confirmed(client: &TcpStream) {
+    let waiting = async {
+        let mut pause = CONFIRM.0;
+        while sys::sockets::unconfirmed(client.as_fd()).is_ok_and(|count| count > 0) {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(CONFIRM.1);
+        }
+    };
+    let _ = tokio::time::timeout(FAREWELL, waiting).await;
 }
 
 /// Whoever is at the other end learns that this did not end well.
