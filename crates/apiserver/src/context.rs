@@ -8,7 +8,10 @@ use crate::user::UserInfo;
 use http::header::{ACCEPT_ENCODING, HOST, USER_AGENT};
 use http::{HeaderMap, Method};
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
+
+/// Everybody, until it is known who it is.
+static ANONYMOUS: LazyLock<Arc<UserInfo>> = LazyLock::new(|| Arc::new(UserInfo::anonymous()));
 
 pub struct Context {
     pub method: Method,
@@ -43,7 +46,7 @@ impl Context {
             query,
             headers: parts.headers,
             info: Arc::new(info),
-            user: Arc::new(UserInfo::anonymous()),
+            user: ANONYMOUS.clone(),
             warnings: Warnings::default(),
             accepts_gzip,
             audit: None,

@@ -28,7 +28,7 @@ struct Figure {
 
 pub async fn run(arguments: &ApiArguments) -> Result<()> {
     let binary = Ferry::binary(arguments.ferry.as_deref())?;
-    let mut figures = start_up(&binary).await?;
+    let mut figures = if arguments.load_only { Vec::new() } else { start_up(&binary).await? };
     {
         let ferry = Ferry::start(&binary).await?;
         wait_ready(&ferry).await?;
@@ -103,7 +103,7 @@ async fn measure(target: &Target, processes: &Processes, arguments: &ApiArgument
         format!(r#"{{"apiVersion":"v1","kind":"Namespace","metadata":{{"name":"{NAMESPACE}"}}}}"#);
     setup.request(Method::POST, "/api/v1/namespaces", JSON, namespace.into()).await?;
     let mut figures = Vec::new();
-    for connections in [1, 16, 64] {
+    for &connections in &arguments.connections {
         let count = if connections == 1 { arguments.requests / 4 } else { arguments.requests };
         for verb in ["create", "get", "update", "patch", "delete"] {
             let outcome =
@@ -120,6 +120,9 @@ async fn measure(target: &Target, processes: &Processes, arguments: &ApiArgument
         }
     }
     figures.push(figure("memory after these requests", "MB", megabytes(processes.memory())));
+    if arguments.load_only {
+        return Ok(figures);
+    }
     figures.extend(lists(target, processes, arguments.pods).await?);
     let (watchers, seconds) = (arguments.watchers, arguments.watch_seconds);
     let outcome = watch::run(target, processes, NAMESPACE, watchers, 20, seconds).await?;

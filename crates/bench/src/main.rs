@@ -148,6 +148,12 @@ struct ApiArguments {
     /// Requests per measurement (at one connection a quarter of it).
     #[arg(long, default_value_t = 6000)]
     requests: usize,
+    /// Connections of the load on config maps, one measurement each.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 16, 64])]
+    connections: Vec<usize>,
+    /// Only the load on config maps: no start-up, lists or watches.
+    #[arg(long)]
+    load_only: bool,
     /// Pods to list.
     #[arg(long, default_value_t = 10_000)]
     pods: usize,

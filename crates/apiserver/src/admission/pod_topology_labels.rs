@@ -4,8 +4,9 @@ use super::{Attributes, Operation, Plugin};
 use crate::registry::Registry;
 use api::value::Fields;
 use futures_util::future::BoxFuture;
+use machinery::Value;
+use machinery::selector::label::Labels;
 use machinery::status::Result;
-use machinery::{Value, meta};
 
 const COPIED: [&str; 2] = ["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];
 
@@ -39,10 +40,12 @@ impl Plugin for PodTopologyLabels {
             if node.is_empty() {
                 return Ok(());
             }
-            let Some(node) = registry.find(("", "v1", "nodes"), "", node).await? else { return Ok(()) };
+            let nodes = ("", "v1", "nodes");
+            let Some(node) = registry.find_entry(nodes, "", node).await? else { return Ok(()) };
+            let node = node.attributes(&registry.builtin(nodes.0, nodes.1, nodes.2)?.storage.cache.layout);
             for key in COPIED {
-                if let Some(value) = meta::labels(&node).and_then(|labels| labels.get(key)) {
-                    object.child_mut("metadata").child_mut("labels").set(key, value.clone());
+                if let Some(value) = node.label(key) {
+                    object.child_mut("metadata").child_mut("labels").set(key, value);
                 }
             }
             Ok(())

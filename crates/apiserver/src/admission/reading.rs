@@ -1,8 +1,10 @@
 //! What plugins read of the cluster: objects straight from the watch caches.
 
+use crate::cache::Entry;
 use crate::registry::{Registry, store_error};
 use machinery::Value;
 use machinery::status::Result;
+use std::sync::Arc;
 
 impl Registry {
     /// An object, or `None` if there is none of that name.
@@ -18,11 +20,23 @@ impl Registry {
     /// An object if it is there and its stored JSON contains `mention`.
     pub(crate) async fn find_if(
         &self,
-        (group, version, resource): (&str, &str, &str),
+        resource: (&str, &str, &str),
         namespace: &str,
         name: &str,
         mention: &str,
     ) -> Result<Option<Value>> {
+        let entry = self.find_entry(resource, namespace, name).await?;
+        let mentions = |bytes: &[u8]| memchr::memmem::find(bytes, mention.as_bytes()).is_some();
+        Ok(entry.filter(|entry| mentions(&entry.bytes)).map(|entry| entry.value()))
+    }
+
+    /// An object as it is stored, for those who can do without decoding it.
+    pub(crate) async fn find_entry(
+        &self,
+        (group, version, resource): (&str, &str, &str),
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Arc<Entry>>> {
         let served = self.builtin(group, version, resource)?;
         let cache = &served.storage.cache;
         let key = served.key(namespace, name);
@@ -33,8 +47,7 @@ impl Registry {
             cache.fresh(&key).await.map_err(|e| store_error(&e))?;
             entry = cache.get(&key);
         }
-        let mentions = |bytes: &[u8]| memchr::memmem::find(bytes, mention.as_bytes()).is_some();
-        Ok(entry.filter(|entry| mentions(&entry.bytes)).map(|entry| entry.value()))
+        Ok(entry)
     }
 
     /// The objects of a namespace (or of the cluster) whose stored JSON contains `mention`. Most objects can be

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 const ENFORCE_SECRETS: &str = "kubernetes.io/enforce-mountable-secrets";
+/// What an account may say about its pods.
+const TOLD: [&str; 3] = ["automountServiceAccountToken", "imagePullSecrets", ENFORCE_SECRETS];
 const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const TOKEN_VOLUME: &str = "kube-api-access-";
 /// A little more than an hour: kubelets renew after four fifths of it.
@@ -49,7 +51,7 @@ impl Plugin for ServiceAccount {
                 return check_mirror(pod).map_err(|why| attributes.forbidden(why));
             }
             pod.child_mut("spec").default_if_zero("serviceAccountName", "default");
-            let account = account_of(registry, attributes, pod).await?;
+            let account = account_of(registry, attributes, pod, &TOLD).await?;
             complete(pod, &account);
             check_secrets(pod, &account).map_err(|why| attributes.forbidden(why))
         })
@@ -72,7 +74,7 @@ impl Plugin for ServiceAccount {
                 let why = format!("no service account specified for pod {namespace}/{name}");
                 return Err(attributes.forbidden(why));
             }
-            let account = account_of(registry, attributes, pod).await?;
+            let account = account_of(registry, attributes, pod, &[ENFORCE_SECRETS]).await?;
             let checked = match attributes.operation {
                 Operation::Create => check_secrets(pod, &account),
                 _ if enforces_secrets(&account) => {
@@ -85,15 +87,22 @@ impl Plugin for ServiceAccount {
     }
 }
 
-async fn account_of(registry: &Registry, attributes: &Attributes<'_>, pod: &Value) -> Result<Value> {
+/// The account of a pod, or nothing if it says nothing about any of these matters: most say nothing at all.
+async fn account_of(
+    registry: &Registry,
+    attributes: &Attributes<'_>,
+    pod: &Value,
+    matters: &[&str],
+) -> Result<Value> {
     let (namespace, name) = (attributes.context.namespace, pod.field("spec").text("serviceAccountName"));
     let attempts = if name == "default" { DEFAULT_ATTEMPTS } else { 1 };
     for attempt in 0..attempts {
         if attempt > 0 {
             tokio::time::sleep(RETRY).await;
         }
-        if let Some(account) = registry.find(("", "v1", "serviceaccounts"), namespace, name).await? {
-            return Ok(account);
+        if let Some(account) = registry.find_entry(("", "v1", "serviceaccounts"), namespace, name).await? {
+            let says = |matter: &&str| memchr::memmem::find(&account.bytes, matter.as_bytes()).is_some();
+            return Ok(if matters.iter().any(says) { account.value() } else { Value::Null });
         }
     }
     Err(attributes.forbidden(format!(

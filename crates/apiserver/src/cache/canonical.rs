@@ -6,14 +6,20 @@
 //! kind nor apiVersion, are the same bytes from another offset.
 
 use bytes::Bytes;
+use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 /// What precedes the metadata of every stored object of one resource.
 #[derive(Clone, Debug)]
 pub struct Prefix {
     bytes: Box<[u8]>,
 }
+
+/// Members of a stored object as the text they are: whoever changes one of them need not look at the others.
+pub type Members<'a> = BTreeMap<String, &'a RawValue>;
 
 /// Room that a thread keeps for encoding.
 const SCRATCH_BYTES: usize = 64 * 1024;
@@ -29,29 +35,30 @@ impl Prefix {
 
     /// The stored form. `resourceVersion` is left out: the store's revision is the truth.
     pub fn encode(&self, object: &Value) -> Bytes {
-        // What is stored stays for long: it is copied out of a reused buffer, exactly as large as it is.
-        thread_local! {
-            static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-        }
-        SCRATCH.with_borrow_mut(|out| {
-            out.clear();
-            self.write_stored(out, object);
-            let stored = Bytes::copy_from_slice(out);
-            out.shrink_to(SCRATCH_BYTES);
-            stored
-        })
-    }
-
-    fn write_stored(&self, out: &mut Vec<u8>, object: &Value) {
-        out.extend_from_slice(&self.bytes);
         let empty = Map::new();
         let map = object.as_object().unwrap_or(&empty);
         let metadata = map.get("metadata").and_then(Value::as_object).unwrap_or(&empty);
+        scratch(|out| self.write_parts(out, metadata, map))
+    }
+
+    /// The stored form of an object whose members are known: those of its metadata, and the others, in their order.
+    pub fn encode_parts(&self, metadata: &Members<'_>, rest: &[(&str, &Members<'_>)]) -> Bytes {
+        scratch(|out| self.write_parts(out, metadata, rest.iter().map(|(name, members)| (name, members))))
+    }
+
+    fn write_parts<'a>(
+        &self,
+        out: &mut Vec<u8>,
+        metadata: impl IntoIterator<Item = (&'a (impl AsRef<str> + 'a), &'a (impl Serialize + 'a))>,
+        rest: impl IntoIterator<Item = (&'a (impl AsRef<str> + 'a), &'a (impl Serialize + 'a))>,
+    ) {
+        out.extend_from_slice(&self.bytes);
         members(out, metadata, false, &["resourceVersion"]);
         out.push(b'}');
-        members(out, map, true, &["apiVersion", "kind", "metadata"]);
+        members(out, rest, true, &["apiVersion", "kind", "metadata"]);
         out.push(b'}');
     }
+
 
     /// Whether bytes from the store have this resource's form.
     pub fn fits(&self, stored: &[u8]) -> bool {
@@ -82,22 +89,41 @@ impl Prefix {
     }
 }
 
-fn members(out: &mut Vec<u8>, map: &Map<String, Value>, mut comma: bool, skip: &[&str]) {
-    for (key, value) in map {
-        if skip.contains(&key.as_str()) {
+/// Lets a buffer be filled that is reused: what is stored stays for long, so it is copied out, exactly as large as it is.
+fn scratch(fill: impl FnOnce(&mut Vec<u8>)) -> Bytes {
+    thread_local! {
+        static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
+    SCRATCH.with_borrow_mut(|out| {
+        out.clear();
+        fill(out);
+        let stored = Bytes::copy_from_slice(out);
+        out.shrink_to(SCRATCH_BYTES);
+        stored
+    })
+}
+
+fn members<'a>(
+    out: &mut Vec<u8>,
+    members: impl IntoIterator<Item = (&'a (impl AsRef<str> + 'a), &'a (impl Serialize + 'a))>,
+    mut comma: bool,
+    skip: &[&str],
+) {
+    for (key, value) in members {
+        if skip.contains(&key.as_ref()) {
             continue;
         }
         if comma {
             out.push(b',');
         }
         comma = true;
-        write_json(out, key);
+        write_json(out, key.as_ref());
         out.push(b':');
         write_json(out, value);
     }
 }
 
-fn write_json<T: serde::Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
+fn write_json<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
     serde_json::to_writer(out, value).expect("strings and values always encode into memory");
 }
 

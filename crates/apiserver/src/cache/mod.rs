@@ -66,8 +66,8 @@ struct State {
     epoch: u64,
 }
 
-/// A watcher's place in the window.
-#[derive(Clone, Copy, Debug)]
+/// A watcher's place in the window. As long as the place after everything is the same, nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
     next: u64,
     epoch: u64,
@@ -118,6 +118,11 @@ impl Cache {
             layout: layout.clone(),
         });
         Self { layout, root, store, shared, filling: tokio::sync::Mutex::new(None) }
+    }
+
+    /// Whether everybody may read without waiting.
+    pub fn is_ready(&self) -> bool {
+        self.shared.ready.load(Ordering::Acquire) && !self.shared.blemished.load(Ordering::Relaxed)
     }
 
     /// Fills the cache on first use, or again after its feed has broken.

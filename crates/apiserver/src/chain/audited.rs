@@ -54,7 +54,7 @@ impl Chain {
     pub(super) fn audited(&self, context: &mut Context, reply: Reply) -> Reply {
         let (Some(audit), Some(record)) = (&self.audit, context.audit.take()) else { return reply };
         for (key, value) in context.warnings.take_annotations() {
-            record.annotate(key, &value);
+            record.annotate(key, value);
         }
         let status = reply.extensions().get::<Arc<Status>>().map(|status| &**status);
         record.answered(reply.status().as_u16(), status);
@@ -62,13 +62,13 @@ impl Chain {
         if long_running {
             audit.started(&record);
         }
-        let media = content_type(reply.headers()).to_owned();
         let wanted = record.wants_response() && !long_running;
         if wanted && let ResponseBody::Full(bytes) = reply.body() {
-            record.response_body(bytes, &media);
+            record.response_body(bytes, content_type(reply.headers()));
         }
-        let recorded = wanted.then(Vec::new);
-        let ending = Ending { audit: audit.clone(), record, recorded, media };
+        let recorded = wanted
+            .then(|| Answer { media: content_type(reply.headers()).to_owned(), bytes: Vec::new() });
+        let ending = Ending { audit: audit.clone(), record, recorded };
         reply.map(|body| match body.into_pieces() {
             Ok(pieces) => ResponseBody::stream(Recorded { pieces, ending }),
             Err(body) => body,
@@ -84,14 +84,19 @@ fn content_type(headers: &HeaderMap) -> &str {
 struct Ending {
     audit: Arc<Audit>,
     record: Box<Record>,
-    recorded: Option<Vec<u8>>,
+    recorded: Option<Answer>,
+}
+
+/// An answer that is recorded as it streams by.
+struct Answer {
     media: String,
+    bytes: Vec<u8>,
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        if let Some(bytes) = self.recorded.take().filter(|bytes| !bytes.is_empty()) {
-            self.record.response_body(&bytes, &self.media);
+        if let Some(Answer { media, bytes }) = self.recorded.take().filter(|answer| !answer.bytes.is_empty()) {
+            self.record.response_body(&bytes, &media);
         }
         self.audit.completed(&self.record);
     }
@@ -108,11 +113,11 @@ impl<S: Stream<Item = Bytes> + Unpin> Stream for Recorded<S> {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Option<Bytes>> {
         let outcome = Pin::new(&mut self.pieces).poll_next(cx);
         if let (Poll::Ready(Some(piece)), Some(recorded)) = (&outcome, &mut self.ending.recorded) {
-            if recorded.len() + piece.len() > MAX_RECORDED {
+            if recorded.bytes.len() + piece.len() > MAX_RECORDED {
                 self.ending.record.annotate("audit.k8s.io/truncated", "true");
                 self.ending.recorded = None;
             } else {
-                recorded.extend_from_slice(piece);
+                recorded.bytes.extend_from_slice(piece);
             }
         }
         outcome

@@ -265,7 +265,7 @@ impl Chain {
         };
         if let Some(record) = &context.audit {
             record.annotate("authorization.k8s.io/decision", allowed);
-            record.annotate("authorization.k8s.io/reason", reason);
+            record.annotate("authorization.k8s.io/reason", reason.to_owned());
         }
         match decision {
             Decision::Allowed(_) => Ok(()),
@@ -277,7 +277,7 @@ impl Chain {
 
     async fn route(&self, context: &Context, body: RequestBody) -> Reply {
         if !context.info.is_resource {
-            return self.nonresource(context).await;
+            return Box::pin(self.nonresource(context)).await;
         }
         let info = &context.info;
         let known = info.group.is_empty() || self.discovery.load().group(&info.group).is_some();

@@ -6,6 +6,7 @@
 pub mod allocate;
 pub mod create;
 pub mod delete;
+mod edit;
 pub mod leases;
 pub mod list;
 pub mod metadata;

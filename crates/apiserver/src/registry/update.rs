@@ -8,6 +8,7 @@ use crate::admission::{Attributes, Operation};
 use crate::authorize::escalation;
 use crate::cache::Entry;
 use api::kind::{Kind, Scope};
+use bytes::Bytes;
 use machinery::apply;
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::status::{Result, Status};
@@ -18,7 +19,7 @@ use store::{Expect, Op, Outcome, Txn};
 type MetaUpdateCheck = fn(&Value, &Value, &Path<'_>) -> ErrorList;
 
 /// How often a patch starts over when somebody else was faster.
-const ATTEMPTS: usize = 5;
+pub(super) const ATTEMPTS: usize = 5;
 
 /// Which part of the object a request may change: the main resource or one of its subresources.
 #[derive(Clone, Copy)]
@@ -67,11 +68,7 @@ impl Registry {
         context: &WriteContext<'_>,
         mut make: impl FnMut(&Value) -> Result<Change>,
     ) -> Result<Written> {
-        let key: Arc<str> = served.key(context.namespace, name).into();
-        let cache = &served.storage.cache;
-        // The cache of a remote store may lag behind what the client has seen elsewhere.
-        cache.fresh(&key).await.map_err(|e| store_error(&e))?;
-        let mut current = cache.get(&key);
+        let mut current = self.current(served, name, context).await?;
         let mut attempts = 0;
         loop {
             let Some(entry) = current else { return Err(served.not_found(name)) };
@@ -86,6 +83,20 @@ impl Registry {
                 }
             }
         }
+    }
+
+    /// The object as it is now.
+    pub(super) async fn current(
+        &self,
+        served: &Served,
+        name: &str,
+        context: &WriteContext<'_>,
+    ) -> Result<Option<Arc<Entry>>> {
+        let key = served.key(context.namespace, name);
+        let cache = &served.storage.cache;
+        // The cache of a remote store may lag behind what the client has seen elsewhere.
+        cache.fresh(&key).await.map_err(|e| store_error(&e))?;
+        Ok(cache.get(&key))
     }
 
     async fn update_once(
@@ -182,6 +193,17 @@ impl Registry {
                 .insert("resourceVersion".to_owned(), entry.revision.to_string().into());
             return Ok(Attempt::Done(Written::Value(shown)));
         }
+        self.swap(served, entry, bytes, context).await
+    }
+
+    /// Stores other bytes for an object, provided that nobody else has.
+    pub(super) async fn swap(
+        &self,
+        served: &Served,
+        entry: &Entry,
+        bytes: Bytes,
+        context: &WriteContext<'_>,
+    ) -> Result<Attempt> {
         let lease = self.lease(served).await?;
         let txn = Txn {
             key: entry.key.clone(),
@@ -242,7 +264,7 @@ struct Draft {
     old: Value,
 }
 
-enum Attempt {
+pub(super) enum Attempt {
     Done(Written),
     /// Somebody else changed the object first; what it is now.
     Raced(Option<Arc<Entry>>),

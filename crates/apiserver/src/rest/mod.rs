@@ -66,7 +66,7 @@ impl Rest {
     /// Answers a request about a resource. The accepted encoding is returned for errors, too.
     pub async fn handle(&self, context: &Context, body: RequestBody) -> (Result<Reply>, Option<Accepted>) {
         if let Some(review) = reviews::Review::find(context) {
-            return self.review(review, context, body).await;
+            return Box::pin(self.review(review, context, body)).await;
         }
         let route = match self.route(context) {
             Ok(route) => route,
@@ -156,19 +156,21 @@ impl Rest {
     }
 
     async fn dispatch(&self, route: &Route<'_>, accepted: &Accepted, body: RequestBody) -> Result<Reply> {
+        // What a write has to remember while it waits is large: it has a place of its own, so that requests that wait
+        // for nothing, and the tasks that carry them all, stay small.
         if let Some(subresource) = route.subresource {
-            return self.subresource(route, subresource, accepted, body).await;
+            return Box::pin(self.subresource(route, subresource, accepted, body)).await;
         }
         let named = !path_name(route.context).is_empty();
         match (&route.context.method, named) {
-            (&Method::GET, _) if route.context.info.verb == "watch" => self.watch(route, accepted).await,
+            (&Method::GET, _) if route.context.info.verb == "watch" => Box::pin(self.watch(route, accepted)).await,
             (&Method::GET, true) => self.get(route, accepted).await,
-            (&Method::GET, false) => self.list(route, accepted).await,
-            (&Method::POST, _) => self.create(route, accepted, body).await,
-            (&Method::PUT, _) => self.update(route, accepted, body).await,
-            (&Method::PATCH, _) => self.patch(route, accepted, body).await,
-            (&Method::DELETE, true) => self.delete(route, accepted, body).await,
-            (&Method::DELETE, false) => self.delete_collection(route, accepted, body).await,
+            (&Method::GET, false) => Box::pin(self.list(route, accepted)).await,
+            (&Method::POST, _) => Box::pin(self.create(route, accepted, body)).await,
+            (&Method::PUT, _) => Box::pin(self.update(route, accepted, body)).await,
+            (&Method::PATCH, _) => Box::pin(self.patch(route, accepted, body)).await,
+            (&Method::DELETE, true) => Box::pin(self.delete(route, accepted, body)).await,
+            (&Method::DELETE, false) => Box::pin(self.delete_collection(route, accepted, body)).await,
             _ => Err(method_not_allowed()),
         }
     }

@@ -2,17 +2,19 @@
 
 use super::{Rest, Route};
 use crate::admission::{Attributes, Operation};
+use crate::cache::canonical::{Members, Prefix};
 use crate::decode::{self, Expected};
 use crate::negotiate::{Accepted, content_type};
 use crate::options::{WriteKind, WriteOptions};
-use crate::registry::update::{Change, Door};
 use crate::registry::{Served, WriteContext};
 use crate::reply::{self, Reply};
 use crate::serve::RequestBody;
 use api::value::Fields;
+use bytes::Bytes;
 use machinery::status::{Result, Status, aggregate_texts};
 use machinery::{Value, meta};
 use serde_json::json;
+use serde_json::value::RawValue;
 use std::sync::Arc;
 
 impl Rest {
@@ -52,13 +54,13 @@ impl Rest {
         }
         self.registry.admission.validate(&self.registry, &attributes, Some(&binding), None).await?;
         // Nothing of the pod but its node changes, and nobody owns that: neither rules nor managers apply.
-        let door = Door { prepare: |_, _| {}, validate: |_, _| Vec::new(), counts_generation: false };
+        let layout = &pods.storage.cache.layout;
+        let refused = |why| Status::conflict("", "pods/binding", &name, why);
         self.registry
-            .update(pods, &name, door, true, &write, |pod| {
-                check_preconditions(&binding, pod)?;
-                assign(&binding, pod)
-                    .map(Change::Applied)
-                    .map_err(|why| Status::conflict("", "pods/binding", &name, why))
+            .edit(pods, &name, &write, |entry| {
+                let pod = StoredPod::read(&entry.bytes)?;
+                check_preconditions(&binding, &pod, entry.revision, (write.namespace, &name))?;
+                pod.assigned(&binding, &name, &layout.prefix).map_err(refused)
             })
             .await?;
         reply::value(201, &success(), &Accepted { form: None, ..*accepted }, context)
@@ -70,49 +72,94 @@ pub(super) fn success() -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
 }
 
-fn check_preconditions(binding: &Value, pod: &Value) -> Result<()> {
-    let differs = |wanted: &str, real: &str| !wanted.is_empty() && wanted != real;
-    let (namespace, name) = (meta::namespace(pod), meta::name(pod));
-    let refuse = |what: &str, wanted: &str, real: &str| {
-        let why = format!(
-            "StorageError: invalid object, Code: 4, Key: /registry/pods/{namespace}/{name}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {real}"
-        );
-        Status::conflict("", "pods", name, why)
-    };
-    let (wanted, real) = (meta::uid(binding), meta::uid(pod));
-    if differs(wanted, real) {
-        return Err(refuse("UID", wanted, real));
-    }
-    let (wanted, real) = (meta::resource_version(binding), meta::resource_version(pod));
-    if differs(wanted, real) {
-        return Err(refuse("ResourceVersion", wanted, real));
-    }
-    Ok(())
+/// A stored pod, taken apart as far as a binding needs it. What it does not concern stays the text it is.
+#[derive(serde::Deserialize)]
+struct StoredPod<'a> {
+    #[serde(borrow)]
+    metadata: Members<'a>,
+    #[serde(borrow, default)]
+    spec: Members<'a>,
+    #[serde(borrow, default)]
+    status: Members<'a>,
 }
 
-/// The pod on its node, or why it cannot be there.
-fn assign(binding: &Value, pod: &Value) -> Result<Value, String> {
-    let name = meta::name(pod);
-    if meta::deletion_timestamp(pod).is_some() {
-        return Err(format!("pod {name} is being deleted, cannot be assigned to a host"));
+impl<'a> StoredPod<'a> {
+    fn read(bytes: &'a [u8]) -> Result<Self> {
+        serde_json::from_slice(bytes).map_err(Status::internal)
     }
-    let node = pod.field("spec").text("nodeName");
-    if !node.is_empty() {
-        return Err(format!("pod {name} is already assigned to node {node:?}"));
+
+    /// The stored form of the pod on its node, or why it cannot be there.
+    fn assigned(self, binding: &Value, name: &str, prefix: &Prefix) -> Result<Bytes, String> {
+        // Named anew, so that the parts may hold what lives no longer than this call.
+        let StoredPod { mut metadata, mut spec, mut status } = self;
+        if !text(&metadata, "deletionTimestamp").is_empty() {
+            return Err(format!("pod {name} is being deleted, cannot be assigned to a host"));
+        }
+        let node = text(&spec, "nodeName");
+        if !node.is_empty() {
+            return Err(format!("pod {name} is already assigned to node {node:?}"));
+        }
+        if spec.get("schedulingGates").is_some_and(|gates| !matches!(gates.get(), "null" | "[]")) {
+            return Err(format!("pod {name} has non-empty .spec.schedulingGates"));
+        }
+        let mut merged = Vec::new();
+        for field in ["annotations", "labels"] {
+            let added = binding.field("metadata").entries(field);
+            if let Some(added) = added.filter(|added| !added.is_empty()) {
+                let mut all = value(&metadata, field);
+                for (key, value) in added {
+                    all.set(key, value.clone());
+                }
+                merged.push((field, raw(&all)?));
+            }
+        }
+        let mut pod = json!({"status": {"conditions": value(&status, "conditions")}});
+        set_condition(&mut pod, json!({"type": "PodScheduled", "status": "True"}));
+        let conditions = raw(pod.field("status").field("conditions"))?;
+        let node = raw(binding.field("target").field("name"))?;
+        metadata.extend(merged.iter().map(|(field, text)| ((*field).to_owned(), &**text)));
+        spec.insert("nodeName".to_owned(), &node);
+        status.remove("nominatedNodeName");
+        status.insert("conditions".to_owned(), &conditions);
+        Ok(prefix.encode_parts(&metadata, &[("spec", &spec), ("status", &status)]))
     }
-    if !pod.field("spec").items("schedulingGates").is_empty() {
-        return Err(format!("pod {name} has non-empty .spec.schedulingGates"));
-    }
-    let mut new = pod.clone();
-    new.child_mut("spec").set("nodeName", binding.field("target").text("name"));
-    new.child_mut("status").unset("nominatedNodeName");
-    for field in ["annotations", "labels"] {
-        for (key, value) in binding.field("metadata").entries(field).into_iter().flatten() {
-            new.child_mut("metadata").child_mut(field).set(key, value.clone());
+}
+
+/// A member that is a text; empty if it is none.
+fn text(members: &Members<'_>, key: &str) -> String {
+    member(members, key)
+}
+
+fn value(members: &Members<'_>, key: &str) -> Value {
+    member(members, key)
+}
+
+fn member<T: serde::de::DeserializeOwned + Default>(members: &Members<'_>, key: &str) -> T {
+    members.get(key).and_then(|text| serde_json::from_str(text.get()).ok()).unwrap_or_default()
+}
+
+fn raw(value: &Value) -> Result<Box<RawValue>, String> {
+    serde_json::value::to_raw_value(value).map_err(|error| error.to_string())
+}
+
+fn check_preconditions(
+    binding: &Value,
+    pod: &StoredPod<'_>,
+    revision: u64,
+    (namespace, name): (&str, &str),
+) -> Result<()> {
+    for (what, wanted, real) in [
+        ("UID", meta::uid(binding), text(&pod.metadata, "uid")),
+        ("ResourceVersion", meta::resource_version(binding), revision.to_string()),
+    ] {
+        if !wanted.is_empty() && wanted != real {
+            let why = format!(
+                "StorageError: invalid object, Code: 4, Key: /registry/pods/{namespace}/{name}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {real}"
+            );
+            return Err(Status::conflict("", "pods", name, why));
         }
     }
-    set_condition(&mut new, json!({"type": "PodScheduled", "status": "True"}));
-    Ok(new)
+    Ok(())
 }
 
 /// Adds a condition to a pod, or replaces the one of its type; it remembers since when it has its status.
@@ -136,17 +183,85 @@ pub(super) fn set_condition(pod: &mut Value, mut condition: Value) {
 mod tests {
     use super::*;
 
+    fn bind(binding: &Value, pod: &Value) -> Result<Value, String> {
+        let prefix = Prefix::new("v1", "Pod");
+        let stored = prefix.encode(pod);
+        let bytes = StoredPod::read(&stored).expect("a pod").assigned(binding, "p", &prefix)?;
+        assert!(prefix.fits(&bytes));
+        Ok(serde_json::from_slice(&bytes).expect("an object"))
+    }
+
     #[test]
     fn a_pod_is_bound_once() {
         let binding = json!({"metadata": {"name": "p", "labels": {"zone": "z"}}, "target": {"name": "n"}});
-        let bound = assign(&binding, &json!({"metadata": {"name": "p"}, "spec": {}})).expect("it is free");
+        let free = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "p", "labels": {"a": "b"}, "uid": "u"},
+            "spec": {"containers": [{"name": "c", "image": "i \u{e9} \""}], "zzz": 1},
+            "status": {"phase": "Pending", "nominatedNodeName": "m", "conditions": [
+                {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}});
+        let mut bound = bind(&binding, &free).expect("it is free");
+        let since = bound["status"]["conditions"][0]["lastTransitionTime"].take();
+        assert!(since.is_string());
         assert_eq!(
-            (&bound["spec"]["nodeName"], &bound["metadata"]["labels"]["zone"]),
-            (&json!("n"), &json!("z"))
+            bound,
+            json!({"apiVersion": "v1", "kind": "Pod",
+                "metadata": {"name": "p", "labels": {"a": "b", "zone": "z"}, "uid": "u"},
+                "spec": {"containers": [{"name": "c", "image": "i \u{e9} \""}], "nodeName": "n", "zzz": 1},
+                "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True",
+                    "lastProbeTime": null, "lastTransitionTime": null}]}})
         );
-        assert_eq!(bound["status"]["conditions"][0]["type"], "PodScheduled");
-        assert_eq!(assign(&binding, &bound), Err(r#"pod p is already assigned to node "n""#.to_owned()));
-        let gated = json!({"metadata": {"name": "p"}, "spec": {"schedulingGates": [{"name": "g"}]}});
-        assert_eq!(assign(&binding, &gated), Err("pod p has non-empty .spec.schedulingGates".to_owned()));
+        assert_eq!(bind(&binding, &bound), Err(r#"pod p is already assigned to node "n""#.to_owned()));
+    }
+
+    #[test]
+    fn some_pods_cannot_be_bound() {
+        let binding = json!({"metadata": {"name": "p"}, "target": {"name": "n"}});
+        for (pod, why) in [
+            (
+                json!({"metadata": {}, "spec": {"schedulingGates": [{"name": "g"}]}}),
+                "pod p has non-empty .spec.schedulingGates",
+            ),
+            (
+                json!({"metadata": {"deletionTimestamp": "2026-01-02T03:04:05Z"}}),
+                "pod p is being deleted, cannot be assigned to a host",
+            ),
+        ] {
+            assert_eq!(bind(&binding, &pod), Err(why.to_owned()));
+        }
+        assert!(bind(&binding, &json!({"metadata": {}, "spec": {"schedulingGates": []}})).is_ok());
+    }
+
+    /// What is stored must be what storing the whole object would have left.
+    #[test]
+    fn a_bound_pod_has_the_form_of_its_type() {
+        let schema = api::schema::schema().kind("", "v1", "Pod").expect("a schema");
+        let binding = json!({"metadata": {"name": "p", "annotations": {"a": "b"}}, "target": {"name": "n"}});
+        let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "creationTimestamp": null},
+            "spec": {"containers": [{"name": "c", "image": "i"}]}, "status": {}});
+        (api::kinds::pod::KIND.default)(&mut pod);
+        let normal = |object: &Value| {
+            let mut object = object.clone();
+            machinery::codec::typed::normalize(&mut object, schema).expect("a pod");
+            machinery::codec::stored::forget_empty(&mut object, schema);
+            object
+        };
+        let bound = bind(&binding, &normal(&pod)).expect("it is free");
+        assert_eq!(normal(&bound), bound);
+        assert_eq!(bound["spec"]["nodeName"], "n");
+    }
+
+    #[test]
+    fn bindings_mean_one_pod() {
+        let pod = Prefix::new("v1", "Pod").encode(&json!({"metadata": {"name": "p", "uid": "u"}}));
+        let pod = StoredPod::read(&pod).expect("a pod");
+        for (metadata, fits) in [
+            (json!({}), true),
+            (json!({"uid": "u", "resourceVersion": "7"}), true),
+            (json!({"uid": "v"}), false),
+            (json!({"resourceVersion": "8"}), false),
+        ] {
+            let checked = check_preconditions(&json!({"metadata": metadata}), &pod, 7, ("n", "p"));
+            assert_eq!(checked.is_ok(), fits, "{metadata}");
+        }
     }
 }

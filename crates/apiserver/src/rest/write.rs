@@ -60,7 +60,9 @@ impl Rest {
         let bytes = self.read_body(body).await?;
         let options = WriteOptions::read(&context.query, WriteKind::Update)?;
         let expected = Expected::of(route.served);
-        let object = decode::object(&bytes, encoding, expected, options.field_validation, &context.warnings)?;
+        let decode =
+            || decode::object(&bytes, encoding, expected, options.field_validation, &context.warnings);
+        let object = decode()?;
         if meta::name(&object).is_empty() {
             return Err(Status::bad_request("name must be provided"));
         }
@@ -72,17 +74,18 @@ impl Rest {
         crate::registry::metadata::check_namespace(&object, route.served, write.namespace)?;
         // With a version the client takes a conflict itself; without, the last write wins.
         let retry = meta::resource_version(&object).is_empty();
-        let outcome = self
-            .registry
-            .update(route.served, name, door, retry, &write, |_| Ok(Change::Replace(object.clone())))
-            .await;
+        // Decoding once more, if somebody else was faster, costs less than to keep a copy for it each time.
+        let mut object = Some(object);
+        let mut take = || object.take().map_or_else(decode, Ok);
+        let outcome =
+            self.registry.update(route.served, name, door, retry, &write, |_| take().map(Change::Replace)).await;
         match outcome {
             Err(status)
                 if status.code == 404
                     && route.served.kind.create_on_update
                     && route.subresource.is_none() =>
             {
-                let written = self.registry.create(route.served, object, &write).await?;
+                let written = self.registry.create(route.served, take()?, &write).await?;
                 reply::object(201, route.served, &written, accepted, context)
             }
             outcome => reply::object(200, route.served, &outcome?, accepted, context),

@@ -132,6 +132,7 @@ impl Committer {
         let shared = &self.shared;
         let events: Vec<Event> = changes.iter().map(|change| change.event.clone()).collect();
         let mut watchers = shared.watchers.lock();
+        shared.telling.store(true, Ordering::Release);
         let revision = {
             let mut state = shared.state.write();
             let state = &mut *state;
@@ -145,6 +146,7 @@ impl Committer {
             watchers.dispatch(events.iter(), revision);
         }
         shared.revision.store(revision, Ordering::Release);
+        shared.telling.store(false, Ordering::Release);
         Ok(())
     }
 

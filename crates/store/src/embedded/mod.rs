@@ -22,7 +22,7 @@ mod watchers;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -90,6 +90,8 @@ struct Shared {
     queue: Queue,
     /// The revision up to which the sinks have been told.
     revision: AtomicU64,
+    /// A commit can be read, but not all sinks have been told of it.
+    telling: AtomicBool,
     clock: Clock,
 }
 
@@ -125,6 +127,7 @@ impl Embedded {
         let directory = options.directory.clone();
         let shared = Arc::new(Shared {
             revision: AtomicU64::new(recovered.state.revision),
+            telling: AtomicBool::new(false),
             state: RwLock::new(recovered.state),
             watchers: Mutex::default(),
             queue: Queue::default(),
@@ -216,8 +219,10 @@ impl Store for Embedded {
     }
 
     async fn barrier(&self) -> Result<Revision> {
-        // Waits for the commit that is just telling the sinks, whose changes may have been read already.
-        let _told = self.shared.watchers.lock();
+        if self.shared.telling.load(Ordering::Acquire) {
+            // Its changes may have been read already.
+            drop(self.shared.watchers.lock());
+        }
         Ok(self.shared.revision.load(Ordering::Acquire))
     }
 

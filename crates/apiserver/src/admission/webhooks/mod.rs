@@ -10,6 +10,7 @@ mod hook;
 mod tests;
 
 use super::{Attributes, Operation, Plugin};
+use crate::cache::{Cache, Cursor};
 use crate::registry::{Registry, store_error};
 use call::Outcome;
 use futures_util::future::{BoxFuture, join_all};
@@ -35,29 +36,50 @@ const VALIDATING: &str = "validatingwebhookconfigurations";
 pub struct MutatingAdmissionWebhook;
 pub struct ValidatingAdmissionWebhook;
 
-/// The hooks in use, with the revision they were read at.
+/// The hooks in use.
 #[derive(Default)]
 pub struct Hooks {
-    mutating: Mutex<Option<(u64, Arc<[Hook]>)>>,
-    validating: Mutex<Option<(u64, Arc<[Hook]>)>>,
+    mutating: Mutex<Option<Known>>,
+    validating: Mutex<Option<Known>>,
+}
+
+/// Hooks as they were when their configurations had last changed.
+struct Known {
+    at: Cursor,
+    hooks: Arc<[Hook]>,
 }
 
 impl Hooks {
+    fn of(&self, resource: &str) -> &Mutex<Option<Known>> {
+        if resource == MUTATING { &self.mutating } else { &self.validating }
+    }
+
+    /// The hooks, if they can be told without waiting and without reading their configurations again.
+    fn known(&self, cache: &Cache, resource: &str) -> Option<Arc<[Hook]>> {
+        let known = self.of(resource).lock();
+        let known = known.as_ref().filter(|known| cache.is_ready() && known.at == cache.watch_from_now())?;
+        Some(known.hooks.clone())
+    }
+
+    /// Whether there is certainly none.
+    fn is_empty(&self, registry: &Registry, resource: &str) -> bool {
+        let cache = registry.builtin(GROUP, "v1", resource).map(|served| &served.storage.cache);
+        cache.is_ok_and(|cache| self.known(cache, resource).is_some_and(|hooks| hooks.is_empty()))
+    }
+
     async fn current(&self, registry: &Registry, resource: &str) -> Result<Arc<[Hook]>> {
-        let known = if resource == MUTATING { &self.mutating } else { &self.validating };
         let cache = &registry.builtin(GROUP, "v1", resource)?.storage.cache;
-        cache.ready().await.map_err(|e| store_error(&e))?;
-        let revision = cache.revision();
-        if let Some((at, hooks)) = &*known.lock()
-            && *at == revision
-        {
-            return Ok(hooks.clone());
+        if let Some(hooks) = self.known(cache, resource) {
+            return Ok(hooks);
         }
+        cache.ready().await.map_err(|e| store_error(&e))?;
+        // Before they are read: what changes meanwhile is read again.
+        let at = cache.watch_from_now();
         let view = cache.list(&cache.root, None, 0, 0, |_| true);
         let mut configurations: Vec<Value> = view.entries.iter().map(|entry| entry.value()).collect();
         configurations.sort_by(|a, b| meta::name(a).cmp(meta::name(b)));
         let hooks: Arc<[Hook]> = configurations.iter().flat_map(Hook::all).collect();
-        *known.lock() = Some((revision, hooks.clone()));
+        *self.of(resource).lock() = Some(Known { at, hooks: hooks.clone() });
         Ok(hooks)
     }
 }
@@ -132,6 +154,9 @@ impl Plugin for MutatingAdmissionWebhook {
         mut object: Option<&'a mut Value>,
         old: Option<&'a Value>,
     ) -> BoxFuture<'a, Result<()>> {
+        if registry.admission.hooks.is_empty(registry, MUTATING) {
+            return Box::pin(async { Ok(()) });
+        }
         Box::pin(async move {
             let hooks = registry.admission.hooks.current(registry, MUTATING).await?;
             if hooks.is_empty() {
@@ -218,6 +243,9 @@ impl Plugin for ValidatingAdmissionWebhook {
         object: Option<&'a Value>,
         old: Option<&'a Value>,
     ) -> BoxFuture<'a, Result<()>> {
+        if registry.admission.hooks.is_empty(registry, VALIDATING) {
+            return Box::pin(async { Ok(()) });
+        }
         Box::pin(async move {
             let hooks = registry.admission.hooks.current(registry, VALIDATING).await?;
             if hooks.is_empty() {

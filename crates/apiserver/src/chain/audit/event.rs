@@ -4,10 +4,12 @@ use super::policy::{Level, Stage};
 use crate::user::UserInfo;
 use bytes::Bytes;
 use jiff::Timestamp;
+use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 /// How an event begins that stands alone.
 const HEAD: &str = r#"{"kind":"Event","apiVersion":"audit.k8s.io/v1","#;
@@ -27,14 +29,14 @@ pub struct Event<'a> {
     pub user: User<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub impersonated_user: Option<User<'a>>,
-    #[serde(rename = "sourceIPs", skip_serializing_if = "<[String]>::is_empty")]
-    pub source_ips: &'a [String],
+    #[serde(rename = "sourceIPs", skip_serializing_if = "<[IpAddr]>::is_empty")]
+    pub source_ips: &'a [IpAddr],
     #[serde(skip_serializing_if = "str::is_empty")]
     pub user_agent: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub object_ref: Option<ObjectRef<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub response_status: Option<&'a Value>,
+    pub response_status: Option<&'a ResponseStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_object: Option<&'a Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,10 +45,33 @@ pub struct Event<'a> {
     pub request_received_timestamp: Timestamp,
     #[serde(serialize_with = "micro_time")]
     pub stage_timestamp: Timestamp,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub annotations: BTreeMap<&'a str, &'a str>,
+    /// By key.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "map")]
+    pub annotations: Vec<(&'a str, &'a str)>,
     #[serde(skip)]
     pub encoded: OnceCell<Bytes>,
+}
+
+/// How a request ended: the code, and what else a `Status` told.
+#[derive(Clone, Debug)]
+pub struct ResponseStatus {
+    pub code: u16,
+    pub told: Option<Value>,
+}
+
+impl Serialize for ResponseStatus {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("code", &self.code)?;
+        for field in ["details", "message", "metadata", "reason", "status"] {
+            match self.told.as_ref().and_then(|told| told.get(field)) {
+                _ if field == "metadata" => map.serialize_entry(field, &serde_json::Map::new())?,
+                Some(value) => map.serialize_entry(field, value)?,
+                None => {}
+            }
+        }
+        map.end()
+    }
 }
 
 /// Who, as events carry it.
@@ -102,6 +127,10 @@ impl Serialize for ObjectRef<'_> {
     }
 }
 
+fn map<S: Serializer>(entries: &[(&str, &str)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(entries.iter().copied())
+}
+
 /// Six decimals, always.
 fn micro_time<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&format_args!("{time:.6}"))
@@ -122,7 +151,8 @@ impl Event<'_> {
         }
         let mut less =
             Event { request_object: None, response_object: None, encoded: OnceCell::new(), ..self.clone() };
-        less.annotations.insert(TRUNCATED, "true");
+        less.annotations.push((TRUNCATED, "true"));
+        less.annotations.sort_unstable();
         Some(less.item()).filter(|less| self.level >= Level::Request && less.len() <= limit)
     }
 
@@ -145,13 +175,13 @@ impl Event<'_> {
         };
         let or = |text: &str, other: &str| if text.is_empty() { other.to_owned() } else { text.to_owned() };
         let as_user = self.impersonated_user.as_ref();
-        let code = self.response_status.map(|status| status["code"].to_string());
+        let code = self.response_status.map(|status| status.code.to_string());
         format!(
             "{} AUDIT: id={:?} stage=\"{:?}\" ip={:?} method={:?} user={:?} groups={:?} as={:?} asgroups={:?} user-agent={:?} namespace={:?} uri={:?} response=\"{}\"",
             format_args!("{:.6}", self.request_received_timestamp),
             self.audit_id,
             self.stage,
-            self.source_ips.first().map_or("<unknown>", String::as_str),
+            self.source_ips.first().map_or("<unknown>".to_owned(), ToString::to_string),
             self.verb,
             or(self.user.username, "<none>"),
             or(&list(self.user.groups), "<none>"),
@@ -183,7 +213,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn event<'a>(object: &'a Value, status: &'a Value) -> Event<'a> {
+    fn event<'a>(object: &'a Value, status: &'a ResponseStatus) -> Event<'a> {
         Event {
             level: Level::Request,
             audit_id: "id",
@@ -205,14 +235,14 @@ mod tests {
             response_object: None,
             request_received_timestamp: "2026-01-02T03:04:05Z".parse().expect("a time"),
             stage_timestamp: "2026-01-02T03:04:05.1234567Z".parse().expect("a time"),
-            annotations: BTreeMap::new(),
+            annotations: Vec::new(),
             encoded: OnceCell::new(),
         }
     }
 
     #[test]
     fn events_look_as_kubernetes_writes_them() {
-        let (object, status) = (json!({"a": "x".repeat(1000)}), json!({"metadata": {}, "code": 201}));
+        let (object, status) = (json!({"a": "x".repeat(1000)}), ResponseStatus { code: 201, told: None });
         let event = event(&object, &status);
         let text =
             String::from_utf8(event.line_within(500).expect("without the object").to_vec()).expect("text");
@@ -226,6 +256,16 @@ mod tests {
         let legacy = event.legacy();
         assert!(legacy.contains(r#"method="create" user="alice" groups="<none>" as="<self>""#), "{legacy}");
         assert!(legacy.ends_with(r#"response="201""#), "{legacy}");
+    }
+
+    #[test]
+    fn refusals_tell_why() {
+        let told = machinery::status::Status::bad_request("no").to_value();
+        let status = serde_json::to_value(ResponseStatus { code: 400, told: Some(told) }).expect("a value");
+        assert_eq!(
+            status,
+            json!({"code": 400, "message": "no", "metadata": {}, "reason": "BadRequest", "status": "Failure"})
+        );
     }
 
     #[test]

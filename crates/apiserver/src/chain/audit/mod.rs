@@ -29,6 +29,7 @@ use log_file::LogFile;
 use machinery::status::Status;
 use parking_lot::Mutex;
 use policy::{Level, Policy, Stage};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -194,10 +195,9 @@ impl Audit {
         let ago = jiff::SignedDuration::try_from(started.elapsed()).unwrap_or_default();
         let received = self.clock.now();
         let received = received.checked_sub(ago).unwrap_or(received);
-        let mut record = Record::new(context, id.to_str().unwrap_or("").into(), ruling, trail, received);
-        record.source_ips = source_ips(context, connection);
+        let record = Record::new(context, id, ruling, trail, received, source_ips(context, connection));
         if let Some(cause) = context.headers.get(CAUSE).and_then(|cause| cause.to_str().ok()) {
-            record.annotate("ferry.dev/cause", cause);
+            record.annotate("ferry.dev/cause", cause.to_owned());
         }
         Some(Box::new(record))
     }
@@ -294,11 +294,11 @@ impl LogConfig {
 }
 
 /// Who forwarded the request and who sent it, as far as headers are to be believed.
-fn source_ips(context: &Context, connection: &Connection) -> Vec<String> {
+fn source_ips(context: &Context, connection: &Connection) -> Vec<IpAddr> {
     let header = |name: &str| context.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
-    let mut ips: Vec<std::net::IpAddr> =
+    let mut ips: Vec<IpAddr> =
         header("x-forwarded-for").split(',').filter_map(|ip| ip.trim().parse().ok()).collect();
-    ips.extend(header("x-real-ip").trim().parse::<std::net::IpAddr>().ok().filter(|ip| !ips.contains(ip)));
+    ips.extend(header("x-real-ip").trim().parse::<IpAddr>().ok().filter(|ip| !ips.contains(ip)));
     match connection.peer {
         Peer::Remote(address) => {
             let ip = address.ip().to_canonical();
@@ -309,5 +309,5 @@ fn source_ips(context: &Context, connection: &Connection) -> Vec<String> {
         Peer::InProcess if ips.is_empty() => ips.push(std::net::Ipv4Addr::LOCALHOST.into()),
         Peer::InProcess => {}
     }
-    ips.iter().map(ToString::to_string).collect()
+    ips
 }

@@ -1,35 +1,39 @@
 //! What is known of one request that is audited, gathered on its way.
 
-use super::event::{Event, ObjectRef, User, without_managed_fields};
+use super::event::{Event, ObjectRef, ResponseStatus, User, without_managed_fields};
 use super::policy::{Level, Ruling, Stage};
 use crate::context::Context;
 use crate::encode;
+use crate::request_info::RequestInfo;
 use crate::user::UserInfo;
+use http::HeaderValue;
 use jiff::Timestamp;
 use machinery::codec;
 use machinery::status::Status;
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::Value;
+use std::borrow::Cow;
 use std::cell::OnceCell;
-use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Longest user agent that is kept.
 const MAX_USER_AGENT: usize = 1024;
 const MAX_ANNOTATION: usize = 8 * 1024;
 
-/// A request that is audited.
+/// A request that is audited. It shares what is known of the request anyway; everything else waits until there is an
+/// event to be written.
 pub struct Record {
     pub ruling: Ruling,
     /// The built-in trail has it, too.
     pub trail: bool,
-    pub id: Arc<str>,
-    pub received: Timestamp,
-    pub uri: String,
-    pub verb: &'static str,
-    pub user: Arc<UserInfo>,
-    pub source_ips: Vec<String>,
-    pub user_agent: String,
+    id: HeaderValue,
+    received: Timestamp,
+    uri: http::Uri,
+    info: Arc<RequestInfo>,
+    user: Arc<UserInfo>,
+    source_ips: Vec<IpAddr>,
+    user_agent: Option<HeaderValue>,
     gathered: Mutex<Gathered>,
 }
 
@@ -41,46 +45,32 @@ struct Gathered {
     namespace: String,
     uid: String,
     resource_version: String,
-    annotations: BTreeMap<String, String>,
+    annotations: Vec<(&'static str, Cow<'static, str>)>,
     request_object: Option<Value>,
     response_object: Option<Value>,
-    status: Option<Value>,
-    object_ref: Option<Reference>,
-}
-
-/// What the path says about the object.
-struct Reference {
-    resource: String,
-    namespace: String,
-    name: String,
-    group: String,
-    version: String,
-    subresource: String,
+    status: Option<ResponseStatus>,
 }
 
 impl Record {
-    pub fn new(context: &Context, id: Arc<str>, ruling: Ruling, trail: bool, received: Timestamp) -> Self {
-        let info = &context.info;
-        let object_ref = info.is_resource.then(|| Reference {
-            resource: info.resource.clone(),
-            namespace: info.namespace.clone(),
-            name: info.name.clone(),
-            group: info.group.clone(),
-            version: info.version.clone(),
-            subresource: info.subresource.clone(),
-        });
-        let agent = context.headers.get(http::header::USER_AGENT).and_then(|agent| agent.to_str().ok());
+    pub fn new(
+        context: &Context,
+        id: &HeaderValue,
+        ruling: Ruling,
+        trail: bool,
+        received: Timestamp,
+        source_ips: Vec<IpAddr>,
+    ) -> Self {
         Self {
             ruling,
             trail,
-            id,
+            id: id.clone(),
             received,
-            uri: context.uri.path_and_query().map_or(&*context.path, |uri| uri.as_str()).to_owned(),
-            verb: info.verb,
+            uri: context.uri.clone(),
+            info: context.info.clone(),
             user: context.user.clone(),
-            source_ips: Vec::new(),
-            user_agent: bounded(agent.unwrap_or(""), MAX_USER_AGENT, "...TRUNCATED"),
-            gathered: Mutex::new(Gathered { object_ref, ..Gathered::default() }),
+            source_ips,
+            user_agent: context.headers.get(http::header::USER_AGENT).cloned(),
+            gathered: Mutex::default(),
         }
     }
 
@@ -89,9 +79,15 @@ impl Record {
     }
 
     /// The first value of an annotation stays.
-    pub fn annotate(&self, key: &str, value: &str) {
-        let value = bounded(value, MAX_ANNOTATION, "...");
-        self.gathered.lock().annotations.entry(key.to_owned()).or_insert(value);
+    pub fn annotate(&self, key: &'static str, value: impl Into<Cow<'static, str>>) {
+        let mut value = value.into();
+        if value.len() > MAX_ANNOTATION {
+            value = bounded(&value, MAX_ANNOTATION, "...").into_owned().into();
+        }
+        let mut gathered = self.gathered.lock();
+        if gathered.annotations.iter().all(|(known, _)| *known != key) {
+            gathered.annotations.push((key, value));
+        }
     }
 
     /// The object of a write, as the client sent it: it may tell what the path does not.
@@ -142,16 +138,8 @@ impl Record {
 
     /// How it ended. A `Status` tells more than its code.
     pub fn answered(&self, code: u16, status: Option<&Status>) {
-        let mut value = json!({"metadata": {}, "code": code});
-        if let Some(status) = status {
-            let told = status.to_value();
-            for field in ["status", "message", "reason", "details"] {
-                if let Some(part) = told.get(field) {
-                    value[field] = part.clone();
-                }
-            }
-        }
-        self.gathered.lock().status = Some(value);
+        let told = status.map(Status::to_value);
+        self.gathered.lock().status = Some(ResponseStatus { code, told });
     }
 
     /// The event of a stage goes to `take`.
@@ -162,8 +150,8 @@ impl Record {
         now: Timestamp,
         take: impl FnOnce(&Event<'_>) -> T,
     ) -> T {
-        let gathered = self.gathered.lock();
-        let object_ref = gathered.object_ref.as_ref().map(|path| ObjectRef {
+        let (gathered, path) = (self.gathered.lock(), &*self.info);
+        let object_ref = path.is_resource.then(|| ObjectRef {
             resource: &path.resource,
             namespace: either(&path.namespace, &gathered.namespace),
             name: either(&path.name, &gathered.name),
@@ -173,27 +161,27 @@ impl Record {
             resource_version: &gathered.resource_version,
             subresource: &path.subresource,
         });
+        let agent = self.user_agent.as_ref().and_then(|agent| agent.to_str().ok()).unwrap_or("");
+        let mut annotations: Vec<(&str, &str)> =
+            gathered.annotations.iter().map(|(key, value)| (*key, &**value)).collect();
+        annotations.sort_unstable();
         let event = Event {
             level,
-            audit_id: &self.id,
+            audit_id: self.id.to_str().unwrap_or(""),
             stage,
-            request_uri: &self.uri,
-            verb: self.verb,
+            request_uri: self.uri.path_and_query().map_or(self.uri.path(), |uri| uri.as_str()),
+            verb: path.verb,
             user: User::from(&*self.user),
             impersonated_user: gathered.impersonated.as_deref().map(User::from),
             source_ips: &self.source_ips,
-            user_agent: &self.user_agent,
+            user_agent: &bounded(agent, MAX_USER_AGENT, "...TRUNCATED"),
             object_ref,
             response_status: gathered.status.as_ref(),
             request_object: gathered.request_object.as_ref().filter(|_| level >= Level::Request),
             response_object: gathered.response_object.as_ref().filter(|_| level >= Level::RequestResponse),
             request_received_timestamp: self.received,
             stage_timestamp: now,
-            annotations: gathered
-                .annotations
-                .iter()
-                .map(|(key, value)| (key.as_str(), value.as_str()))
-                .collect(),
+            annotations,
             encoded: OnceCell::new(),
         };
         take(&event)
@@ -229,20 +217,21 @@ fn decode(bytes: &[u8], content_type: &str) -> Option<Value> {
     }
 }
 
-fn bounded(text: &str, limit: usize, mark: &str) -> String {
+fn bounded<'a>(text: &'a str, limit: usize, mark: &str) -> Cow<'a, str> {
     if text.len() <= limit {
-        return text.to_owned();
+        return text.into();
     }
     let mut end = limit;
     while !text.is_char_boundary(end) {
         end -= 1;
     }
-    format!("{}{mark}", &text[..end])
+    format!("{}{mark}", &text[..end]).into()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn long_texts_are_cut_at_characters() {
