@@ -13,6 +13,7 @@ mod flags;
 mod images;
 mod kubeconfig;
 mod kubernetes_flags;
+mod memory;
 mod node;
 mod nodes;
 mod oidc_flags;
@@ -34,24 +35,8 @@ use clap::Parser;
 
 use cli::{Cli, Command};
 
-#[cfg(feature = "mimalloc")]
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
-/// Memory that is free goes back to the system at once: an idle cluster should look idle. Measured: half the
-/// resident memory after a burst, at no cost in CPU.
-#[cfg(feature = "mimalloc")]
-#[expect(unsafe_code, reason = "the allocator's options are set through its C interface")]
-fn return_free_memory() {
-    /// `mi_option_purge_delay` of mimalloc 3.
-    const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
-    // SAFETY: called once, before any other thread exists, with an option and value the allocator documents.
-    unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY, 0) };
-}
-
 fn main() -> ExitCode {
-    #[cfg(feature = "mimalloc")]
-    return_free_memory();
+    memory::return_at_once();
     // Huge pages would be mostly empty: without them an idle cluster has half the memory.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
     // What this binary is executed again for by itself comes before anything costs time or memory.
@@ -131,10 +116,12 @@ const STACK: usize = 8 << 20;
 
 /// One worker thread per core.
 pub(crate) fn on_runtime(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
+    memory::return_later();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("ferry")
         .thread_stack_size(STACK)
+        .on_thread_park(memory::return_if_due)
         .build()
         .context("starting the async runtime")?;
     let outcome = runtime.block_on(command);
