@@ -30,7 +30,7 @@ impl Plugin for LimitRanger {
             Operation::Update => {
                 attributes.is("", "persistentvolumeclaims") || attributes.is_subresource("", "pods", "resize")
             }
-            Operation::Delete => false,
+            Operation::Delete | Operation::Connect => false,
         }
     }
 

@@ -39,6 +39,8 @@ pub enum Operation {
     Create,
     Update,
     Delete,
+    /// Not a write: somebody wants to reach a pod, a service or a node.
+    Connect,
 }
 
 impl fmt::Display for Operation {
@@ -47,6 +49,7 @@ impl fmt::Display for Operation {
             Self::Create => "CREATE",
             Self::Update => "UPDATE",
             Self::Delete => "DELETE",
+            Self::Connect => "CONNECT",
         })
     }
 }
@@ -106,6 +109,11 @@ pub trait Plugin: Send + Sync {
 
     /// Whether the plugin has anything to say about this write; the cheap test comes first.
     fn handles(&self, attributes: &Attributes<'_>) -> bool;
+
+    /// Whether the plugin has a say in connections, too.
+    fn admits_connections(&self) -> bool {
+        false
+    }
 
     fn mutate<'a>(
         &'a self,
@@ -219,6 +227,24 @@ impl Admission {
             if plugin.handles(attributes) {
                 plugin.mutate(registry, attributes, object.as_deref_mut(), old).await?;
             }
+        }
+        Ok(())
+    }
+
+    /// Admits a connection; `options` say what is asked for.
+    pub async fn connect(
+        &self,
+        registry: &Registry,
+        attributes: &Attributes<'_>,
+        mut options: Value,
+    ) -> Result<()> {
+        let plugins = self.plugins.iter().filter(|plugin| plugin.admits_connections());
+        let plugins: Vec<_> = plugins.filter(|plugin| plugin.handles(attributes)).collect();
+        for plugin in &plugins {
+            plugin.mutate(registry, attributes, Some(&mut options), None).await?;
+        }
+        for plugin in &plugins {
+            plugin.validate(registry, attributes, Some(&options), None).await?;
         }
         Ok(())
     }

@@ -21,7 +21,7 @@ impl Plugin for NamespaceLifecycle {
         match attributes.operation {
             Operation::Create => attributes.served.namespaced(),
             Operation::Delete => (kind.group, kind.resource) == ("", "namespaces"),
-            Operation::Update => false,
+            Operation::Update | Operation::Connect => false,
         }
     }
 

@@ -32,7 +32,7 @@ impl Plugin for ServiceAccount {
         match attributes.operation {
             Operation::Create => attributes.is("", "pods"),
             Operation::Update => attributes.is_subresource("", "pods", "ephemeralcontainers"),
-            Operation::Delete => false,
+            Operation::Delete | Operation::Connect => false,
         }
     }
 

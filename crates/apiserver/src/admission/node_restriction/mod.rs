@@ -181,7 +181,7 @@ fn resource_slice(write: &Write<'_>) -> Result<()> {
     let (slice, verb) = match write.operation() {
         Operation::Create => (write.object, "create"),
         Operation::Delete => (write.old, "delete"),
-        Operation::Update => return Ok(()),
+        Operation::Update | Operation::Connect => return Ok(()),
     };
     if slice.field("spec").text("nodeName") != write.node {
         return write.refuse(format_args!(

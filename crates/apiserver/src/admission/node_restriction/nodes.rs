@@ -63,7 +63,7 @@ pub fn check(write: &Write<'_>) -> Result<()> {
                 return write.refuse(format_args!("is not allowed to modify labels: {}", labels.join(", ")));
             }
         }
-        Operation::Delete => {}
+        Operation::Delete | Operation::Connect => {}
     }
     Ok(())
 }

@@ -31,8 +31,8 @@ async fn whole(write: &Write<'_>) -> Result<()> {
         Operation::Delete => {
             write.refuse(format_args!("node {node:?} can only delete pods with spec.nodeName set to itself"))
         }
-        Operation::Update => write.refuse(format_args!(
-            "unexpected operation \"UPDATE\", node {node:?} can only create and delete mirror pods"
+        other @ (Operation::Update | Operation::Connect) => write.refuse(format_args!(
+            "unexpected operation \"{other}\", node {node:?} can only create and delete mirror pods"
         )),
     }
 }

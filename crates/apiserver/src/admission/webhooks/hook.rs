@@ -175,12 +175,20 @@ pub fn request(attributes: &Attributes<'_>, object: Option<&Value>) -> Value {
         Operation::Create => "CreateOptions",
         Operation::Update => "UpdateOptions",
         Operation::Delete => "DeleteOptions",
+        // What is asked for is the object itself.
+        Operation::Connect => "",
     };
-    let mut options = json!({"kind": options, "apiVersion": "meta.k8s.io/v1"});
+    let mut options = match options {
+        "" => Value::Null,
+        kind => json!({"kind": kind, "apiVersion": "meta.k8s.io/v1"}),
+    };
     if attributes.context.dry_run {
         options["dryRun"] = json!(["All"]);
     }
-    if attributes.operation != Operation::Delete && !attributes.context.manager.is_empty() {
+    if options.is_object()
+        && attributes.operation != Operation::Delete
+        && !attributes.context.manager.is_empty()
+    {
         options["fieldManager"] = attributes.context.manager.as_str().into();
     }
     let mut request = json!({

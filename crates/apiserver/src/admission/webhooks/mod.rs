@@ -147,6 +147,10 @@ impl Plugin for MutatingAdmissionWebhook {
         concerned(attributes)
     }
 
+    fn admits_connections(&self) -> bool {
+        true
+    }
+
     fn mutate<'a>(
         &'a self,
         registry: &'a Registry,
@@ -234,6 +238,10 @@ impl Plugin for ValidatingAdmissionWebhook {
 
     fn handles(&self, attributes: &Attributes<'_>) -> bool {
         concerned(attributes)
+    }
+
+    fn admits_connections(&self) -> bool {
+        true
     }
 
     fn validate<'a>(

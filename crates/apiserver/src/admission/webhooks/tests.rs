@@ -144,6 +144,38 @@ async fn hooks_change_and_refuse() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hooks_refuse_connections() {
+    let responder = Responder::start(|_, review| {
+        let stdin = review["request"]["object"]["stdin"] == true;
+        response(review, json!({"allowed": !stdin, "status": {"message": "no input", "code": 403}}))
+    })
+    .await
+    .expect("a server");
+    let cluster = Cluster::new().await;
+    let rules = json!([{"operations": ["CONNECT"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/attach"]}]);
+    cluster.configure(VALIDATING, hook("attach.example.com", &responder, json!({"rules": rules}))).await;
+    let connect = async |subresource: &str, stdin: bool| {
+        let (alice, warnings) =
+            (UserInfo { name: "alice".to_owned(), ..UserInfo::default() }, Warnings::default());
+        let context = WriteContext { subresource, ..WriteContext::server(&alice, &warnings, "n") };
+        let pods = cluster.registry.builtin("", "v1", "pods").expect("pods are served");
+        let attributes = Attributes::new(pods, &context, Operation::Connect).named("p");
+        let options = json!({"kind": "PodAttachOptions", "apiVersion": "v1", "stdin": stdin});
+        cluster.registry.admission.connect(&cluster.registry, &attributes, options).await
+    };
+    connect("attach", false).await.expect("allowed");
+    connect("exec", true).await.expect("no rule names it");
+    let refused = connect("attach", true).await.expect_err("refused");
+    assert_eq!(refused.message, r#"admission webhook "attach.example.com" denied the request: no input"#);
+    let seen = responder.seen();
+    let request = &seen[0].1["request"];
+    assert_eq!(
+        (&request["operation"], &request["kind"]["kind"], &request["name"], &request["options"]),
+        (&json!("CONNECT"), &json!("PodAttachOptions"), &json!("p"), &Value::Null)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hooks_that_cannot_answer() {
     let responder = Responder::start(|path, review| match path {
         "/uid.example.com" => response(review, json!({"uid": "another"})),

@@ -3,6 +3,7 @@
 //!
 //! The API server decides who may and where to; the bytes of an upgraded connection pass through it untouched.
 
+mod admitted;
 mod links;
 mod node;
 mod page;
@@ -57,6 +58,7 @@ impl Rest {
         body: RequestBody,
     ) -> Result<Reply> {
         let context = route.context;
+        self.admit(route, subresource).await?;
         match (route.served.kind.resource, subresource) {
             ("pods", "log") => self.pod_log(context).await,
             ("pods", "exec") => self.pod_stream(context, "exec", body).await,

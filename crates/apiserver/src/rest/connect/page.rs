@@ -112,7 +112,13 @@ impl Page {
 pub enum SentPage {
     Plain(Page),
     /// The page compressed anew; what was unpacked waits in the decoder.
-    Gzip(Page, Box<(GzDecoder<Vec<u8>>, GzEncoder<Vec<u8>>)>),
+    Gzip(Page, Box<Coders>),
+}
+
+/// What unpacks a page and packs it again.
+pub struct Coders {
+    decoder: GzDecoder<Vec<u8>>,
+    encoder: GzEncoder<Vec<u8>>,
 }
 
 impl SentPage {
@@ -122,7 +128,10 @@ impl SentPage {
         match coding {
             None | Some(b"") => Some(Self::Plain(page)),
             Some(b"gzip") => {
-                let coders = (GzDecoder::new(Vec::new()), GzEncoder::new(Vec::new(), Compression::default()));
+                let coders = Coders {
+                    decoder: GzDecoder::new(Vec::new()),
+                    encoder: GzEncoder::new(Vec::new(), Compression::default()),
+                };
                 Some(Self::Gzip(page, Box::new(coders)))
             }
             Some(_) => None,
@@ -138,7 +147,7 @@ impl SentPage {
                 None => page.end(&mut out),
             },
             Self::Gzip(page, coders) => {
-                let (decoder, encoder) = coders.as_mut();
+                let Coders { decoder, encoder } = coders.as_mut();
                 match piece {
                     Some(piece) => {
                         decoder.write_all(piece)?;

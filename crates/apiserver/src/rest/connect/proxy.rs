@@ -10,7 +10,7 @@ use http::{HeaderValue, Method, header};
 use machinery::status::Result;
 
 /// The path up to `/proxy`, and what is behind it, as they were sent.
-fn split(context: &Context) -> (&str, &str) {
+pub(super) fn split(context: &Context) -> (&str, &str) {
     let info = &context.info;
     let marker = format!("/{}/{}/proxy", info.resource, percent(&info.name, &context.path));
     let end = context.path.find(&marker).map_or(context.path.len(), |at| at + marker.len());
