@@ -3,12 +3,11 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use base::pki::KubeletPki;
 use base::tasks::TaskGroup;
 use client::{Client, ClientError};
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
 
-use crate::{ClusterError, Join, NodeConfig, chain, policies, run_node, service_network};
+use crate::{ClusterError, Join, NodeConfig, chain, policies, run_node, service_network, serving};
 
 /// How long a young cluster may take to have a name service.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -40,9 +39,7 @@ pub async fn run_agent(
             found = name_service(&client) => found,
         };
     }
-    let serving = KubeletPki::open(&node.data_dir.join("kubelet/pki"), &node.names(), node.clock.now())
-        .map_err(ClusterError::Pki)?
-        .serving;
+    let serving = serving::begin(&node, &client, tasks)?;
     service_network::start(&node.service_network, &node.name, client.clone(), tasks);
     if node.service_network.policies {
         policies::start(&node.name, client.clone(), None, tasks);

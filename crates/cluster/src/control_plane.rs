@@ -122,7 +122,7 @@ impl ControlPlane {
             proxy: clients.client_as(service_network::USER, "ferry-proxy")?,
             policies: clients.client_as(policy::access::USER, "ferry-network-policy")?,
         };
-        NodeBeside::new(node, clients, &self.certificates.pki)
+        Ok(NodeBeside::new(node, clients, &self.certificates.pki))
     }
 
     /// Services on this machine without a node; they can be served once the control plane is ready.

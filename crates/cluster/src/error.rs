@@ -42,6 +42,8 @@ pub enum ClusterError {
     Client(#[source] client::ClientError),
     #[error("registering metrics")]
     Metrics(#[source] base::metrics::MetricsError),
+    #[error("using the certificate of the kubelet's API")]
+    Serving(#[source] rustls::Error),
     #[error("joining the cluster")]
     Join(#[from] crate::JoinError),
     #[error("the cluster's domain")]

@@ -23,6 +23,7 @@ mod proxy_file;
 mod reencrypt;
 mod scheduling;
 mod service_network;
+mod serving;
 mod status_port;
 mod storage;
 

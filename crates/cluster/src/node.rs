@@ -3,15 +3,18 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::clock::Clock;
-use base::pki::{Identity, KubeletPki, Pki, ServingNames, certificates_from_pem};
+use base::pki::{Pki, ServingNames, certificates_from_pem};
 use base::tasks::TaskGroup;
 use client::Client;
+use kubelet::server::Serving;
 use kubelet::{Begun, Kubelet};
 
-use crate::{ClusterError, ServiceNetwork, chain, local_path, policies, service_network};
+use crate::join::credential::Credential;
+use crate::{ClusterError, ServiceNetwork, chain, join, local_path, policies, service_network, serving};
 
 /// How long to wait for a runtime that is not there yet.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -37,6 +40,13 @@ pub struct NodeConfig {
     pub upkeep: kubelet::Upkeep,
     /// Certificate and key of the kubelet's API; made if absent.
     pub serving: Option<(PathBuf, PathBuf)>,
+    /// Whether the cluster is asked for the certificate of the kubelet's API.
+    pub rotate_serving: bool,
+    /// Whether the certificate by which the kubelet is known to the cluster is renewed.
+    pub rotate_client: bool,
+    /// A kubeconfig to get the node's own with.
+    pub bootstrap: Option<PathBuf>,
+    pub resolv_conf: Option<PathBuf>,
     /// Who vouches for callers of the kubelet's API.
     pub client_ca: Option<PathBuf>,
     /// What the node does for services and for pods of other nodes.
@@ -63,6 +73,10 @@ impl NodeConfig {
             static_pods: None,
             upkeep: kubelet::Upkeep::default(),
             serving: None,
+            rotate_serving: false,
+            rotate_client: true,
+            bootstrap: None,
+            resolv_conf: None,
             client_ca: None,
             service_network: ServiceNetwork::default(),
             clock: Clock::system(),
@@ -75,6 +89,12 @@ impl NodeConfig {
         format!("system:node:{}", self.name)
     }
 
+    /// A certificate that the cluster signs for this node.
+    pub(crate) fn credential(&self, file: &str, names: Option<ServingNames>) -> Credential {
+        let (node, clock) = (self.name.clone(), self.clock.clone());
+        Credential { file: self.data_dir.join("kubelet/pki").join(file), node, names, clock }
+    }
+
     pub(crate) fn names(&self) -> ServingNames {
         let mut names = ServingNames::default();
         names.dns.insert(self.name.clone());
@@ -83,7 +103,7 @@ impl NodeConfig {
         names
     }
 
-    fn kubelet(&self, serving: &Identity, authorities: &[&str]) -> Result<kubelet::Config, ClusterError> {
+    fn kubelet(&self, serving: &Serving, authorities: &[&str]) -> Result<kubelet::Config, ClusterError> {
         let directory = self.data_dir.join("kubelet");
         let mut config = kubelet::Config::new(&self.name, &directory);
         config.logs = self.data_dir.join("logs/pods");
@@ -98,7 +118,10 @@ impl NodeConfig {
         config.cgroup_root.clone_from(&self.cgroup_root);
         config.static_pods.clone_from(&self.static_pods);
         config.upkeep = self.upkeep.clone();
-        config.serving = Some(kubelet::Serving { chain: serving.chain.clone(), key: serving.key() });
+        config.serving = Some(serving.clone());
+        if let Some(path) = &self.resolv_conf {
+            config.resolv_conf.clone_from(path);
+        }
         for text in authorities {
             let more = certificates_from_pem(text)
                 .map_err(|reason| ClusterError::BadFile { path: "client authority".into(), reason })?;
@@ -114,7 +137,7 @@ impl NodeConfig {
 pub async fn run_node(
     node: &NodeConfig,
     client: Client,
-    serving: &Identity,
+    serving: &Serving,
     authorities: &[&str],
     tasks: &TaskGroup,
     ready: impl FnOnce(Begun),
@@ -148,24 +171,20 @@ pub async fn run_kubelet(
     tasks: &TaskGroup,
     ready: impl FnOnce(Begun),
 ) -> Result<(), ClusterError> {
+    let credential = node.credential("kubelet-client-current.pem", None);
+    if let Some(bootstrap) = &node.bootstrap {
+        let stopping = tasks.stopping();
+        tokio::select! {
+            () = stopping => return Ok(()),
+            joined = join::bootstrap::kubeconfig(bootstrap, kubeconfig, &credential) => joined?,
+        }
+    }
     let client = Client::connect(kubeconfig, "ferry-kubelet").map_err(ClusterError::Client)?;
-    let read = |path: &Path| {
-        std::fs::read_to_string(path)
-            .map_err(|source| ClusterError::ReadFile { path: path.to_owned(), source })
-    };
-    let serving = match &node.serving {
-        Some((certificate, key)) => {
-            let text = format!("{}\n{}", read(certificate)?, read(key)?);
-            Identity::from_pem(&text)
-                .map_err(|reason| ClusterError::BadFile { path: certificate.clone(), reason })?
-        }
-        None => {
-            KubeletPki::open(&node.data_dir.join("kubelet/pki"), &node.names(), node.clock.now())
-                .map_err(ClusterError::Pki)?
-                .serving
-        }
-    };
-    let authority = node.client_ca.as_deref().map(read).transpose()?;
+    if node.rotate_client && credential.is_used_by(kubeconfig) {
+        credential.keep_fresh(client.clone(), tasks, |_| {});
+    }
+    let serving = serving::begin(node, &client, tasks)?;
+    let authority = node.client_ca.as_deref().map(serving::read).transpose()?;
     let authorities: Vec<&str> = authority.as_deref().into_iter().collect();
     let outcome = run_node(node, client, &serving, &authorities, tasks, ready).await;
     if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
@@ -178,8 +197,7 @@ pub async fn run_kubelet(
 pub struct NodeBeside {
     node: NodeConfig,
     clients: NodeClients,
-    serving: Identity,
-    authority: String,
+    pki: Arc<Pki>,
 }
 
 /// Who a node in this process is to the API server.
@@ -192,17 +210,15 @@ pub(crate) struct NodeClients {
 }
 
 impl NodeBeside {
-    pub(crate) fn new(node: NodeConfig, clients: NodeClients, pki: &Pki) -> Result<Self, ClusterError> {
-        let issued = pki.server_authority.issue_serving(&node.user(), &node.names(), node.clock.now());
-        let serving = issued.map_err(ClusterError::Pki)?;
-        Ok(Self { node, clients, serving, authority: pki.client_authority.certificate_pem.clone() })
+    pub(crate) fn new(node: NodeConfig, clients: NodeClients, pki: &Arc<Pki>) -> Self {
+        Self { node, clients, pki: Arc::clone(pki) }
     }
 
     /// Runs the node in `tasks`, which stops if the node cannot run. `ready` is told when the node is registered.
     pub fn start(self, tasks: &TaskGroup, ready: impl FnOnce(Begun) + Send + 'static) {
         let group = tasks.clone();
         tasks.spawn(async move {
-            let Self { node, clients, serving, authority } = self;
+            let Self { node, clients, pki } = self;
             let NodeClients { kubelet, administrator, provisioner, proxy, policies } = clients;
             service_network::start(&node.service_network, &node.name, proxy, &group);
             if node.service_network.policies {
@@ -215,7 +231,12 @@ impl NodeBeside {
                     Err(error) => tracing::error!(%error, "no storage class of the node"),
                 }
             });
-            if let Err(error) = run_node(&node, kubelet, &serving, &[&authority], &group, ready).await {
+            let run = async {
+                let serving = serving::issued(&node, &pki, &group)?;
+                let authority = pki.client_authority.certificate_pem.as_str();
+                run_node(&node, kubelet, &serving, &[authority], &group, ready).await
+            };
+            if let Err(error) = run.await {
                 tracing::error!(error = chain(&error), "the node cannot run");
                 group.stop();
             }

@@ -12,6 +12,7 @@ mod end_pods;
 mod flags;
 mod images;
 mod kubeconfig;
+mod kubelet_file;
 mod kubernetes_flags;
 mod memory;
 mod node;
@@ -28,6 +29,7 @@ mod traces;
 mod up;
 mod upkeep_flags;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -46,7 +48,13 @@ fn main() -> ExitCode {
         Some(container::network::SUBCOMMAND) => return network::cni::main(),
         _ => {}
     }
-    let cli = Cli::parse();
+    let cli = match parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            eprintln!("ferry: {error:#}");
+            return ExitCode::FAILURE;
+        }
+    };
     // Namespaces are entered while there is one thread.
     let entered = match &cli.command {
         Command::Agent(arguments) => {
@@ -63,6 +71,21 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The command line; what a kubelet's configuration file says stands before its flags.
+fn parse() -> Result<Cli> {
+    let mut words: Vec<OsString> = std::env::args_os().collect();
+    let cli = Cli::parse_from(&words);
+    let Command::Kubelet(node::KubeletArgs { config: Some(file), .. }) = &cli.command else {
+        return Ok(cli);
+    };
+    let said = kubelet_file::read(file, &words).context("--config")?;
+    if !said.without_effect.is_empty() {
+        eprintln!("ferry: --config: without effect here: {}", said.without_effect.join(", "));
+    }
+    words.extend(said.flags);
+    Ok(Cli::parse_from(words))
 }
 
 fn run(cli: Cli) -> Result<ExitCode> {

@@ -19,9 +19,33 @@ pub struct KubeletArgs {
     #[command(flatten)]
     pub data_dir: DataDir,
 
+    /// A KubeletConfiguration; flags win over what it says.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
     /// How to reach the API server, and who to be there.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: PathBuf,
+
+    /// A kubeconfig to get the node's own certificate and `--kubeconfig` with, if there is none yet.
+    #[arg(long, value_name = "FILE")]
+    pub bootstrap_kubeconfig: Option<PathBuf>,
+
+    /// Renew the certificate that was got with `--bootstrap-kubeconfig` before it ends.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
+    pub rotate_certificates: bool,
+
+    /// Ask the cluster for the certificate of the kubelet's API, and renew it.
+    #[arg(long, value_name = "BOOL", default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
+    pub rotate_server_certificates: bool,
+
+    /// The cluster's DNS domain.
+    #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
+    pub cluster_domain: String,
+
+    /// Where name servers are found for pods that use the node's.
+    #[arg(long, value_name = "FILE", default_value = "/etc/resolv.conf")]
+    pub resolv_conf: PathBuf,
 
     /// Where the container runtime is.
     #[arg(long, value_name = "URL", default_value = "unix:///run/containerd/containerd.sock")]
@@ -99,6 +123,11 @@ pub async fn kubelet(arguments: KubeletArgs) -> Result<ExitCode> {
     node.runtime = arguments.container_runtime_endpoint;
     node.serving = arguments.tls_cert_file.zip(arguments.tls_private_key_file);
     node.client_ca = arguments.client_ca_file;
+    node.bootstrap = arguments.bootstrap_kubeconfig;
+    node.rotate_client = arguments.rotate_certificates;
+    node.rotate_serving = arguments.rotate_server_certificates;
+    node.cluster_domain = arguments.cluster_domain;
+    node.resolv_conf = Some(arguments.resolv_conf);
     configure(&mut node, arguments.node)?;
     let ready = |begun: cluster::Begun| {
         say(format_args!("Node {} is registered; its kubelet listens on {}", begun.name, begun.address));

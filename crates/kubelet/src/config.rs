@@ -6,8 +6,9 @@ use std::path::PathBuf;
 
 use base::clock::Clock;
 
+use crate::server::Serving;
 use crate::upkeep::Upkeep;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::CertificateDer;
 
 /// A kubelet's configuration.
 #[derive(Debug)]
@@ -41,13 +42,6 @@ pub struct Config {
     /// How the node keeps itself usable.
     pub upkeep: Upkeep,
     pub clock: Clock,
-}
-
-/// A certificate and its key.
-#[derive(Debug)]
-pub struct Serving {
-    pub chain: Vec<CertificateDer<'static>>,
-    pub key: PrivateKeyDer<'static>,
 }
 
 impl Config {

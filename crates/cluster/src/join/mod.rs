@@ -1,7 +1,9 @@
 //! How a node joins a cluster: with a bootstrap token it learns whom to trust and gets a certificate of its own, as
 //! which it acts from then on; the token is not needed again.
 
+pub(crate) mod bootstrap;
 mod certificate;
+pub(crate) mod credential;
 mod discover;
 mod token;
 
@@ -11,17 +13,14 @@ use std::time::Duration;
 
 use base::clock::Clock;
 use base::file::{self, PRIVATE, PUBLIC};
-use base::pki::Identity;
 use base::tasks::TaskGroup;
 use client::{Client, ClientError, KubeconfigError};
 
+use credential::Credential;
 pub use token::{
     BootstrapToken, TokenError, advertised_server, create as create_token, delete as delete_token,
     list as list_tokens,
 };
-
-/// How often it is looked whether the node's certificate is near its end.
-const CHECK: Duration = Duration::from_secs(600);
 
 /// Why a node could not join.
 #[derive(Debug, thiserror::Error)]
@@ -72,8 +71,9 @@ impl Join {
         self.directory.join(name)
     }
 
-    fn identity(&self) -> PathBuf {
-        self.file("client.pem")
+    fn credential(&self) -> Credential {
+        let (node, clock) = (self.node.clone(), self.clock.clone());
+        Credential { file: self.file("client.pem"), node, names: None, clock }
     }
 
     /// The kubeconfig of the node's own user, made with a token if there is none yet.
@@ -84,12 +84,7 @@ impl Join {
             .mode(0o700)
             .create(&self.directory)
             .map_err(|source| JoinError::Write { path: self.directory.clone(), source })?;
-        let now = self.clock.now().as_second();
-        let has_certificate = std::fs::read_to_string(self.identity())
-            .ok()
-            .and_then(|text| Identity::from_pem(&text).ok())
-            .is_some_and(|identity| identity.expires() > now);
-        if !has_certificate {
+        if self.credential().load().is_none() {
             self.bootstrap().await?;
         }
         write(
@@ -113,43 +108,15 @@ impl Join {
         let bootstrap = self.file("bootstrap-kubeconfig");
         write(&bootstrap, &render(&self.server, &format!("token: {token}")), PRIVATE)?;
         let client = Client::connect(&bootstrap, "ferry-agent").map_err(JoinError::Request)?;
-        let outcome = self.renew(&client).await;
+        let outcome = self.credential().renew(&client).await;
         // What is in there is not needed any more, or wrong.
         let _ = std::fs::remove_file(&bootstrap);
-        outcome
-    }
-
-    /// Gets a new certificate as whoever `client` is.
-    async fn renew(&self, client: &Client) -> Result<(), JoinError> {
-        let text = certificate::request(client, &self.node).await?;
-        Identity::from_pem(&text).map_err(JoinError::Certificate)?;
-        write(&self.identity(), &text, PRIVATE)
+        outcome.map(drop)
     }
 
     /// Renews the certificate before it ends, until `tasks` stop. Connections made later show the new one.
     pub fn keep_fresh(self, client: Client, tasks: &TaskGroup) {
-        let group = tasks.clone();
-        tasks.spawn(async move {
-            loop {
-                let identity = std::fs::read_to_string(self.identity());
-                let identity = identity.ok().and_then(|text| Identity::from_pem(&text).ok());
-                if identity.is_none_or(|identity| identity.is_due(self.clock.now())) {
-                    match self.renew(&client).await {
-                        Ok(()) => tracing::info!(node = self.node, "the node's certificate is renewed"),
-                        Err(error) => {
-                            tracing::warn!(
-                                error = crate::chain(&error),
-                                "the node's certificate is not renewed"
-                            );
-                        }
-                    }
-                }
-                tokio::select! {
-                    () = group.stopping() => return,
-                    () = tokio::time::sleep(CHECK) => {}
-                }
-            }
-        });
+        self.credential().keep_fresh(client, tasks, |_| {});
     }
 }
 

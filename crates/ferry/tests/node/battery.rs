@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::machine::{Machine, until};
+use super::machine::{Engine, Machine, until};
 
 const PODS: &str = r#"
 apiVersion: v1
@@ -122,6 +122,9 @@ pub fn run(machine: &mut Machine) {
     ports_are_reached(machine);
     failures_are_told(machine);
     measurements(machine);
+    if machine.engine() == Engine::Own {
+        a_node_joined_with_a_token(machine);
+    }
     a_new_kubelet_finds_its_pods_again(machine);
     machine.kubectl(&["delete", "pods", "--all", "--timeout=120s"]);
     until("nothing of the pods is left", || {
@@ -229,6 +232,29 @@ fn failures_are_told(machine: &Machine) {
             if events.contains(text) { Ok(()) } else { Err(events) }
         });
     }
+}
+
+/// The kubelet has a certificate of its own, its file was read, and the cluster signs what it serves with.
+fn a_node_joined_with_a_token(machine: &Machine) {
+    let pki = machine.path("node/kubelet/pki");
+    let kubeconfig =
+        std::fs::read_to_string(machine.path("node.kubeconfig")).expect("a kubeconfig of its own");
+    assert!(
+        kubeconfig.contains("kubelet-client-current.pem") && !kubeconfig.contains("token"),
+        "{kubeconfig}"
+    );
+    let field = "jsonpath={.status.capacity.pods}";
+    assert_eq!(machine.kubectl(&["get", "node", "n1", "-o", field]), "42");
+    let signer = "{.items[?(@.spec.signerName==\"kubernetes.io/kubelet-serving\")].metadata.name}";
+    let served = || std::fs::read_to_string(pki.join("kubelet-server-current.pem")).unwrap_or_default();
+    until("the serving certificate is signed", || {
+        let names = machine.try_kubectl(&["get", "csr", "-o", &format!("jsonpath={signer}")])?;
+        for name in names.split_whitespace() {
+            machine.try_kubectl(&["certificate", "approve", name])?;
+        }
+        if served().contains("BEGIN CERTIFICATE") { Ok(()) } else { Err(format!("requests: {names}")) }
+    });
+    machine.kubectl(&["exec", "full", "-c", "main", "--", "true"]);
 }
 
 fn a_new_kubelet_finds_its_pods_again(machine: &mut Machine) {

@@ -59,7 +59,7 @@ impl Machine {
         machine
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
@@ -172,13 +172,63 @@ state = "{root}/containerd-state"
     }
 
     fn start_kubelet(&mut self) {
-        let (data, kubeconfig) = (self.path("node"), self.kubeconfig());
-        let authority = self.path("control-plane/pki/client-ca.crt");
-        let runtime = format!("unix://{}", self.socket().display());
+        let data = self.path("node");
         let mut kubelet = Command::new(env!("CARGO_BIN_EXE_ferry"));
         kubelet.args(["kubelet", "--hostname-override", NODE, "--kubelet-listen", "0.0.0.0:0", "--data-dir"]);
-        kubelet.arg(data).arg("--kubeconfig").arg(kubeconfig).arg("--client-ca-file").arg(authority);
-        self.spawn("kubelet", kubelet.arg("--container-runtime-endpoint").arg(runtime));
+        kubelet.arg(data);
+        let authority = self.path("control-plane/pki/client-ca.crt");
+        let runtime = format!("unix://{}", self.socket().display());
+        match self.engine {
+            Engine::Containerd => {
+                kubelet.arg("--kubeconfig").arg(self.kubeconfig()).arg("--client-ca-file").arg(authority);
+                kubelet.arg("--container-runtime-endpoint").arg(runtime);
+            }
+            // As tools set nodes up: with a configuration file, and a token instead of a certificate.
+            Engine::Own => {
+                let file = self.path("kubelet.yaml");
+                let configuration = serde_json::json!({
+                    "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+                    "authentication": {"x509": {"clientCAFile": authority}},
+                    "containerRuntimeEndpoint": runtime, "maxPods": 42, "serverTLSBootstrap": true,
+                });
+                fs::write(&file, configuration.to_string()).expect("a file");
+                kubelet.arg("--config").arg(file).arg("--kubeconfig").arg(self.path("node.kubeconfig"));
+                kubelet.arg("--bootstrap-kubeconfig").arg(self.bootstrap());
+            }
+        }
+        self.spawn("kubelet", &mut kubelet);
+    }
+
+    /// A kubeconfig with a token by which nodes join.
+    fn bootstrap(&self) -> PathBuf {
+        let file = self.path("bootstrap.kubeconfig");
+        if file.exists() {
+            return file;
+        }
+        let mut create = Command::new(env!("CARGO_BIN_EXE_ferry"));
+        let made =
+            create.args(["token", "create", "--quiet", "--kubeconfig"]).arg(self.kubeconfig()).output();
+        let made = made.expect("ferry runs");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let token = String::from_utf8_lossy(&made.stdout).trim().to_owned();
+        let cluster = |field: &str| {
+            let path = format!("jsonpath={{.clusters[0].cluster.{field}}}");
+            self.kubectl(&["config", "view", "--raw", "-o", &path])
+        };
+        let config = serde_json::json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "b",
+            "clusters": [{"name": "b", "cluster": {
+                "server": cluster("server"), "certificate-authority-data": cluster("certificate-authority-data")}}],
+            "contexts": [{"name": "b", "context": {"cluster": "b", "user": "b"}}],
+            "users": [{"name": "b", "user": {"token": token}}],
+        });
+        fs::write(&file, config.to_string()).expect("a file");
+        file
+    }
+
+    #[must_use]
+    pub fn engine(&self) -> Engine {
+        self.engine
     }
 
     /// Ends the kubelet as a crash would, and starts another.

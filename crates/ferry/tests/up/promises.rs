@@ -125,6 +125,25 @@ fn promises() -> Vec<Promise> {
             json!({"securityContext": {"runAsUser": 65534, "runAsGroup": 65533}}),
         ),
         promise(
+            "own-users",
+            "read inside outside length < /proc/self/uid_map; [ $outside -ge 65536 ] && echo $inside $length; \
+             id -u; cat /v/one; touch /e/file && ls -ln /e/file | grep -c ' 0 *0 '",
+            "0 65536\n0\nvalue-11\n",
+            json!({
+                "hostUsers": false,
+                "volumes": [volume("v", json!({"configMap": {"name": "map"}})), volume("e", json!({"emptyDir": {}}))],
+                "container": {"volumeMounts": [{"name": "v", "mountPath": "/v"}, {"name": "e", "mountPath": "/e"}]}}),
+        ),
+        promise(
+            "read-only-to-the-ground",
+            "touch /v/file 2>/dev/null || echo refused",
+            "refused\n",
+            json!({
+                "volumes": [volume("v", json!({"emptyDir": {}}))],
+                "container": {"volumeMounts": [
+                    {"name": "v", "mountPath": "/v", "readOnly": true, "recursiveReadOnly": "Enabled"}]}}),
+        ),
+        promise(
             "unprivileged",
             "hostname other 2>/dev/null || echo refused; grep NoNewPrivs /proc/self/status",
             "refused\nNoNewPrivs:\t1\n",
@@ -268,6 +287,8 @@ pub fn run(machine: &Machine) {
     for (name, want) in [("silent-success", ""), ("last-words", "DONE"), ("last-words-in-a-file", "DONE")] {
         machine.wait_for(&format!("pod/{name}"), message, want);
     }
+    let recursive = "{.status.containerStatuses[0].volumeMounts[0].recursiveReadOnly}";
+    machine.wait_for("pod/read-only-to-the-ground", recursive, "Enabled");
     machine.wait_for("pod/unsafe-sysctl", "{.status.reason}", "SysctlForbidden");
     machine.wait_for("pod/deadline", "{.status.reason}", "DeadlineExceeded");
     machine.wait_for(

@@ -28,7 +28,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::pods::Workers;
 use crate::shared::Shared;
 use access::{Access, Caller};
-pub use tls::ServeError;
+pub use tls::{ServeError, Serving};
 
 /// Time a client has for its handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);

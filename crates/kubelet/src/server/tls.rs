@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use parking_lot::RwLock;
 use rustls::RootCertStore;
 use rustls::crypto::aws_lc_rs;
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 
 use crate::config::Config;
@@ -18,6 +21,42 @@ pub enum ServeError {
     Certificate(#[from] rustls::Error),
     #[error("the authorities of clients cannot be used")]
     Authorities(#[from] rustls::server::VerifierBuilderError),
+}
+
+/// The certificate of the kubelet's API, which can be replaced while it is in use. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct Serving(Arc<RwLock<Arc<CertifiedKey>>>);
+
+fn certified(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<Arc<CertifiedKey>, rustls::Error> {
+    CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider()).map(Arc::new)
+}
+
+impl Serving {
+    pub fn new(
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+    ) -> Result<Self, rustls::Error> {
+        Ok(Self(Arc::new(RwLock::new(certified(chain, key)?))))
+    }
+
+    /// Connections from now on see another one.
+    pub fn replace(
+        &self,
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+    ) -> Result<(), rustls::Error> {
+        *self.0.write() = certified(chain, key)?;
+        Ok(())
+    }
+}
+
+impl ResolvesServerCert for Serving {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0.read()))
+    }
 }
 
 /// Accepts callers with a certificate of the configured authorities, and callers without one.
@@ -38,7 +77,7 @@ pub fn acceptor(config: &Config) -> Result<TlsAcceptor, ServeError> {
             .build()?;
         builder.with_client_cert_verifier(verifier)
     };
-    let mut tls = builder.with_single_cert(serving.chain.clone(), serving.key.clone_key())?;
+    let mut tls = builder.with_cert_resolver(Arc::new(serving.clone()));
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(tls)))
 }

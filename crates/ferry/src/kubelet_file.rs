@@ -1,0 +1,226 @@
+//! `ferry kubelet --config`: a KubeletConfiguration, read as if its fields were flags. Those on the command line win.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+/// How a field becomes the value of a flag.
+enum Form {
+    Plain,
+    /// A list, joined by commas.
+    List,
+    /// A map, each key and value joined by this.
+    Map(char),
+}
+
+use Form::{List, Map, Plain};
+
+/// Where a field is, the flag that means the same (and its other names), and how to write it.
+const FIELDS: &[(&str, &[&str], Form)] = &[
+    ("/allowedUnsafeSysctls", &["allowed-unsafe-sysctls"], List),
+    ("/authentication/x509/clientCAFile", &["client-ca-file"], Plain),
+    ("/cgroupRoot", &["cgroup-root"], Plain),
+    ("/cgroupsPerQOS", &["cgroups-per-qos"], Plain),
+    ("/clusterDNS", &["cluster-dns"], List),
+    ("/clusterDomain", &["cluster-domain"], Plain),
+    ("/containerLogMaxFiles", &["container-log-max-files"], Plain),
+    ("/containerLogMaxSize", &["container-log-max-size"], Plain),
+    ("/containerRuntimeEndpoint", &["container-runtime-endpoint"], Plain),
+    ("/evictionHard", &["eviction-hard"], Map('<')),
+    ("/evictionMaxPodGracePeriod", &["eviction-max-pod-grace-period"], Plain),
+    ("/evictionMinimumReclaim", &["eviction-minimum-reclaim"], Map('=')),
+    ("/evictionPressureTransitionPeriod", &["eviction-pressure-transition-period"], Plain),
+    ("/evictionSoft", &["eviction-soft"], Map('<')),
+    ("/evictionSoftGracePeriod", &["eviction-soft-grace-period"], Map('=')),
+    ("/imageGCHighThresholdPercent", &["image-gc-high-threshold"], Plain),
+    ("/imageGCLowThresholdPercent", &["image-gc-low-threshold"], Plain),
+    ("/imageMaximumGCAge", &["image-maximum-gc-age"], Plain),
+    ("/imageMinimumGCAge", &["minimum-image-ttl-duration"], Plain),
+    ("/kubeReserved", &["kube-reserved"], Map('=')),
+    ("/maxPods", &["max-pods"], Plain),
+    ("/podCIDR", &["pod-cidr"], Plain),
+    ("/podPidsLimit", &["pod-max-pids"], Plain),
+    ("/resolvConf", &["resolv-conf"], Plain),
+    ("/rotateCertificates", &["rotate-certificates"], Plain),
+    ("/serverTLSBootstrap", &["rotate-server-certificates"], Plain),
+    ("/shutdownGracePeriod", &["node-shutdown-grace-period"], Plain),
+    ("/shutdownGracePeriodCriticalPods", &["node-shutdown-grace-period-critical-pods"], Plain),
+    ("/staticPodPath", &["static-pods", "pod-manifest-path"], Plain),
+    ("/systemReserved", &["system-reserved"], Map('=')),
+    ("/tlsCertFile", &["tls-cert-file"], Plain),
+    ("/tlsPrivateKeyFile", &["tls-private-key-file"], Plain),
+];
+
+/// The address and the port are one flag.
+const LISTEN: &str = "kubelet-listen";
+/// What Kubernetes has where the file does not say.
+const ADDRESS: (&str, u64) = ("0.0.0.0", 10250);
+
+/// What a file says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct FromFile {
+    /// Flags that mean the same.
+    pub flags: Vec<OsString>,
+    /// Fields that are set and mean nothing here.
+    pub without_effect: Vec<String>,
+}
+
+/// Reads a file; flags that are among `given` are left out.
+pub fn read(path: &Path, given: &[OsString]) -> Result<FromFile> {
+    let text = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+    let decoded = machinery::codec::yaml::decode(&text);
+    let root = decoded.with_context(|| format!("{} is not YAML", path.display()))?.value;
+    let text = |field: &str| root[field].as_str().unwrap_or_default();
+    ensure!(
+        text("kind") == "KubeletConfiguration" && text("apiVersion") == "kubelet.config.k8s.io/v1beta1",
+        "{} is not a KubeletConfiguration of kubelet.config.k8s.io/v1beta1",
+        path.display()
+    );
+    Ok(translate(&root, given))
+}
+
+fn translate(root: &Value, given: &[OsString]) -> FromFile {
+    let is_given = |flag: &str| {
+        given
+            .iter()
+            .filter_map(|word| word.to_str()?.strip_prefix("--"))
+            .any(|word| word.strip_prefix(flag).is_some_and(|rest| rest.is_empty() || rest.starts_with('=')))
+    };
+    let mut found = FromFile::default();
+    let mut add = |flag: &str, value: &str| found.flags.push(format!("--{flag}={value}").into());
+    for (pointer, names, form) in FIELDS {
+        let Some(value) = root.pointer(pointer).and_then(|value| render(value, form)) else { continue };
+        if !names.iter().any(|name| is_given(name)) {
+            add(names[0], &value);
+        }
+    }
+    let address = root["address"].as_str().filter(|address| !address.is_empty());
+    let port = root["port"].as_u64().filter(|port| *port > 0);
+    if (address.is_some() || port.is_some()) && !is_given(LISTEN) {
+        let (address, port) = (address.unwrap_or(ADDRESS.0), port.unwrap_or(ADDRESS.1));
+        let address = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
+        add(LISTEN, &format!("{address}:{port}"));
+    }
+    let known = |name: &str| {
+        let top = |pointer: &str| pointer[1..].split('/').next() == Some(name);
+        ["apiVersion", "kind", "address", "port"].contains(&name)
+            || FIELDS.iter().any(|(pointer, ..)| top(pointer))
+    };
+    let set = root.as_object().into_iter().flatten().filter(|(_, value)| !is_unset(value));
+    found.without_effect = set.map(|(name, _)| name.clone()).filter(|name| !known(name)).collect();
+    found
+}
+
+/// Whether a value says as much as none, as in files that tools write.
+fn is_unset(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(_) => false,
+        Value::Number(number) => number.as_i64() == Some(0),
+        Value::String(text) => text.is_empty() || text == "0s",
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.values().all(is_unset),
+    }
+}
+
+fn render(value: &Value, form: &Form) -> Option<String> {
+    if is_unset(value) {
+        return None;
+    }
+    let plain = |value: &Value| match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Bool(_) | Value::Number(_) => Some(value.to_string()),
+        _ => None,
+    };
+    match form {
+        Plain => plain(value),
+        List => Some(value.as_array()?.iter().filter_map(plain).collect::<Vec<_>>().join(",")),
+        Map(between) => {
+            let pairs = value.as_object()?.iter();
+            let pairs = pairs.filter_map(|(key, value)| Some(format!("{key}{between}{}", plain(value)?)));
+            Some(pairs.collect::<Vec<_>>().join(","))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    const FILE: &str = r#"
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+address: "::"
+authentication:
+  anonymous: {enabled: false}
+  x509: {clientCAFile: /etc/kubernetes/pki/ca.crt}
+cgroupDriver: systemd
+clusterDNS: [10.96.0.10, "fd00::a"]
+clusterDomain: example.org
+evictionHard: {memory.available: 200Mi, nodefs.available: "5%"}
+kubeReserved: {cpu: 100m}
+maxPods: 42
+rotateCertificates: true
+shutdownGracePeriod: 0s
+staticPodPath: /etc/kubernetes/manifests
+"#;
+
+    fn read_file(given: &[&str]) -> FromFile {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("kubelet.yaml");
+        std::fs::write(&path, FILE).unwrap();
+        read(&path, &given.iter().map(OsString::from).collect::<Vec<_>>()).unwrap()
+    }
+
+    #[test]
+    fn fields_are_flags() {
+        let found = read_file(&[]);
+        assert_eq!(found.without_effect, ["cgroupDriver"]);
+        let mut line: Vec<OsString> = ["ferry", "kubelet", "--kubeconfig=k"].map(OsString::from).into();
+        line.extend(found.flags);
+        let Command::Kubelet(kubelet) = Cli::try_parse_from(line).unwrap().command else {
+            panic!("another command")
+        };
+        assert_eq!(kubelet.node.max_pods, 42);
+        assert_eq!(kubelet.node.kubelet_listen.to_string(), "[::]:10250");
+        assert_eq!(kubelet.node.cluster_dns.len(), 2);
+        assert_eq!(kubelet.client_ca_file.unwrap(), Path::new("/etc/kubernetes/pki/ca.crt"));
+        assert_eq!(
+            kubelet.node.upkeep.eviction_hard.as_deref(),
+            Some("memory.available<200Mi,nodefs.available<5%")
+        );
+    }
+
+    #[test]
+    fn flags_win() {
+        let flags = read_file(&["--max-pods=3", "--pod-manifest-path", "/x", "--cluster-dns=1.2.3.4"]).flags;
+        let has = |name: &str| flags.iter().any(|flag| flag.to_string_lossy().starts_with(name));
+        assert!(!has("--max-pods") && !has("--static-pods") && !has("--cluster-dns"), "{flags:?}");
+        assert!(has("--cluster-domain=example.org"), "{flags:?}");
+    }
+
+    #[test]
+    fn every_field_has_a_flag() {
+        use clap::CommandFactory as _;
+        let command = Cli::command();
+        let kubelet = command.find_subcommand("kubelet").unwrap();
+        let known: Vec<&str> = kubelet.get_arguments().filter_map(clap::Arg::get_long).collect();
+        for (pointer, names, _) in FIELDS {
+            assert!(known.contains(&names[0]), "{pointer}: {}", names[0]);
+        }
+    }
+
+    #[test]
+    fn other_files_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("other.yaml");
+        std::fs::write(&path, "apiVersion: v1\nkind: Pod\n").unwrap();
+        assert!(read(&path, &[]).is_err());
+        assert!(read(&directory.path().join("none"), &[]).is_err());
+    }
+}
