@@ -42,7 +42,7 @@ pub async fn run_agent(
     let serving = serving::begin(&node, &client, tasks)?;
     service_network::start(&node.service_network, &node.name, client.clone(), tasks);
     if node.service_network.policies {
-        policies::start(&node.name, client.clone(), None, tasks);
+        node.gate = Some(policies::start(&node.name, client.clone(), None, tasks));
     }
     let outcome = run_node(&node, client, &serving, &[&authority], tasks, ready).await;
     if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {

@@ -51,6 +51,8 @@ pub struct NodeConfig {
     pub client_ca: Option<PathBuf>,
     /// What the node does for services and for pods of other nodes.
     pub service_network: ServiceNetwork,
+    /// Who has to agree before a pod's containers start.
+    pub gate: Option<Arc<dyn kubelet::Gate>>,
     pub clock: Clock,
 }
 
@@ -79,6 +81,7 @@ impl NodeConfig {
             resolv_conf: None,
             client_ca: None,
             service_network: ServiceNetwork::default(),
+            gate: None,
             clock: Clock::system(),
         }
     }
@@ -118,6 +121,7 @@ impl NodeConfig {
         config.cgroup_root.clone_from(&self.cgroup_root);
         config.static_pods.clone_from(&self.static_pods);
         config.upkeep = self.upkeep.clone();
+        config.gate.clone_from(&self.gate);
         config.serving = Some(serving.clone());
         if let Some(path) = &self.resolv_conf {
             config.resolv_conf.clone_from(path);
@@ -218,11 +222,11 @@ impl NodeBeside {
     pub fn start(self, tasks: &TaskGroup, ready: impl FnOnce(Begun) + Send + 'static) {
         let group = tasks.clone();
         tasks.spawn(async move {
-            let Self { node, clients, pki } = self;
+            let Self { mut node, clients, pki } = self;
             let NodeClients { kubelet, administrator, provisioner, proxy, policies } = clients;
             service_network::start(&node.service_network, &node.name, proxy, &group);
             if node.service_network.policies {
-                policies::start(&node.name, policies, Some(administrator.clone()), &group);
+                node.gate = Some(policies::start(&node.name, policies, Some(administrator.clone()), &group));
             }
             let (volumes, inner) = (node.data_dir.join("volumes"), group.clone());
             group.spawn(async move {

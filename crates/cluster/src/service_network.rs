@@ -184,6 +184,9 @@ pub fn clean_up_services() {
     {
         tracing::debug!(%error, "nothing to remove of nftables");
     }
+    if let Err(error) = proxy::ipvs::clean_up() {
+        tracing::warn!(error = chain(&error), "services of the kernel's load balancer are not removed");
+    }
     if let Err(error) = proxy::link::remove_link() {
         tracing::debug!(%error, "the link of services is not removed");
     }

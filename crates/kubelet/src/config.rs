@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
 
 use base::clock::Clock;
 
@@ -41,7 +43,20 @@ pub struct Config {
     pub client_authorities: Vec<CertificateDer<'static>>,
     /// How the node keeps itself usable.
     pub upkeep: Upkeep,
+    /// Who has to agree before a pod's containers start.
+    pub gate: Option<Arc<dyn Gate>>,
     pub clock: Clock,
+}
+
+/// What a pod passes when it has a network and before anything runs in it.
+pub trait Gate: std::fmt::Debug + Send + Sync {
+    /// Returns when the pod may go on.
+    fn pass<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+        addresses: Vec<IpAddr>,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 }
 
 impl Config {
@@ -67,6 +82,7 @@ impl Config {
             serving: None,
             client_authorities: Vec::new(),
             upkeep: Upkeep::default(),
+            gate: None,
             clock: Clock::system(),
         }
     }

@@ -23,7 +23,7 @@ pub mod static_pods;
 pub mod upkeep;
 pub mod volumes;
 
-pub use config::Config;
+pub use config::{Config, Gate};
 pub use kubelet::{Begun, Kubelet, KubeletError};
 pub use upkeep::Upkeep;
 

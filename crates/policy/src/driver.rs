@@ -16,6 +16,7 @@ use runtime::{Cache, Informers, Key, Selection};
 use sys::nftables::NftError;
 use tokio::sync::Notify;
 
+use crate::early::Early;
 use crate::feed;
 use crate::model::Name;
 use crate::nftables::Nftables;
@@ -37,12 +38,20 @@ const BRIDGE_FILES: [&str; 2] =
 pub async fn run(
     node: &str,
     client: Client,
+    early: Arc<Early>,
     tasks: TaskGroup,
     ready: impl FnOnce() + Send,
 ) -> Result<(), NftError> {
-    let backend = Nftables::open()?;
-    Driver::new(node, backend, &Informers::new(client, &tasks)).run(tasks, ready).await;
-    Ok(())
+    let outcome = match Nftables::open() {
+        Ok(backend) => {
+            let informers = Informers::new(client, &tasks);
+            Driver::new(node, backend, &informers, Arc::clone(&early)).run(tasks, ready).await;
+            Ok(())
+        }
+        Err(error) => Err(error),
+    };
+    early.close();
+    outcome
 }
 
 /// What the driver follows and what it has done.
@@ -54,6 +63,7 @@ pub struct Driver {
     /// Followed from the first policy on.
     others: Option<Others>,
     changed: Arc<Changed>,
+    early: Arc<Early>,
     state: State,
     /// Whether the kernel has our table.
     installed: bool,
@@ -89,7 +99,7 @@ impl Changed {
 
 impl Driver {
     #[must_use]
-    pub fn new(node: &str, backend: Nftables, informers: &Informers) -> Self {
+    pub fn new(node: &str, backend: Nftables, informers: &Informers, early: Arc<Early>) -> Self {
         let policies = informers.of::<NetworkPolicy>();
         let changed = Arc::new(Changed::default());
         let told = Arc::clone(&changed);
@@ -101,6 +111,7 @@ impl Driver {
             policies,
             others: None,
             changed,
+            early,
             state: State::default(),
             installed: false,
         }
@@ -128,6 +139,7 @@ impl Driver {
                 Ok(()) => {
                     (whole, retry) = (false, FIRST_RETRY);
                     ready.take().into_iter().for_each(|ready| ready());
+                    self.early.made();
                     None
                 }
                 // Somebody else may have been at the table: begin anew.
@@ -143,8 +155,11 @@ impl Driver {
                 match wait {
                     Some(wait) => tokio::time::sleep(wait).await,
                     None => {
-                        self.changed.any.notified().await;
-                        tokio::time::sleep(GATHER).await;
+                        tokio::select! {
+                            () = self.changed.any.notified() => tokio::time::sleep(GATHER).await,
+                            // Somebody waits for this.
+                            () = self.early.any.notified() => {}
+                        }
                     }
                 }
             };
@@ -192,10 +207,13 @@ impl Driver {
                 let labels = namespace.map(|one| one.metadata.labels.clone().unwrap_or_default());
                 self.state.set_namespace(&key.name, labels);
             }
-            for key in names.pods {
-                let pod = pods.get_key(&key).and_then(|pod| feed::pod(&pod, &self.node));
+            let early = self.early.plan(pods);
+            for (key, addresses) in names.pods.into_iter().map(|key| (key, None)).chain(early) {
+                let pod = pods.get_key(&key).and_then(|pod| feed::pod(&pod, &self.node, addresses));
                 self.state.set_pod(&Name::new(&key.namespace, &key.name), pod);
             }
+        } else {
+            self.early.forget_all();
         }
         for key in names.policies {
             let policy = self.policies.get_key(&key).and_then(|policy| feed::policy(&policy));

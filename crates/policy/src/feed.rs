@@ -15,17 +15,26 @@ use crate::ranges::Ranges;
 use crate::selector::Selector;
 use crate::state::Entry;
 
-/// A pod as the planner sees it from `node`. `None` for one that has no address of its own: in its node's network, not
-/// there yet, or at its end, after which another pod may have the address.
+/// The addresses that a pod's status tells.
 #[must_use]
-pub fn pod(pod: &core::Pod, node: &str) -> Option<Pod> {
-    let (spec, status) = (pod.spec.as_ref()?, pod.status.as_ref()?);
-    let ended = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+pub fn addresses(pod: &core::Pod) -> BTreeSet<IpAddr> {
+    let Some(status) = &pod.status else { return BTreeSet::new() };
+    let all = status.pod_ips.iter().flatten().map(|address| &address.ip).chain(&status.pod_ip);
+    all.filter_map(|text| text.parse().ok()).collect()
+}
+
+/// A pod as the planner sees it from `node`, with the addresses that are known `early`, or those its status tells. `None`
+/// for one that has no address of its own: in its node's network, not there yet, or at its end, after which another pod
+/// may have the address.
+#[must_use]
+pub fn pod(pod: &core::Pod, node: &str, early: Option<BTreeSet<IpAddr>>) -> Option<Pod> {
+    let spec = pod.spec.as_ref()?;
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let ended = matches!(phase, Some("Succeeded" | "Failed"));
     if spec.host_network == Some(true) || ended {
         return None;
     }
-    let all = status.pod_ips.iter().flatten().map(|address| &address.ip).chain(&status.pod_ip);
-    let addresses: BTreeSet<IpAddr> = all.filter_map(|text| text.parse().ok()).collect();
+    let addresses = early.unwrap_or_else(|| self::addresses(pod));
     if addresses.is_empty() {
         return None;
     }
@@ -228,7 +237,8 @@ mod tests {
             ] }] },
             "status": { "podIP": "10.0.0.1", "podIPs": [{ "ip": "10.0.0.1" }, { "ip": "fd00::1" }] },
         });
-        let seen = |object: &Value| pod(&serde_json::from_value(object.clone()).expect("a pod"), "here");
+        let seen =
+            |object: &Value| pod(&serde_json::from_value(object.clone()).expect("a pod"), "here", None);
         let one = seen(&object).expect("a pod of the network");
         assert_eq!((one.addresses.len(), one.ports.len(), one.local), (2, 1, true));
         object["spec"]["nodeName"] = json!("there");

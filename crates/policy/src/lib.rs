@@ -2,7 +2,8 @@
 //!
 //! `model` is what is known of policies and pods, `selector` and `ranges` its words, `state` says which chains and sets
 //! this node needs and how they change (all pure); `nftables` gives them to the kernel; `feed` follows the API and
-//! `driver` ties the two together. `access` is what the driver may read.
+//! `driver` ties the two together. `access` is what the driver may read. A pod of this node is
+//! under its policies before its containers start (`early`).
 //!
 //! The name service that nodes run themselves is always reachable, like the node a pod is on.
 //! As in Kubernetes, a pod and the node it runs on always reach each other; pods in the network of their node are
@@ -10,6 +11,7 @@
 
 pub mod access;
 pub mod driver;
+pub mod early;
 pub mod feed;
 pub mod model;
 pub mod nftables;
@@ -18,3 +20,4 @@ pub mod selector;
 pub mod state;
 
 pub use driver::{Driver, run};
+pub use early::Early;

@@ -76,6 +76,11 @@ impl Drop for Held {
     }
 }
 
+/// Whether there is the link.
+pub fn is_there() -> io::Result<bool> {
+    Ok(Netlink::open()?.link(LINK)?.is_some())
+}
+
 /// Removes the link; none there is no error.
 pub fn remove_link() -> io::Result<()> {
     Netlink::open()?.remove(LINK)

@@ -16,7 +16,8 @@ use proxy::state::{Difference, State};
 use proxy::userspace::Userspace;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Long enough for a slow machine; only what is dropped takes all of it.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Namespaces that go away with the test.
 struct World {
@@ -403,11 +404,11 @@ fn flows_end_with_their_endpoint(mode: Mode) {
     let ask = || {
         socket.send_to(b"who", to).expect("sent");
         let mut buffer = [0; 64];
-        let length = socket.recv(&mut buffer).expect("an answer");
-        String::from_utf8_lossy(&buffer[..length]).split(' ').next().unwrap_or_default().to_owned()
+        let length = socket.recv(&mut buffer).ok()?;
+        String::from_utf8_lossy(&buffer[..length]).split(' ').next().map(str::to_owned)
     };
-    let first = ask();
-    assert_eq!(ask(), first, "one flow, one endpoint");
+    let first = ask().expect("an answer");
+    assert_eq!(ask().as_ref(), Some(&first), "one flow, one endpoint");
     udp.ports[0].endpoints.remove(if first == "pod0" { 0 } else { 1 });
     serving.set(&udp);
     let noted = udp.clone();
@@ -421,8 +422,11 @@ fn flows_end_with_their_endpoint(mode: Mode) {
         assert_eq!(forgotten.expect("flows are seen"), 1);
     }
     eventually(|| {
-        let now = ask();
-        if now == first { Err(now) } else { Ok(()) }
+        // What was on its way to the one that left may be lost.
+        match ask() {
+            Some(now) if now != first => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
     });
 }
 

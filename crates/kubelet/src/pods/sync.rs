@@ -128,6 +128,14 @@ impl Worker {
             };
             let seen = self.observe(pod).await?;
             sandbox = seen.sandboxes.into_iter().find(|sandbox| sandbox.id == id);
+            if let (Some(gate), Some(sandbox)) = (&self.shared.config.gate, &sandbox)
+                && !sandbox.host_network
+            {
+                let addresses = sandbox.ips.iter().filter_map(|ip| ip.parse().ok()).collect();
+                let text = |text: &'_ Option<String>| text.clone().unwrap_or_default();
+                let (namespace, name) = (text(&pod.metadata.namespace), text(&pod.metadata.name));
+                gate.pass(&namespace, &name, addresses).await;
+            }
         }
         let Some(sandbox) = sandbox else { return Ok(Acted::Some { retry_at: None }) };
         self.write_hosts(pod, &sandbox.ips);

@@ -94,6 +94,15 @@ impl IpvsBackend {
     }
 }
 
+/// Removes what the load balancer was told, if it was told anything: then there is the link, too.
+pub fn clean_up() -> Result<(), IpvsError> {
+    let there = crate::link::is_there().map_err(IpvsError::Link)?;
+    match Ipvs::open() {
+        Ok(mut ipvs) if there => make(&mut ipvs, Step::Flush),
+        _ => Ok(()),
+    }
+}
+
 /// What is there already, or gone already, is as it should be.
 fn make(ipvs: &mut Ipvs, step: Step) -> Result<(), IpvsError> {
     match ipvs.make(&step) {
