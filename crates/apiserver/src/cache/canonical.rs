@@ -59,7 +59,6 @@ impl Prefix {
         out.push(b'}');
     }
 
-
     /// Whether bytes from the store have this resource's form.
     pub fn fits(&self, stored: &[u8]) -> bool {
         stored.starts_with(&self.bytes)

@@ -66,8 +66,8 @@ impl Chain {
         if wanted && let ResponseBody::Full(bytes) = reply.body() {
             record.response_body(bytes, content_type(reply.headers()));
         }
-        let recorded = wanted
-            .then(|| Answer { media: content_type(reply.headers()).to_owned(), bytes: Vec::new() });
+        let recorded =
+            wanted.then(|| Answer { media: content_type(reply.headers()).to_owned(), bytes: Vec::new() });
         let ending = Ending { audit: audit.clone(), record, recorded };
         reply.map(|body| match body.into_pieces() {
             Ok(pieces) => ResponseBody::stream(Recorded { pieces, ending }),
@@ -95,7 +95,8 @@ struct Answer {
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        if let Some(Answer { media, bytes }) = self.recorded.take().filter(|answer| !answer.bytes.is_empty()) {
+        if let Some(Answer { media, bytes }) = self.recorded.take().filter(|answer| !answer.bytes.is_empty())
+        {
             self.record.response_body(&bytes, &media);
         }
         self.audit.completed(&self.record);

@@ -163,7 +163,9 @@ impl Rest {
         }
         let named = !path_name(route.context).is_empty();
         match (&route.context.method, named) {
-            (&Method::GET, _) if route.context.info.verb == "watch" => Box::pin(self.watch(route, accepted)).await,
+            (&Method::GET, _) if route.context.info.verb == "watch" => {
+                Box::pin(self.watch(route, accepted)).await
+            }
             (&Method::GET, true) => self.get(route, accepted).await,
             (&Method::GET, false) => Box::pin(self.list(route, accepted)).await,
             (&Method::POST, _) => Box::pin(self.create(route, accepted, body)).await,

@@ -77,8 +77,10 @@ impl Rest {
         // Decoding once more, if somebody else was faster, costs less than to keep a copy for it each time.
         let mut object = Some(object);
         let mut take = || object.take().map_or_else(decode, Ok);
-        let outcome =
-            self.registry.update(route.served, name, door, retry, &write, |_| take().map(Change::Replace)).await;
+        let outcome = self
+            .registry
+            .update(route.served, name, door, retry, &write, |_| take().map(Change::Replace))
+            .await;
         match outcome {
             Err(status)
                 if status.code == 404
