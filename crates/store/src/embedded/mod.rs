@@ -12,6 +12,7 @@ mod history;
 mod io;
 mod lease;
 mod log;
+mod pace;
 mod queue;
 mod record;
 mod recovery;
