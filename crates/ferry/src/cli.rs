@@ -64,7 +64,7 @@ pub enum Command {
     /// Run the loops of a cloud alone, against any API server: its nodes, routes and load balancers.
     CloudControllerManager(crate::cloud::CloudControllerManagerArgs),
     /// Run a node alone: the kubelet, with a container runtime such as containerd, against any API server.
-    Kubelet(crate::node::KubeletArgs),
+    Kubelet(Box<crate::node::KubeletArgs>),
     /// Join this machine to a cluster as a node: kubelet, container runtime, proxy and routes.
     Agent(Box<crate::agent::AgentArgs>),
     /// Tokens by which nodes join.

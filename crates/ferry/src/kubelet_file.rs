@@ -189,7 +189,7 @@ staticPodPath: /etc/kubernetes/manifests
         assert_eq!(kubelet.node.max_pods, 42);
         assert_eq!(kubelet.node.kubelet_listen.to_string(), "[::]:10250");
         assert_eq!(kubelet.node.cluster_dns.len(), 2);
-        assert_eq!(kubelet.client_ca_file.unwrap(), Path::new("/etc/kubernetes/pki/ca.crt"));
+        assert_eq!(kubelet.client_ca_file.as_deref(), Some(Path::new("/etc/kubernetes/pki/ca.crt")));
         assert_eq!(
             kubelet.node.upkeep.eviction_hard.as_deref(),
             Some("memory.available<200Mi,nodefs.available<5%")

@@ -77,9 +77,11 @@ fn main() -> ExitCode {
 fn parse() -> Result<Cli> {
     let mut words: Vec<OsString> = std::env::args_os().collect();
     let cli = Cli::parse_from(&words);
-    let Command::Kubelet(node::KubeletArgs { config: Some(file), .. }) = &cli.command else {
-        return Ok(cli);
+    let file = match &cli.command {
+        Command::Kubelet(kubelet) => kubelet.config.as_deref(),
+        _ => None,
     };
+    let Some(file) = file else { return Ok(cli) };
     let said = kubelet_file::read(file, &words).context("--config")?;
     if !said.without_effect.is_empty() {
         eprintln!("ferry: --config: without effect here: {}", said.without_effect.join(", "));
@@ -111,7 +113,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Apiserver(arguments) => on_runtime(serve::run(arguments, serve::Role::ApiServer)),
         Command::ControllerManager(arguments) => on_runtime(components::controller_manager(arguments)),
         Command::CloudControllerManager(arguments) => on_runtime(cloud::run(arguments)),
-        Command::Kubelet(arguments) => on_runtime(node::kubelet(arguments)),
+        Command::Kubelet(arguments) => on_runtime(node::kubelet(*arguments)),
         Command::Agent(arguments) => on_runtime(agent::run(*arguments)),
         Command::Token(arguments) => on_runtime(token::run(arguments)),
         Command::Proxy(arguments) => on_runtime(services::proxy(arguments)),
