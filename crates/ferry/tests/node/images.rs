@@ -12,8 +12,8 @@ const APPLETS: [&str; 23] = [
     "tar", "ps", "touch", "kill", "head", "grep", "mkdir", "rm", "date", "nslookup",
 ];
 
-/// Writes an image as docker would save it, and returns the file.
-pub fn make(directory: &Path, name: &str, command: &[&str]) -> PathBuf {
+/// Writes an image as docker would save it, with more files of this machine, and returns the file.
+pub fn make(directory: &Path, name: &str, command: &[&str], files: &[PathBuf]) -> PathBuf {
     let stem = name.replace(['/', ':'], "_");
     let (root, archive) = (directory.join(format!("{stem}.root")), directory.join(format!("{stem}.image")));
     for part in ["bin", "tmp", "etc"] {
@@ -25,6 +25,11 @@ pub fn make(directory: &Path, name: &str, command: &[&str]) -> PathBuf {
         symlink("busybox", root.join("bin").join(applet)).expect("a link");
     }
     fs::write(root.join("etc/passwd"), "root:x:0:0:root:/:/bin/sh\n").expect("a file");
+    for file in files {
+        let place = root.join(file.strip_prefix("/").expect("a whole path"));
+        fs::create_dir_all(place.parent().expect("a directory")).expect("a directory");
+        fs::copy(file, place).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    }
     let layer = archive.join("layer/layer.tar");
     pack(&root, &layer);
     let digest = hex::encode(Sha256::digest(fs::read(&layer).expect("the layer")));

@@ -121,7 +121,7 @@ state = "{root}/containerd-state"
             }
         });
         for (name, command) in [(PAUSE, &["/bin/sleep", "1000000"][..]), (IMAGE, &["/bin/sh"])] {
-            let file = images::make(self.directory.path(), name, command);
+            let file = images::make(self.directory.path(), name, command, &[]);
             run(Command::new("ctr")
                 .arg("-a")
                 .arg(&socket)
@@ -156,7 +156,7 @@ state = "{root}/containerd-state"
                 other => Err(format!("{other:?}\n{}", self.log("runtime"))),
             }
         });
-        let file = images::make(self.directory.path(), IMAGE, &["/bin/sh"]);
+        let file = images::make(self.directory.path(), IMAGE, &["/bin/sh"], &[]);
         let mut import = Command::new(env!("CARGO_BIN_EXE_ferry"));
         run(import.args(["images", "import", "--socket"]).arg(&socket).arg(file));
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::cluster::{Cluster, IMAGE, ask, run as command, until};
-use super::{kinds, names};
+use super::{described, isolation, kinds, names};
 
 /// A web server per pod that says which pod it is; spread over both nodes, ready when it serves, and with time to leave.
 fn web(replicas: usize) -> String {
@@ -86,6 +86,8 @@ pub fn run(cluster: &Cluster) {
     names::run(cluster, &pods);
     streams_from_both_nodes(cluster, &pods);
     kinds::run(cluster, &pods);
+    isolation::run(cluster, &pods);
+    described::run(cluster, &pods);
     the_proxy_answers_those_who_ask();
     the_name_service_steps_back(cluster);
     pods_are_replaced_without_a_failed_request(cluster);

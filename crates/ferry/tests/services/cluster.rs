@@ -4,50 +4,28 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::images;
+use super::kubectl::Kubectl;
+pub use super::programs::{has, run};
+pub use super::wait::until;
+use super::{images, names};
 
 pub const IMAGE: &str = "docker.io/test/busybox:1";
-const PATIENCE: Duration = Duration::from_secs(120);
 const ENDING: Duration = Duration::from_secs(30);
 const ONE_REQUEST: Duration = Duration::from_secs(5);
 
 pub struct Cluster {
     directory: tempfile::TempDir,
     process: Child,
-}
-
-pub fn has(program: &str) -> bool {
-    std::env::var_os("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).exists()))
-}
-
-/// Waits until `look` has nothing to complain about.
-pub fn until<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
-    let begun = Instant::now();
-    loop {
-        match look() {
-            Ok(value) => return value,
-            Err(last) if begun.elapsed() > PATIENCE => panic!("{what}: last seen: {last}"),
-            Err(_) => std::thread::sleep(Duration::from_millis(100)),
-        }
-    }
+    kubectl: Kubectl,
 }
 
 fn ferry(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ferry"));
     command.args(arguments).stdin(Stdio::null());
     command
-}
-
-pub fn run(command: &mut Command) -> String {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let text =
-        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{command:?}: {text}");
-    text
 }
 
 impl Cluster {
@@ -62,7 +40,8 @@ impl Cluster {
         up.args(["--service-cluster-ip-range", "10.96.0.0/12,fd96::/112"]);
         up.args(["--cluster-cidr", "10.244.0.0/16,fd44::/56"]);
         let process = up.stdout(log.try_clone().expect("a log")).stderr(log).spawn().expect("ferry runs");
-        let cluster = Self { directory, process };
+        let kubectl = Kubectl::new(directory.path().join("data/kubeconfig"), directory.path());
+        let cluster = Self { directory, process, kubectl };
         until("both nodes are ready", || {
             let ready = "jsonpath={.items[*].status.conditions[?(@.type==\"Ready\")].status}";
             match cluster.try_kubectl(&["get", "nodes", "-o", ready]) {
@@ -70,7 +49,12 @@ impl Cluster {
                 other => Err(format!("{other:?}\n{}", cluster.log())),
             }
         });
-        let image = images::make(cluster.directory.path(), IMAGE, &["/bin/sleep", "100000"]);
+        let image = images::make(
+            cluster.directory.path(),
+            IMAGE,
+            &["/bin/sleep", "100000"],
+            &names::programs_of_debian(),
+        );
         run(ferry(&["images", "import", "--data-dir"]).arg(cluster.data()).arg(image));
         cluster
     }
@@ -94,23 +78,8 @@ impl Cluster {
         format!("{}\n--- second node\n{}", tail(first), tail(second))
     }
 
-    fn output(&self, arguments: &[&str]) -> Output {
-        Command::new("kubectl")
-            .env("KUBECONFIG", self.data().join("kubeconfig"))
-            .env("HOME", self.directory.path())
-            .args(arguments)
-            .stdin(Stdio::null())
-            .output()
-            .expect("kubectl runs")
-    }
-
     pub fn try_kubectl(&self, arguments: &[&str]) -> Result<String, String> {
-        let output = self.output(arguments);
-        if output.status.success() {
-            Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-        } else {
-            Err(String::from_utf8_lossy(&output.stderr).into_owned())
-        }
+        self.kubectl.attempt(arguments).map(|text| text.trim().to_owned())
     }
 
     pub fn kubectl(&self, arguments: &[&str]) -> String {
@@ -119,9 +88,7 @@ impl Cluster {
     }
 
     pub fn apply(&self, manifest: &str) {
-        let file = self.directory.path().join("manifest.yaml");
-        fs::write(&file, manifest).expect("a file");
-        self.kubectl(&["apply", "-f", &file.display().to_string()]);
+        self.kubectl.apply(manifest).unwrap_or_else(|error| panic!("{error}\n{manifest}\n{}", self.log()));
     }
 
     /// The names of a deployment's pods that are ready, and the nodes they are on.

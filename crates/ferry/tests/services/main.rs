@@ -6,12 +6,23 @@
 
 mod battery;
 mod cluster;
+mod described;
+mod endpoints;
 #[path = "../node/images.rs"]
 mod images;
+mod isolation;
 mod kinds;
+#[path = "../support/kubectl.rs"]
+mod kubectl;
 mod names;
+mod objects;
+#[path = "../support/programs.rs"]
+mod programs;
+mod udp;
+#[path = "../support/wait.rs"]
+mod wait;
 
-use std::process::Command;
+use programs::{has, in_own_namespaces};
 
 /// Set for the copy of the test that runs in a network of its own.
 const INSIDE: &str = "FERRY_TEST_SERVICES_IN_ITS_OWN_NETWORK";
@@ -22,7 +33,7 @@ fn missing() -> Option<String> {
         return Some("not root".to_owned());
     }
     let programs = ["unshare", "ip", "tar", "kubectl"];
-    if let Some(program) = programs.iter().find(|program| !cluster::has(program)) {
+    if let Some(program) = programs.iter().find(|program| !has(program)) {
         return Some(format!("no {program} here"));
     }
     (!std::path::Path::new("/usr/bin/busybox").exists()).then(|| "no static busybox here".to_owned())
@@ -34,18 +45,7 @@ fn services_on_two_nodes() {
         println!("skipped: {reason}");
         return;
     }
-    let own = std::env::current_exe().expect("the test's own path");
-    let outcome = Command::new("unshare")
-        .args(["--net", "--mount", "--"])
-        .arg(own)
-        .args(["--exact", "inside_a_network_of_its_own", "--ignored", "--nocapture", "--test-threads=1"])
-        .env(INSIDE, "1")
-        .output()
-        .expect("unshare runs");
-    let text =
-        format!("{}{}", String::from_utf8_lossy(&outcome.stdout), String::from_utf8_lossy(&outcome.stderr));
-    assert!(outcome.status.success(), "{text}");
-    println!("{text}");
+    in_own_namespaces("inside_a_network_of_its_own", INSIDE);
 }
 
 #[test]

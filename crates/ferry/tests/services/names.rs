@@ -1,8 +1,13 @@
-//! Names: from pods through busybox's resolver, and against the specification with `dig` where it is installed.
+//! Names: from pods through the resolvers of busybox and of Debian, and against the specification with `dig` where it is installed.
 
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::cluster::{self, Cluster, has, until};
+
+const GETENT: &str = "/usr/bin/getent";
+const PROGRAMS: [&str; 2] = [GETENT, "/usr/bin/perl"];
 
 fn dig(arguments: &[&str]) -> String {
     cluster::run(Command::new("dig").args(["@10.96.0.10", "+time=2", "+tries=2"]).args(arguments))
@@ -65,8 +70,41 @@ fn from_pods(cluster: &Cluster, pods: &[(String, String)]) {
     }
 }
 
+/// Programs that every Debian has, with what they need: one that looks up names as all of them do, and one that speaks
+/// UDP. None where this is not such a machine.
+pub fn programs_of_debian() -> Vec<PathBuf> {
+    let Ok(output) = Command::new("ldd").args(PROGRAMS).output() else { return Vec::new() };
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let words = text.split_whitespace().map(|word| word.trim_end_matches(':'));
+    let files: BTreeSet<PathBuf> = words.filter(|word| word.starts_with('/')).map(PathBuf::from).collect();
+    let all = output.status.success() && PROGRAMS.iter().all(|program| files.contains(Path::new(program)));
+    if all && text.contains("libc.so.6") { files.into_iter().collect() } else { Vec::new() }
+}
+
+/// The resolver of glibc: it asks for both families at once, follows the search path and looks up addresses, too.
+fn from_glibc(cluster: &Cluster, pods: &[(String, String)]) {
+    if programs_of_debian().is_empty() {
+        println!("skipped: no getent with a shared libc here");
+        return;
+    }
+    let web = cluster.kubectl(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]);
+    for (pod, node) in pods {
+        let names = ["web", "web.default", "web.default.svc.cluster.local", "elsewhere"];
+        for (database, key) in names.iter().map(|name| ("ahosts", *name)).chain([("hosts", web.as_str())]) {
+            let wanted = if database == "hosts" { "web.default.svc.cluster.local" } else { &web };
+            until(&format!("{pod} on {node} looks up {key} as Debian does"), || {
+                let text = cluster.inside(pod, &format!("{GETENT} {database} {key}"))?;
+                if text.contains(wanted) { Ok(()) } else { Err(text) }
+            });
+        }
+        let missing = cluster.inside(pod, &format!("{GETENT} ahosts nobody.default || echo none"));
+        assert_eq!(missing.as_deref(), Ok("none"), "on {node}");
+    }
+}
+
 pub fn run(cluster: &Cluster, pods: &[(String, String)]) {
     from_pods(cluster, pods);
+    from_glibc(cluster, pods);
     if has("dig") {
         specification(cluster);
     } else {

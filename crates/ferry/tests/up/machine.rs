@@ -55,7 +55,7 @@ impl Machine {
     pub fn start(cgroup: &str) -> Self {
         let mut machine = Self::new(cgroup);
         machine.up(&[]);
-        let archive = images::make(machine.directory.path(), IMAGE, &["/bin/sh"]);
+        let archive = images::make(machine.directory.path(), IMAGE, &["/bin/sh"], &[]);
         let imported = machine.ferry(&["images", "import", &archive.display().to_string()]);
         assert!(imported.status.success(), "{}", String::from_utf8_lossy(&imported.stderr));
         machine
