@@ -1,7 +1,8 @@
-//! Process foundations: logging, metrics, clock, task groups, drain, readiness, PKI.
+//! Process foundations: logging, metrics, clock, task groups, drain, readiness, PKI, TLS.
 
 pub mod addresses;
 pub mod clock;
+pub mod errors;
 pub mod file;
 pub mod file_changes;
 pub mod kubeconfig;
@@ -11,3 +12,4 @@ pub mod metrics;
 pub mod pki;
 pub mod readiness;
 pub mod tasks;
+pub mod tls;

@@ -1,6 +1,5 @@
 //! Why a cluster could not be built or run.
 
-use std::error::Error;
 use std::io;
 use std::path::PathBuf;
 
@@ -78,17 +77,4 @@ pub enum ClusterError {
     Restore(#[source] store::StoreError),
     #[error("requests were still running when the grace of {0:?} was over")]
     Undrained(std::time::Duration),
-}
-
-/// An error with everything that caused it, on one line.
-#[must_use]
-pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }

@@ -34,6 +34,7 @@ pub use apiserver::encryption::{EncryptionError, add_key};
 pub use apiserver::outbound;
 pub use apiserver::{OidcFlags, WebhookTokenConfig};
 pub use backup::{backup, restore};
+pub use base::errors::chain;
 pub use certificates::Certificates;
 pub use client::Client;
 pub use cloud_provider::{CloudConfig, CloudProvider, LocalLoadBalancers, ProviderConfig, run_cloud};
@@ -44,7 +45,7 @@ pub use config::{
 };
 pub use control_plane::ControlPlane;
 pub use dns::config::StubDomain;
-pub use error::{ClusterError, chain};
+pub use error::ClusterError;
 pub use in_process::InProcessClients;
 pub use join::{BootstrapToken, Join, JoinError, advertised_server, create_token, delete_token, list_tokens};
 pub use kubelet::node::node_ips;

@@ -118,14 +118,7 @@ fn plan(
     if same {
         return None;
     }
-    let annotations = new.metadata.annotations.get_or_insert_default();
-    match since {
-        Some(since) => annotations.insert(trigger_times::ANNOTATION.to_owned(), since.to_string()),
-        None => annotations.remove(trigger_times::ANNOTATION),
-    };
-    if annotations.is_empty() {
-        new.metadata.annotations = None;
-    }
+    trigger_times::stamp(&mut new.metadata, since);
     Some(new)
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use parking_lot::Mutex;
 use runtime::Key;
 
@@ -21,6 +22,18 @@ pub struct TriggerTimes {
 struct State {
     service: Timestamp,
     pods: HashMap<String, Timestamp>,
+}
+
+/// Says it on an object that is about to be written; nothing, if it is not known.
+pub fn stamp(meta: &mut ObjectMeta, since: Option<Timestamp>) {
+    let annotations = meta.annotations.get_or_insert_default();
+    match since {
+        Some(since) => annotations.insert(ANNOTATION.to_owned(), since.to_string()),
+        None => annotations.remove(ANNOTATION),
+    };
+    if annotations.is_empty() {
+        meta.annotations = None;
+    }
 }
 
 impl TriggerTimes {

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use base::tasks::TaskGroup;
 use client::Client;
@@ -12,7 +11,7 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use parking_lot::Mutex;
-use runtime::{Cache, Informers, Key, Selection};
+use runtime::{Cache, Haste, Informers, Kept, Key, Selection, keep};
 use sys::nftables::NftError;
 use tokio::sync::Notify;
 
@@ -22,10 +21,6 @@ use crate::model::Name;
 use crate::nftables::Nftables;
 use crate::state::{Difference, State};
 
-/// Changes that come within this time are made together.
-const GATHER: Duration = Duration::from_millis(5);
-const FIRST_RETRY: Duration = Duration::from_millis(200);
-const LAST_RETRY: Duration = Duration::from_secs(30);
 /// The service that answers for names, by namespace and name.
 const NAME_SERVICE: (&str, &str) = ("kube-system", "kube-dns");
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
@@ -118,56 +113,8 @@ impl Driver {
     }
 
     /// Keeps the rules up to date until `tasks` stop. `ready` is called when all of them are in force.
-    pub async fn run(mut self, tasks: TaskGroup, ready: impl FnOnce() + Send) {
-        let stopping = tasks.stopping();
-        tokio::pin!(stopping);
-        let policies = self.policies.clone();
-        tokio::select! {
-            () = &mut stopping => return,
-            () = policies.synced() => {}
-        }
-        let mut whole = true;
-        let mut ready = Some(ready);
-        let mut retry = FIRST_RETRY;
-        loop {
-            tokio::select! {
-                () = &mut stopping => return,
-                () = self.follow() => {}
-            }
-            let difference = self.plan();
-            let wait = match self.enforce(whole, &difference) {
-                Ok(()) => {
-                    (whole, retry) = (false, FIRST_RETRY);
-                    ready.take().into_iter().for_each(|ready| ready());
-                    self.early.made();
-                    None
-                }
-                // Somebody else may have been at the table: begin anew.
-                Err(error) => {
-                    tracing::warn!(error = %chain(&error), "network policies could not be set; trying again");
-                    whole = true;
-                    let wait = retry;
-                    retry = (retry * 2).min(LAST_RETRY);
-                    Some(wait)
-                }
-            };
-            let next = async {
-                match wait {
-                    Some(wait) => tokio::time::sleep(wait).await,
-                    None => {
-                        tokio::select! {
-                            () = self.changed.any.notified() => tokio::time::sleep(GATHER).await,
-                            // Somebody waits for this.
-                            () = self.early.any.notified() => {}
-                        }
-                    }
-                }
-            };
-            tokio::select! {
-                () = &mut stopping => return,
-                () = next => {}
-            }
-        }
+    pub async fn run(self, tasks: TaskGroup, ready: impl FnOnce() + Send) {
+        keep(Running { driver: self, ready: Some(ready) }, &tasks).await;
     }
 
     /// Follows pods and namespaces once there is a policy, and waits until they are all known.
@@ -239,6 +186,40 @@ impl Driver {
     }
 }
 
+/// A driver at work.
+struct Running<R> {
+    driver: Driver,
+    ready: Option<R>,
+}
+
+impl<R: FnOnce() + Send> Kept for Running<R> {
+    type Error = NftError;
+
+    fn name(&self) -> &'static str {
+        "network policies"
+    }
+
+    async fn known(&mut self) {
+        self.driver.policies.synced().await;
+        self.driver.follow().await;
+    }
+
+    fn bring(&mut self, whole: bool) -> Result<(), NftError> {
+        let difference = self.driver.plan();
+        self.driver.enforce(whole, &difference)?;
+        self.ready.take().into_iter().for_each(|ready| ready());
+        self.driver.early.made();
+        Ok(())
+    }
+
+    async fn changed(&mut self) -> Haste {
+        tokio::select! {
+            () = self.driver.changed.any.notified() => Haste::None,
+            () = self.driver.early.any.notified() => Haste::AtOnce,
+        }
+    }
+}
+
 /// Pods of one bridge reach each other without being routed; policies are to see that too.
 fn for_bridges() {
     for file in BRIDGE_FILES {
@@ -254,15 +235,4 @@ fn for_bridges() {
             }
         }
     }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
 }

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use base::tasks::TaskGroup;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use parking_lot::Mutex;
-use runtime::{Cache, Informers};
+use runtime::{Cache, Haste, Informers, Kept, keep};
 use tokio::sync::Notify;
 
 use crate::backend::{Backend, BackendError};
@@ -20,10 +20,6 @@ use crate::plan::{Entry, plan};
 use crate::stale::Answers;
 use crate::state::{Difference, State};
 
-/// Changes that come within this time are made together.
-const GATHER: Duration = Duration::from_millis(5);
-const FIRST_RETRY: Duration = Duration::from_millis(200);
-const LAST_RETRY: Duration = Duration::from_secs(30);
 const BY_SERVICE: &str = "service";
 const ZONE: &str = "topology.kubernetes.io/zone";
 /// What a cluster autoscaler marks a node with that is about to go.
@@ -112,57 +108,9 @@ impl Driver {
     }
 
     /// Keeps the rules up to date until `tasks` stop. `ready` is called when all of them are in force.
-    pub async fn run(mut self, tasks: TaskGroup, ready: impl FnOnce() + Send) {
-        let stopping = tasks.stopping();
-        tokio::pin!(stopping);
-        tokio::select! {
-            () = &mut stopping => return,
-            () = async { self.services.synced().await; self.slices.synced().await } => {}
-        }
-        let mut ports = ServicePorts::new(Arc::clone(&self.health), &tasks);
-        let mut whole = true;
-        let mut ready = Some(ready);
-        let mut retry = FIRST_RETRY;
-        loop {
-            self.look_at_node();
-            let begun = Instant::now();
-            let difference = self.plan_changed(&mut ports);
-            let outcome = if whole { self.backend.replace(&self.state) } else { self.apply(&difference) };
-            let wait = match outcome {
-                Ok(()) => {
-                    if whole || !difference.is_empty() {
-                        self.metrics.sync_seconds.observe(begun.elapsed().as_secs_f64());
-                    }
-                    self.made();
-                    (whole, retry) = (false, FIRST_RETRY);
-                    ready.take().into_iter().for_each(|ready| ready());
-                    self.forget_flows();
-                    None
-                }
-                // Somebody else may have been at the rules: begin anew.
-                Err(error) => {
-                    self.metrics.failures.inc();
-                    tracing::warn!(error = %chain(&error), "the rules of services could not be set; trying again");
-                    whole = true;
-                    let wait = retry;
-                    retry = (retry * 2).min(LAST_RETRY);
-                    Some(wait)
-                }
-            };
-            let next = async {
-                match wait {
-                    Some(wait) => tokio::time::sleep(wait).await,
-                    None => {
-                        self.changed.any.notified().await;
-                        tokio::time::sleep(GATHER).await;
-                    }
-                }
-            };
-            tokio::select! {
-                () = &mut stopping => return,
-                () = next => {}
-            }
-        }
+    pub async fn run(self, tasks: TaskGroup, ready: impl FnOnce() + Send) {
+        let ports = ServicePorts::new(Arc::clone(&self.health), &tasks);
+        keep(Running { driver: self, ports, ready: Some(ready) }, &tasks).await;
     }
 
     /// Another zone changes what is near for every service.
@@ -229,6 +177,50 @@ impl Driver {
     }
 }
 
+/// A driver at work.
+struct Running<R> {
+    driver: Driver,
+    ports: ServicePorts,
+    ready: Option<R>,
+}
+
+impl<R: FnOnce() + Send> Kept for Running<R> {
+    type Error = BackendError;
+
+    fn name(&self) -> &'static str {
+        "the rules of services"
+    }
+
+    async fn known(&mut self) {
+        self.driver.services.synced().await;
+        self.driver.slices.synced().await;
+    }
+
+    fn bring(&mut self, whole: bool) -> Result<(), BackendError> {
+        let driver = &mut self.driver;
+        driver.look_at_node();
+        let begun = Instant::now();
+        let difference = driver.plan_changed(&mut self.ports);
+        let outcome = if whole { driver.backend.replace(&driver.state) } else { driver.apply(&difference) };
+        if outcome.is_err() {
+            driver.metrics.failures.inc();
+            return outcome;
+        }
+        if whole || !difference.is_empty() {
+            driver.metrics.sync_seconds.observe(begun.elapsed().as_secs_f64());
+        }
+        driver.made();
+        self.ready.take().into_iter().for_each(|ready| ready());
+        driver.forget_flows();
+        Ok(())
+    }
+
+    async fn changed(&mut self) -> Haste {
+        self.driver.changed.any.notified().await;
+        Haste::None
+    }
+}
+
 fn touches_udp(difference: &Difference) -> bool {
     difference.added.iter().chain(&difference.removed).any(|entry| match entry {
         Entry::Service { front, .. } | Entry::Endpoint { front, .. } | Entry::Closed { front, .. } => {
@@ -236,15 +228,4 @@ fn touches_udp(difference: &Difference) -> bool {
         }
         _ => false,
     })
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
 }

@@ -273,7 +273,7 @@ async fn worker(work: Arc<dyn Loop>, ctx: Context) {
 }
 
 fn report(ctx: &Context, key: &Key, error: &(dyn Error + 'static)) {
-    let text = crate::informer::chain(error);
+    let text = base::errors::chain(error);
     let failures = ctx.queue.failures(key);
     let routine = error.downcast_ref::<ClientError>().is_some_and(ClientError::is_conflict);
     if failures >= WORTH_A_WARNING && failures.is_power_of_two() && !routine {

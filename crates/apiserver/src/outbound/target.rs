@@ -8,14 +8,6 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use std::sync::Arc;
 use tokio_rustls::TlsConnector;
 
-/// Where systems keep the authorities that everybody trusts.
-const SYSTEM_BUNDLES: [&str; 4] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
-
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
     #[error("{0:?} is no URL of a server")]
@@ -95,7 +87,7 @@ fn tls(host: &str, trust: &Trust) -> Result<(TlsConnector, ServerName<'static>),
     let mut roots = RootCertStore::empty();
     let pem = match &trust.authorities {
         Some(pem) => pem.clone(),
-        None => system_bundle().ok_or(TargetError::NoAuthorities)?,
+        None => base::tls::system_bundle().ok_or(TargetError::NoAuthorities)?,
     };
     let found: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&pem)
         .collect::<Result<_, _>>()
@@ -120,11 +112,6 @@ fn tls(host: &str, trust: &Trust) -> Result<(TlsConnector, ServerName<'static>),
     let name = trust.server_name.as_deref().unwrap_or(host).to_owned();
     let name = ServerName::try_from(name).map_err(|error| TargetError::Url(error.to_string()))?;
     Ok((TlsConnector::from(Arc::new(config)), name))
-}
-
-fn system_bundle() -> Option<Vec<u8>> {
-    let given = std::env::var_os("SSL_CERT_FILE").map(std::path::PathBuf::from);
-    given.into_iter().chain(SYSTEM_BUNDLES.iter().map(Into::into)).find_map(|path| std::fs::read(path).ok())
 }
 
 #[cfg(test)]

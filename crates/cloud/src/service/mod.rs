@@ -10,6 +10,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use base::errors::chain;
 use client::{ClientError, Patch};
 use k8s_openapi::api::core::v1::{LoadBalancerStatus, Node, Service};
 use parking_lot::Mutex;
@@ -262,15 +263,4 @@ impl Pass<'_> {
             outcome => outcome.map(drop),
         }
     }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
 }

@@ -61,20 +61,9 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
         plan_family(observed, family, &mut plan);
     }
     for slice in plan.create.iter_mut().chain(&mut plan.update) {
-        stamp(slice, observed.since);
+        trigger_times::stamp(&mut slice.metadata, observed.since);
     }
     plan
-}
-
-fn stamp(slice: &mut EndpointSlice, since: Option<Timestamp>) {
-    let annotations = slice.metadata.annotations.get_or_insert_default();
-    match since {
-        Some(since) => annotations.insert(trigger_times::ANNOTATION.to_owned(), since.to_string()),
-        None => annotations.remove(trigger_times::ANNOTATION),
-    };
-    if annotations.is_empty() {
-        slice.metadata.annotations = None;
-    }
 }
 
 /// Gives endpoints their hints; says whether sharing out among zones begins or cannot be.

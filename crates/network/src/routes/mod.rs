@@ -8,21 +8,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use base::tasks::TaskGroup;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::networking::v1::ServiceCIDR;
-use runtime::Informers;
+use runtime::{Cache, Haste, Informers, Kept, keep};
 use sys::netlink::{Netlink, Peer, Route, Way};
 use tokio::sync::Notify;
 
 pub use plan::{Machine, Plan, View, hardware, peer, plan, range};
 
-/// Changes that come within this time are made together.
-const GATHER: Duration = Duration::from_millis(50);
-const FIRST_RETRY: Duration = Duration::from_millis(500);
-const LAST_RETRY: Duration = Duration::from_secs(30);
 /// By this number the kernel knows whose routes they are.
 const OWNER: u8 = 176;
 const TUNNEL: &str = "ferry-vxlan";
@@ -61,50 +56,44 @@ pub async fn run(name: String, informers: Informers, tasks: TaskGroup) {
     });
     let told = Arc::clone(&changed);
     ranges.on_event(move |_| told.notify_one());
-    let stopping = tasks.stopping();
-    tokio::pin!(stopping);
-    tokio::select! {
-        () = &mut stopping => return,
-        () = async { nodes.synced().await; ranges.synced().await } => {}
+    keep(Routes { name, nodes, ranges, changed, peers: BTreeSet::new() }, &tasks).await;
+}
+
+/// The routes of a node.
+struct Routes {
+    name: String,
+    nodes: Cache<Node>,
+    ranges: Cache<ServiceCIDR>,
+    changed: Arc<Notify>,
+    /// The nodes that the tunnel knows.
+    peers: BTreeSet<Peer>,
+}
+
+impl Kept for Routes {
+    type Error = RouteError;
+
+    fn name(&self) -> &'static str {
+        "routes to other nodes"
     }
-    let mut peers = BTreeSet::new();
-    let mut retry = FIRST_RETRY;
-    loop {
-        let views: Vec<View> = nodes.all().iter().map(|node| View::of(node)).collect();
-        let services: Vec<(IpAddr, u8)> = ranges
-            .all()
-            .iter()
-            .flat_map(|range| range.spec.clone().unwrap_or_default().cidrs.unwrap_or_default())
-            .filter_map(|text| range(&text))
-            .collect();
-        let own = views.iter().find(|view| view.name == name);
-        let outcome = own.map_or(Ok(()), |own| apply(own, &views, &services, &mut peers));
-        let wait = match outcome {
-            Ok(()) => {
-                retry = FIRST_RETRY;
-                None
-            }
-            Err(error) => {
-                let cause = std::error::Error::source(&error).map(ToString::to_string);
-                tracing::warn!(%error, cause, "routes to other nodes could not be set; trying again");
-                let wait = retry;
-                retry = (retry * 2).min(LAST_RETRY);
-                Some(wait)
-            }
-        };
-        let next = async {
-            match wait {
-                Some(wait) => tokio::time::sleep(wait).await,
-                None => {
-                    changed.notified().await;
-                    tokio::time::sleep(GATHER).await;
-                }
-            }
-        };
-        tokio::select! {
-            () = &mut stopping => return,
-            () = next => {}
-        }
+
+    async fn known(&mut self) {
+        self.nodes.synced().await;
+        self.ranges.synced().await;
+    }
+
+    fn bring(&mut self, _: bool) -> Result<(), RouteError> {
+        let views: Vec<View> = self.nodes.all().iter().map(|node| View::of(node)).collect();
+        let ranges = self.ranges.all();
+        let texts =
+            ranges.iter().flat_map(|one| one.spec.iter().flat_map(|spec| spec.cidrs.iter().flatten()));
+        let services: Vec<(IpAddr, u8)> = texts.filter_map(|text| range(text)).collect();
+        let own = views.iter().find(|view| view.name == self.name);
+        own.map_or(Ok(()), |own| apply(own, &views, &services, &mut self.peers))
+    }
+
+    async fn changed(&mut self) -> Haste {
+        self.changed.notified().await;
+        Haste::None
     }
 }
 

@@ -12,7 +12,6 @@ use client::{Client, Collection, Object, PartialObject, ResourceKey};
 use parking_lot::Mutex;
 
 pub use cache::{Cache, Change};
-pub(crate) use reflector::chain;
 
 /// Which objects of a kind an informer follows; by default all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use base::errors::chain;
 use client::{Client, ClientError, Collection, ListOptions, Object, WatchEvent, WatchOptions, WatchStream};
 use rand::Rng;
 
@@ -181,16 +182,4 @@ fn is_ahead(error: &ClientError) -> bool {
     causes.is_some_and(|causes| {
         causes.iter().any(|cause| cause.reason.as_deref() == Some("ResourceVersionTooLarge"))
     })
-}
-
-/// An error with everything that caused it, on one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }

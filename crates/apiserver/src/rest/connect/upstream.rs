@@ -14,8 +14,7 @@ use http_body_util::BodyStream;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use machinery::status::{Result, Status};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -90,14 +89,15 @@ pub struct Upstreams {
     anybody: std::sync::OnceLock<Arc<rustls::ClientConfig>>,
 }
 
+/// Kubelets make their own certificates unless told otherwise, and pods have whatever they like: as Kubernetes does by
+/// default, the other side's certificate is not checked.
 fn builder() -> rustls::ConfigBuilder<rustls::ClientConfig, rustls::client::WantsClientCert> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let verifier = Arc::new(Unverified(Arc::clone(&provider)));
     rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap_or_else(|_| rustls::ClientConfig::builder())
         .dangerous()
-        .with_custom_certificate_verifier(verifier)
+        .with_custom_certificate_verifier(base::tls::Anybody::new())
 }
 
 impl Upstreams {
@@ -282,44 +282,4 @@ fn join(
     *reply.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     copy_headers(answer.headers(), reply.headers_mut(), true);
     Ok(reply)
-}
-
-/// Kubelets make their own certificates unless told otherwise, and pods have whatever they like: as Kubernetes does by
-/// default, the other side's certificate is not checked. The key it is offered by must still be its own.
-#[derive(Debug)]
-struct Unverified(Arc<rustls::crypto::CryptoProvider>);
-
-impl ServerCertVerifier for Unverified {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> std::result::Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &rustls::DigitallySignedStruct,
-    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &rustls::DigitallySignedStruct,
-    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }

@@ -1,0 +1,16 @@
+//! Errors in words.
+
+use std::error::Error;
+
+/// An error with everything that caused it, on one line.
+#[must_use]
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
