@@ -3,7 +3,6 @@
 //! Objects are dynamic [`serde_json::Value`]s; a [`schema::Schema`] says what their fields mean.
 
 pub mod apply;
-pub mod cel;
 pub mod codec;
 pub mod field;
 pub mod gvk;

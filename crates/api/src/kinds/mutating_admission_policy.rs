@@ -3,8 +3,10 @@
 use crate::validation::admission_policy;
 use crate::validation::admission_rule::{self, REINVOCATION_POLICIES};
 use crate::validation::checks::one_of;
+use crate::validation::expression::Scope as Expressions;
 use crate::value::Fields;
 use crate::{Kind, Scope};
+use expressions::Type;
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
 
@@ -27,9 +29,11 @@ pub static KIND: Kind = Kind {
 
 fn validate(policy: &Value, ignore_match_conditions: bool) -> ErrorList {
     let (path, spec) = (Path::new("spec"), policy.field("spec"));
+    let mut scope = Expressions::new(spec.has("paramKind"), true);
     let mut errors = admission_policy::spec_head(
         spec,
         ignore_match_conditions,
+        &mut scope,
         &path,
         admission_rule::mutating_operations,
     );
@@ -39,7 +43,7 @@ fn validate(policy: &Value, ignore_match_conditions: bool) -> ErrorList {
         errors.push(FieldError::required(&mutations_path, "mutations must contain at least one item"));
     }
     for (index, mutation) in mutations.iter().enumerate() {
-        errors.extend(self::mutation(mutation, &mutations_path.index(index)));
+        errors.extend(self::mutation(mutation, &scope, &mutations_path.index(index)));
     }
     let path = path.child("reinvocationPolicy");
     match spec.text("reinvocationPolicy") {
@@ -49,11 +53,11 @@ fn validate(policy: &Value, ignore_match_conditions: bool) -> ErrorList {
     errors
 }
 
-fn mutation(mutation: &Value, path: &Path<'_>) -> ErrorList {
+fn mutation(mutation: &Value, scope: &Expressions, path: &Path<'_>) -> ErrorList {
     let patch_type = mutation.text("patchType");
-    let (wanted, other) = match patch_type {
-        "JSONPatch" => ("jsonPatch", "applyConfiguration"),
-        "ApplyConfiguration" => ("applyConfiguration", "jsonPatch"),
+    let (wanted, other, of) = match patch_type {
+        "JSONPatch" => ("jsonPatch", "applyConfiguration", Type::list(expressions::json_patch_type())),
+        "ApplyConfiguration" => ("applyConfiguration", "jsonPatch", expressions::apply_configuration_type()),
         "" => return vec![FieldError::required(&path.child("patchType"), "")],
         unknown => {
             let supported = ["ApplyConfiguration", "JSONPatch"];
@@ -65,8 +69,14 @@ fn mutation(mutation: &Value, path: &Path<'_>) -> ErrorList {
     if !mutation.has(wanted) {
         let detail = format!("must be specified when patchType is {patch_type}");
         errors.push(FieldError::required(&wanted_path, detail));
-    } else if mutation.field(wanted).text("expression").trim().is_empty() {
-        errors.push(FieldError::required(&wanted_path.child("expression"), ""));
+    } else {
+        let (text, path) =
+            (mutation.field(wanted).text("expression").trim(), wanted_path.child("expression"));
+        if text.is_empty() {
+            errors.push(FieldError::required(&path, ""));
+        } else {
+            errors.extend(scope.check_patch(text, of, &path));
+        }
     }
     if mutation.has(other) {
         let detail = format!("must not be specified when patchType is {patch_type}");

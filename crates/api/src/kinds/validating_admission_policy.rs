@@ -2,9 +2,11 @@
 
 use crate::kind::{drop_status, keep_status};
 use crate::validation::checks::one_of;
+use crate::validation::expression::Scope as Expressions;
 use crate::validation::{admission_policy, admission_rule};
 use crate::value::Fields;
 use crate::{Kind, Scope};
+use expressions::Type;
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, meta, names};
 use std::collections::BTreeSet;
@@ -36,7 +38,9 @@ const REASONS: &[&str] = &["Forbidden", "Invalid", "RequestEntityTooLarge"];
 
 fn validate(policy: &Value, ignore_match_conditions: bool) -> ErrorList {
     let (path, spec) = (Path::new("spec"), policy.field("spec"));
-    let mut errors = admission_policy::spec_head(spec, ignore_match_conditions, &path, |_, _| Vec::new());
+    let mut scope = Expressions::new(spec.has("paramKind"), !spec.items("variables").is_empty());
+    let mut errors =
+        admission_policy::spec_head(spec, ignore_match_conditions, &mut scope, &path, |_, _| Vec::new());
     let (validations, annotations) = (spec.items("validations"), spec.items("auditAnnotations"));
     let (validations_path, annotations_path) = (path.child("validations"), path.child("auditAnnotations"));
     if validations.is_empty() && annotations.is_empty() {
@@ -46,7 +50,7 @@ fn validate(policy: &Value, ignore_match_conditions: bool) -> ErrorList {
         return errors;
     }
     for (index, validation) in validations.iter().enumerate() {
-        errors.extend(self::validation(validation, &validations_path.index(index)));
+        errors.extend(self::validation(validation, &scope, &validations_path.index(index)));
     }
     if annotations.len() > AUDIT_ANNOTATIONS_MAX {
         let detail = format!("must not have more than {AUDIT_ANNOTATIONS_MAX} auditAnnotations");
@@ -55,7 +59,7 @@ fn validate(policy: &Value, ignore_match_conditions: bool) -> ErrorList {
     let mut seen = BTreeSet::new();
     for (index, annotation) in annotations.iter().enumerate() {
         let path = annotations_path.index(index);
-        errors.extend(audit_annotation(meta::name(policy), annotation, &path));
+        errors.extend(audit_annotation(meta::name(policy), annotation, &scope, &path));
         let key = annotation.text("key");
         if !seen.insert(key) {
             errors.push(FieldError::duplicate(&path.child("key"), &key.into()));
@@ -75,16 +79,21 @@ fn shown_annotations(annotations: &[Value]) -> String {
     format!("[{}]", shown.join(","))
 }
 
-fn validation(validation: &Value, path: &Path<'_>) -> ErrorList {
+fn validation(validation: &Value, scope: &Expressions, path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
-    if validation.text("expression").trim().is_empty() {
+    let text = validation.text("expression");
+    if text.trim().is_empty() {
         errors.push(FieldError::required(&path.child("expression"), "expression is not specified"));
+    } else {
+        errors.extend(scope.check(text, text, &[Type::Bool], &path.child("expression")));
     }
     for (field, one_line) in [("messageExpression", false), ("message", true)] {
         let text = validation.text(field);
         let path = path.child(field);
         if !text.is_empty() && text.trim().is_empty() {
             errors.push(FieldError::invalid_str(&path, text, "must be non-empty if specified"));
+        } else if !one_line && !text.is_empty() {
+            errors.extend(scope.check_message(text, &path));
         } else if one_line && text.trim().contains(['\n', '\r']) {
             errors.push(FieldError::invalid_str(&path, text, "must not contain line breaks"));
         }
@@ -96,7 +105,7 @@ fn validation(validation: &Value, path: &Path<'_>) -> ErrorList {
 }
 
 /// An audit annotation's full key is `policy/key`.
-fn audit_annotation(policy: &str, annotation: &Value, path: &Path<'_>) -> ErrorList {
+fn audit_annotation(policy: &str, annotation: &Value, scope: &Expressions, path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
     let (key, key_path) = (annotation.text("key"), path.child("key"));
     if policy.is_empty() {
@@ -104,12 +113,15 @@ fn audit_annotation(policy: &str, annotation: &Value, path: &Path<'_>) -> ErrorL
     } else {
         errors.extend(names::validate_label_name(&format!("{policy}/{key}"), &key_path));
     }
-    let (value, path) = (annotation.text("valueExpression").trim(), path.child("valueExpression"));
+    let text = annotation.text("valueExpression");
+    let (value, path) = (text.trim(), path.child("valueExpression"));
     if value.is_empty() {
         errors.push(FieldError::required(&path, "valueExpression is not specified"));
     } else if value.len() > VALUE_EXPRESSION_MAX {
         let detail = format!("must not exceed {VALUE_EXPRESSION_MAX} bytes in length");
         errors.push(FieldError::required(&path, detail));
+    } else {
+        errors.extend(scope.check(value, text, &[Type::String, Type::Null], &path));
     }
     errors
 }

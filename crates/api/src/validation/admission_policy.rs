@@ -1,8 +1,8 @@
-//! Admission policies and their bindings, validating and mutating alike. Expressions must be there; what they
-//! say is checked when they are compiled.
+//! Admission policies and their bindings, validating and mutating alike.
 
 use super::admission_rule::{FAILURE_POLICIES, default_match_resources, match_conditions, match_resources};
 use super::checks::{invalid_each, one_of};
+use super::expression::Scope;
 use super::label_selector::validate_label_selector;
 use super::values::{same, strings};
 use crate::value::Fields;
@@ -12,10 +12,11 @@ use machinery::names;
 use std::collections::BTreeSet;
 
 /// What both kinds of policy have: failure policy, params, constraints. `extra` checks more of the constraints
-/// before match conditions are looked at.
+/// before match conditions are looked at; variables are declared in `scope`.
 pub fn spec_head(
     spec: &Value,
     ignore_match_conditions: bool,
+    scope: &mut Scope,
     path: &Path<'_>,
     extra: impl Fn(&Value, &Path<'_>) -> ErrorList,
 ) -> ErrorList {
@@ -44,7 +45,7 @@ pub fn spec_head(
     }
     let variables_path = path.child("variables");
     for (index, variable) in spec.items("variables").iter().enumerate() {
-        errors.extend(self::variable(variable, &variables_path.index(index)));
+        errors.extend(self::variable(variable, scope, &variables_path.index(index)));
     }
     errors
 }
@@ -96,7 +97,7 @@ fn joined(path: &Path<'_>, value: &str, problems: Vec<String>) -> Option<FieldEr
     (!problems.is_empty()).then(|| FieldError::invalid_str(path, value, problems.join(",")))
 }
 
-fn variable(variable: &Value, path: &Path<'_>) -> ErrorList {
+fn variable(variable: &Value, scope: &mut Scope, path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
     let name = variable.text("name");
     if name.trim().is_empty() {
@@ -104,8 +105,11 @@ fn variable(variable: &Value, path: &Path<'_>) -> ErrorList {
     } else if !is_cel_identifier(name) {
         errors.push(FieldError::invalid_str(&path.child("name"), name, "must be a valid CEL identifier"));
     }
-    if variable.text("expression").trim().is_empty() {
-        errors.push(FieldError::required(&path.child("expression"), "expression is not specified"));
+    let (text, path) = (variable.text("expression"), path.child("expression"));
+    if text.trim().is_empty() {
+        errors.push(FieldError::required(&path, "expression is not specified"));
+    } else {
+        errors.extend(scope.variable(name, text, &path));
     }
     errors
 }

@@ -1,11 +1,11 @@
 //! What admission webhooks and policies match: rules, match resources, match conditions.
 
 use super::checks::{invalid_each, one_of};
+use super::expression;
 use super::label_selector::validate_label_selector;
 use super::values::{contains, strings};
 use crate::value::Fields;
 use machinery::Value;
-use machinery::cel::{Environment, Kind};
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::names;
 use std::collections::BTreeSet;
@@ -156,11 +156,6 @@ fn named_rule(rule: &Value, path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// What conditions may speak of; a policy's have its params, too.
-const CONDITIONS: Environment = Environment {
-    variables: &["object", "oldObject", "request", "authorizer", "params", "namespaceObject", "variables"],
-};
-
 /// The `matchConditions` of a hook or of a policy's spec.
 pub fn match_conditions(owner: &Value, path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
@@ -171,11 +166,13 @@ pub fn match_conditions(owner: &Value, path: &Path<'_>) -> ErrorList {
     let mut seen = BTreeSet::new();
     for (index, condition) in conditions.iter().enumerate() {
         let path = path.index(index);
-        let expression = condition.text("expression");
-        if expression.trim().is_empty() {
+        let text = condition.text("expression");
+        if text.trim().is_empty() {
             errors.push(FieldError::required(&path.child("expression"), ""));
-        } else if let Err(error) = CONDITIONS.compile(expression.trim(), &[Kind::Bool]) {
-            errors.push(FieldError::invalid_str(&path.child("expression"), expression, error.to_string()));
+        } else {
+            // A policy's conditions may speak of its params, too.
+            let has_params = owner.has("paramKind");
+            errors.extend(expression::condition(text.trim(), has_params, &path.child("expression")));
         }
         let (name, path) = (condition.text("name"), path.child("name"));
         if name.is_empty() {

@@ -1,5 +1,4 @@
-//! Devices as claims and classes ask for them: requests, constraints, configuration. Selectors must be there;
-//! what their expressions say is checked when they are compiled.
+//! Devices as claims and classes ask for them: requests, constraints, configuration, expressions of selectors.
 
 use super::checks::{dns_label, dns_subdomain, invalid_each, one_of, required_one_of};
 use super::dump::{Field, Shape};
@@ -198,10 +197,14 @@ pub fn selectors(owner: &Value, path: &Path<'_>) -> ErrorList {
         if !selector.has("cel") {
             return vec![FieldError::required(&path, "")];
         }
-        if selector.field("cel").text("expression").len() > EXPRESSION_MAX {
-            return vec![FieldError::too_long(&path.child("expression"), EXPRESSION_MAX)];
+        let (text, path) = (selector.field("cel").text("expression"), path.child("expression"));
+        if text.len() > EXPRESSION_MAX {
+            return vec![FieldError::too_long(&path, EXPRESSION_MAX)];
         }
-        Vec::new()
+        match expressions::device::check(text) {
+            Ok(()) => Vec::new(),
+            Err(why) => vec![FieldError::invalid_str(&path, text, why)],
+        }
     })
 }
 

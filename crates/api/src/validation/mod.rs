@@ -8,6 +8,7 @@ pub mod custom_resource_definition;
 pub mod device;
 pub mod device_attribute;
 pub mod dump;
+pub mod expression;
 pub mod flow_control;
 pub mod label_selector;
 pub mod node_labels;

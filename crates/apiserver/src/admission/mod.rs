@@ -9,11 +9,13 @@ mod default_ingress_class;
 mod default_storage_class;
 mod default_toleration_seconds;
 mod limit_ranger;
+mod matching;
 mod namespace_lifecycle;
 mod node_restriction;
 mod persistent_volume_claim_resize;
 mod pod_security;
 mod pod_topology_labels;
+mod policies;
 mod priority;
 mod reading;
 mod resource_quota;
@@ -155,7 +157,9 @@ static PLUGINS: &[&dyn Plugin] = &[
     &certificate_subject_restriction::CertificateSubjectRestriction,
     &default_ingress_class::DefaultIngressClass,
     &pod_topology_labels::PodTopologyLabels,
+    &policies::MutatingAdmissionPolicy,
     &webhooks::MutatingAdmissionWebhook,
+    &policies::ValidatingAdmissionPolicy,
     &webhooks::ValidatingAdmissionWebhook,
     &resource_quota::ResourceQuota,
 ];
@@ -164,6 +168,7 @@ static PLUGINS: &[&dyn Plugin] = &[
 pub struct Admission {
     plugins: Vec<&'static dyn Plugin>,
     settings: configuration::PluginSettings,
+    policies: policies::Policies,
     hooks: webhooks::Hooks,
     quota_turns: resource_quota::Turns,
 }
@@ -205,6 +210,7 @@ impl Admission {
         Self {
             plugins,
             settings,
+            policies: policies::Policies::default(),
             hooks: webhooks::Hooks::default(),
             quota_turns: resource_quota::Turns::default(),
         }

@@ -5,8 +5,8 @@ use super::{Authorizer, Decision, Found};
 use crate::configuration::{self, ConfigurationError};
 use crate::outbound::{KubeconfigError, read_kubeconfig};
 use crate::user::UserInfo;
+use expressions::Type;
 use futures_util::future::BoxFuture;
-use machinery::cel::Kind;
 use machinery::status::Result;
 use serde::Deserialize;
 use std::collections::HashSet;
@@ -252,7 +252,7 @@ fn settings(row: &WebhookRow) -> Result<(PathBuf, Settings), String> {
     }
     let mut conditions = Vec::new();
     for (index, condition) in row.match_conditions.iter().enumerate() {
-        let compiled = REQUEST.compile(&condition.expression, &[Kind::Bool]);
+        let compiled = REQUEST.compile_about(&condition.expression, &[Type::Bool]);
         let compiled = compiled.map_err(|error| {
             format!("matchConditions[{index}].expression: Invalid value: {:?}: {error}", condition.expression)
         })?;

@@ -6,15 +6,16 @@ use super::{Attributes, Authorizer, Decision, Found};
 use crate::outbound::Client;
 use crate::user::UserInfo;
 use crate::webhook_cache::{WebhookCache, hash};
+use expressions::{Environment, Program, Type};
 use futures_util::future::BoxFuture;
-use machinery::cel::{Environment, Expression};
 use machinery::status::Result;
 use machinery::{Map, Value};
 use serde_json::json;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-pub const REQUEST: Environment = Environment { variables: &["request"] };
+/// What conditions are told: the spec of a SubjectAccessReview.
+pub static REQUEST: LazyLock<Environment> = LazyLock::new(|| Environment::new([("request", Type::Dyn)]));
 /// How often the other server is asked if it cannot answer.
 const ATTEMPTS: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -34,7 +35,7 @@ pub struct Settings {
     pub unauthorized_ttl: Duration,
     pub timeout: Duration,
     pub failure_policy: FailurePolicy,
-    pub conditions: Vec<Expression>,
+    pub conditions: Vec<Program>,
 }
 
 pub struct Webhook {

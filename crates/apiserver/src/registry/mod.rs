@@ -32,6 +32,7 @@ use machinery::apply::{self, Reset};
 use machinery::schema::SchemaRef;
 use machinery::status::{Result, Status};
 use parking_lot::Mutex;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use store::{Store, StoreError};
@@ -108,7 +109,7 @@ impl<'a> WriteContext<'a> {
 #[derive(Debug, Default)]
 pub struct Warnings {
     texts: Mutex<Vec<String>>,
-    annotations: Mutex<Vec<(&'static str, String)>>,
+    annotations: Mutex<Vec<(Cow<'static, str>, String)>>,
     commits: Mutex<Vec<(Arc<str>, u64)>>,
 }
 
@@ -136,13 +137,14 @@ impl Warnings {
     }
 
     /// Notes something for those who audit the request; the last value of a key counts.
-    pub fn annotate(&self, key: &'static str, value: impl Into<String>) {
+    pub fn annotate(&self, key: impl Into<Cow<'static, str>>, value: impl Into<String>) {
+        let key = key.into();
         let mut annotations = self.annotations.lock();
         annotations.retain(|(known, _)| *known != key);
         annotations.push((key, value.into()));
     }
 
-    pub fn take_annotations(&self) -> Vec<(&'static str, String)> {
+    pub fn take_annotations(&self) -> Vec<(Cow<'static, str>, String)> {
         std::mem::take(&mut self.annotations.lock())
     }
 }

@@ -8,6 +8,7 @@ mod in_place;
 mod managed;
 mod manager;
 mod merge;
+mod overlay;
 mod path;
 pub mod reset;
 pub mod scale;
@@ -18,6 +19,7 @@ mod types;
 mod walk;
 
 pub use manager::{Context, Converter, manager_name, restore_times, update};
+pub use overlay::{OverlayError, overlay};
 pub use path::{PathElement, PathElementError};
 pub use reset::Reset;
 pub use server_side::{ApplyError, Conflict, apply};

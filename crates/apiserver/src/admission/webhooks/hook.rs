@@ -1,19 +1,18 @@
 //! One hook of a configuration, ready to be matched.
 
+use crate::admission::matching::{self, Selectors};
+use crate::admission::policies::Condition;
 use crate::admission::{Attributes, Operation};
 use crate::outbound::{Client, Target, TargetError, Trust};
 use api::value::{Fields, texts};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use machinery::cel::{CompileError, Environment, Expression, Kind};
-use machinery::selector::label::LabelSelector;
-use machinery::{Map, Value, meta};
+use machinery::{Value, meta};
 use parking_lot::Mutex;
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
-const CONDITIONS: Environment = Environment { variables: &["object", "oldObject", "request"] };
 const DEFAULT_TIMEOUT: i64 = 10;
 
 pub struct Hook {
@@ -27,9 +26,8 @@ pub struct Hook {
     /// The version of AdmissionReview it gets.
     pub review_version: String,
     rules: Vec<Value>,
-    namespaces: Option<LabelSelector>,
-    objects: Option<LabelSelector>,
-    conditions: Vec<Result<Expression, CompileError>>,
+    selectors: Selectors,
+    pub conditions: Vec<Condition>,
     /// Kept while it leads to the same place.
     client: Mutex<Option<(String, Arc<Client>)>>,
 }
@@ -41,11 +39,6 @@ impl Hook {
     }
 
     fn new(hook: &Value) -> Self {
-        let selector = |field: &str| {
-            let selector = hook.field(field);
-            LabelSelector::from_object(Some(selector).filter(|selector| selector.is_object())).ok()
-        };
-        let conditions = hook.items("matchConditions").iter();
         let seconds = hook.opt_int("timeoutSeconds").unwrap_or(DEFAULT_TIMEOUT);
         let version =
             texts(hook.items("admissionReviewVersions")).find(|version| matches!(*version, "v1" | "v1beta1"));
@@ -58,11 +51,8 @@ impl Hook {
             reinvoked: hook.text("reinvocationPolicy") == "IfNeeded",
             review_version: version.unwrap_or("v1").to_owned(),
             rules: hook.items("rules").to_vec(),
-            namespaces: selector("namespaceSelector"),
-            objects: selector("objectSelector"),
-            conditions: conditions
-                .map(|condition| CONDITIONS.compile(condition.text("expression").trim(), &[Kind::Bool]))
-                .collect(),
+            selectors: Selectors::new(hook),
+            conditions: Condition::of_hook(hook),
             client: Mutex::new(None),
         }
     }
@@ -83,82 +73,13 @@ impl Hook {
     }
 
     pub fn has_rule_for(&self, attributes: &Attributes<'_>) -> bool {
-        let kind = attributes.served.kind;
-        let place = match attributes.subresource() {
-            "" => kind.resource.to_owned(),
-            subresource => format!("{}/{subresource}", kind.resource),
-        };
-        let is_namespace = kind.group.is_empty() && kind.resource == "namespaces";
-        let namespaced = attributes.served.namespaced() && !is_namespace;
-        let operation = attributes.operation.to_string();
-        self.rules.iter().any(|rule| {
-            let lists =
-                |field: &str, value: &str| texts(rule.items(field)).any(|one| one == "*" || one == value);
-            let scope = match rule.text("scope") {
-                "Cluster" => !namespaced,
-                "Namespaced" => namespaced,
-                _ => true,
-            };
-            scope
-                && lists("operations", &operation)
-                && lists("apiGroups", kind.group)
-                && lists("apiVersions", kind.version)
-                && texts(rule.items("resources")).any(|pattern| names_resource(pattern, &place))
-        })
+        matching::has_rule_for(&self.rules, attributes)
     }
 
     /// Whether the selectors want this write; `namespace` are the namespace's labels.
     pub fn selects(&self, namespace: Option<&Value>, object: Option<&Value>, old: Option<&Value>) -> bool {
-        let empty = Map::new();
-        if let Some(labels) = namespace {
-            let labels = labels.as_object().unwrap_or(&empty);
-            if !self.namespaces.as_ref().is_some_and(|selector| selector.matches(labels)) {
-                return false;
-            }
-        }
-        let Some(selector) = &self.objects else { return false };
-        [object, old]
-            .into_iter()
-            .flatten()
-            .any(|object| selector.matches(meta::labels(object).unwrap_or(&empty)))
+        self.selectors.select(namespace, object, old)
     }
-
-    /// Whether all conditions hold. One that is false decides; one that fails does only if none is.
-    pub fn conditions_hold(
-        &self,
-        attributes: &Attributes<'_>,
-        object: Option<&Value>,
-        old: Option<&Value>,
-    ) -> Result<bool, String> {
-        if self.conditions.is_empty() {
-            return Ok(true);
-        }
-        let request = request(attributes, object.or(old));
-        let (object, old) = (object.unwrap_or(&Value::Null), old.unwrap_or(&Value::Null));
-        let mut failure = None;
-        for condition in &self.conditions {
-            let outcome = match condition {
-                Ok(expression) => {
-                    expression.evaluate_bool(&[object, old, &request]).map_err(|error| error.to_string())
-                }
-                Err(error) => Err(error.to_string()),
-            };
-            match outcome {
-                Ok(true) => {}
-                Ok(false) => return Ok(false),
-                Err(why) => failure = Some(why),
-            }
-        }
-        failure.map_or(Ok(true), Err)
-    }
-}
-
-/// `pods`, `pods/status`, `pods/*`, `*/status`, `*` (no subresources) or `*/*`.
-fn names_resource(pattern: &str, place: &str) -> bool {
-    let (resource, subresource) = place.split_once('/').unwrap_or((place, ""));
-    let (wanted, below) = pattern.split_once('/').unwrap_or((pattern, ""));
-    let fits = |pattern: &str, value: &str| pattern == "*" || pattern == value;
-    fits(wanted, resource) && (fits(below, subresource) || pattern == "*/*")
 }
 
 /// What hooks and conditions are told of the request, the objects aside.
@@ -214,29 +135,4 @@ pub fn request(attributes: &Attributes<'_>, object: Option<&Value>) -> Value {
         request["namespace"] = attributes.name.into();
     }
     request
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patterns_of_resources() {
-        for (pattern, place, want) in [
-            ("pods", "pods", true),
-            ("pods", "pods/status", false),
-            ("pods/status", "pods/status", true),
-            ("pods/*", "pods/status", true),
-            ("pods/*", "pods", true),
-            ("*/status", "pods/status", true),
-            ("*/status", "pods", false),
-            ("*", "pods", true),
-            ("*", "pods/status", false),
-            ("*/*", "pods", true),
-            ("*/*", "pods/status", true),
-            ("services", "pods", false),
-        ] {
-            assert_eq!(names_resource(pattern, place), want, "{pattern} {place}");
-        }
-    }
 }

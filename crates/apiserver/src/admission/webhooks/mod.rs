@@ -9,12 +9,14 @@ mod hook;
 #[cfg(test)]
 mod tests;
 
+use super::policies::{self, Subject};
 use super::{Attributes, Operation, Plugin};
 use crate::cache::{Cache, Cursor};
 use crate::registry::{Registry, store_error};
 use call::Outcome;
 use futures_util::future::{BoxFuture, join_all};
 use hook::Hook;
+pub use hook::request;
 use machinery::status::{Result, Status};
 use machinery::{Value, meta};
 use parking_lot::Mutex;
@@ -109,7 +111,12 @@ async fn wanted<'h>(
         if !hook.selects(labels, object, old) {
             continue;
         }
-        match hook.conditions_hold(attributes, object, old) {
+        if hook.conditions.is_empty() {
+            found.push(hook);
+            continue;
+        }
+        let subject = Subject { registry, attributes, object, old, namespace: None, params: None };
+        match policies::conditions_hold(&hook.conditions, &subject).await? {
             Ok(true) => found.push(hook),
             Ok(false) => {}
             Err(why) if hook.ignores_failure => tracing::warn!(hook = hook.name, why, "webhook skipped"),
@@ -125,17 +132,8 @@ async fn namespace_labels(
     attributes: &Attributes<'_>,
     object: Option<&Value>,
 ) -> Result<Option<Value>> {
-    let labels = |namespace: &Value| meta::labels(namespace).cloned().map_or(Value::Null, Value::Object);
-    if attributes.is("", "namespaces") {
-        return Ok(Some(object.map(labels).unwrap_or_default()));
-    }
-    let name = attributes.context.namespace;
-    if name.is_empty() {
-        return Ok(None);
-    }
-    let found = registry.find(("", "v1", "namespaces"), "", name).await?;
-    let found = found.ok_or_else(|| Status::not_found("", "namespaces", name))?;
-    Ok(Some(labels(&found)))
+    let namespace = policies::namespace_of(registry, attributes).await?;
+    Ok(policies::namespace_labels(attributes, namespace.as_ref(), object))
 }
 
 impl Plugin for MutatingAdmissionWebhook {
@@ -174,6 +172,7 @@ impl Plugin for MutatingAdmissionWebhook {
             // Hooks that want to are asked again if others have changed the object after them.
             let mut again: Vec<&str> = Vec::new();
             for round in 0..2 {
+                let mut changed_any = false;
                 let mut changed_since: Vec<&str> = Vec::new();
                 let mut asked: Vec<&str> = Vec::new();
                 let names = wanted(&hooks, registry, attributes, object.as_deref(), old).await?;
@@ -187,6 +186,7 @@ impl Plugin for MutatingAdmissionWebhook {
                         _ => false,
                     };
                     if changed {
+                        changed_any = true;
                         changed_since.extend(asked.iter().copied());
                     }
                     if hook.reinvoked {
@@ -194,6 +194,14 @@ impl Plugin for MutatingAdmissionWebhook {
                     }
                 }
                 again = changed_since;
+                // Policies come before hooks, and see again what hooks have changed.
+                if round == 0
+                    && changed_any
+                    && let Some(object) = object.as_deref_mut()
+                    && policies::mutate_again(registry, attributes, object, old).await?
+                {
+                    again = asked;
+                }
                 if again.is_empty() {
                     break;
                 }
@@ -219,13 +227,7 @@ fn apply(hook: &Hook, attributes: &Attributes<'_>, object: &mut Value, patch: &V
     machinery::patch::json_patch::apply(&mut patched, patch).map_err(|error| {
         Status::internal(format!("jsonpatch {} operation does not apply: {error}", hook.name))
     })?;
-    let whole = attributes.subresource().is_empty()
-        || matches!(attributes.subresource(), "status" | "ephemeralcontainers");
-    if whole {
-        let served = attributes.served;
-        machinery::codec::typed::normalize(&mut patched, served.schema).map_err(Status::internal)?;
-        (served.kind.default)(&mut patched);
-    }
+    policies::complete(attributes, &mut patched)?;
     let changed = patched != *object;
     *object = patched;
     Ok(changed)

@@ -1,15 +1,26 @@
 //! `AuthenticationConfiguration`: whose tokens count, and what their claims mean.
 
 use crate::configuration::{self, ConfigurationError};
-use machinery::cel::{Environment, Expression, Kind};
+use expressions::{Environment, Program, Type};
 use serde::Deserialize;
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::LazyLock;
 
 const GROUP: &str = "apiserver.config.k8s.io";
 const KIND: &str = "AuthenticationConfiguration";
-const CLAIMS: Environment = Environment { variables: &["claims"] };
-const USER: Environment = Environment { variables: &["user"] };
+static CLAIMS: LazyLock<Environment> =
+    LazyLock::new(|| Environment::new([("claims", Type::map(Type::String, Type::Dyn))]));
+static USER: LazyLock<Environment> = LazyLock::new(|| {
+    let strings = || Type::list(Type::String);
+    let fields = [
+        ("username", Type::String),
+        ("uid", Type::String),
+        ("groups", strings()),
+        ("extra", Type::map(Type::String, strings())),
+    ];
+    Environment::new([("user", Type::object("kubernetes.UserInfo", fields))])
+});
 /// Signature algorithms that may be used.
 pub const ALGORITHMS: [&str; 9] =
     ["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512"];
@@ -103,14 +114,14 @@ pub struct UserValidationRule {
 #[derive(Debug)]
 pub enum Source {
     Claim { name: String, prefix: String },
-    Expression(Expression),
+    Expression(Program),
 }
 
 /// What is checked of the claims.
 #[derive(Debug)]
 pub enum ClaimRule {
     Required { claim: String, value: String },
-    Expression { expression: Expression, message: String },
+    Expression { expression: Program, message: String },
 }
 
 /// The rules of one issuer, compiled.
@@ -120,8 +131,8 @@ pub struct Rules {
     pub username: Source,
     pub groups: Option<Source>,
     pub uid: Option<Source>,
-    pub extra: Vec<(String, Expression)>,
-    pub user: Vec<(Expression, String)>,
+    pub extra: Vec<(String, Program)>,
+    pub user: Vec<(Program, String)>,
 }
 
 pub fn read(path: &Path) -> Result<Configuration, ConfigurationError> {
@@ -217,10 +228,15 @@ impl JwtAuthenticator {
             claims.push(claim_rule(rule).map_err(|why| format!("claimValidationRules[{index}]{why}"))?);
         }
         let mappings = &self.claim_mappings;
-        let username = source(&mappings.username, "claimMappings.username", &[Kind::String], true)?
+        let username = source(&mappings.username, "claimMappings.username", &[Type::String], true)?
             .ok_or("claimMappings.username: Required value: claim or expression is required")?;
-        let groups = source(&mappings.groups, "claimMappings.groups", &[Kind::List, Kind::String], true)?;
-        let uid = source(&mappings.uid, "claimMappings.uid", &[Kind::String], false)?;
+        let groups = source(
+            &mappings.groups,
+            "claimMappings.groups",
+            &[Type::list(Type::String), Type::String],
+            true,
+        )?;
+        let uid = source(&mappings.uid, "claimMappings.uid", &[Type::String], false)?;
         let mut extra = Vec::new();
         for (index, mapping) in mappings.extra.iter().enumerate() {
             let path = format!("claimMappings.extra[{index}]");
@@ -228,7 +244,8 @@ impl JwtAuthenticator {
             if extra.iter().any(|(key, _)| *key == mapping.key) {
                 return Err(format!("{path}.key: Duplicate value: {:?}", mapping.key));
             }
-            let compiled = compile(&CLAIMS, &mapping.value_expression, &[Kind::String, Kind::List]);
+            let compiled =
+                compile(&CLAIMS, &mapping.value_expression, &[Type::String, Type::list(Type::String)]);
             extra.push((
                 mapping.key.clone(),
                 compiled.map_err(|why| format!("{path}.valueExpression: {why}"))?,
@@ -236,7 +253,7 @@ impl JwtAuthenticator {
         }
         let mut user = Vec::new();
         for (index, rule) in self.user_validation_rules.iter().enumerate() {
-            let compiled = compile(&USER, &rule.expression, &[Kind::Bool]);
+            let compiled = compile(&USER, &rule.expression, &[Type::Bool]);
             let compiled =
                 compiled.map_err(|why| format!("userValidationRules[{index}].expression: {why}"))?;
             user.push((compiled, rule.message.clone()));
@@ -247,11 +264,11 @@ impl JwtAuthenticator {
     }
 }
 
-fn compile(environment: &Environment, text: &str, results: &[Kind]) -> Result<Expression, String> {
+fn compile(environment: &Environment, text: &str, results: &[Type]) -> Result<Program, String> {
     if text.is_empty() {
         return Err("Required value: expression is required".to_owned());
     }
-    environment.compile(text, results).map_err(|error| format!("Invalid value: {text:?}: {error}"))
+    environment.compile_about(text, results).map_err(|error| format!("Invalid value: {text:?}: {error}"))
 }
 
 fn claim_rule(rule: &ClaimValidationRule) -> Result<ClaimRule, String> {
@@ -272,14 +289,14 @@ fn claim_rule(rule: &ClaimValidationRule) -> Result<ClaimRule, String> {
             rule.required_value
         )),
         (true, false) => {
-            let expression = compile(&CLAIMS, &rule.expression, &[Kind::Bool]);
+            let expression = compile(&CLAIMS, &rule.expression, &[Type::Bool]);
             let expression = expression.map_err(|why| format!(".expression: {why}"))?;
             Ok(ClaimRule::Expression { expression, message: rule.message.clone() })
         }
     }
 }
 
-fn source(mapping: &Mapping, path: &str, results: &[Kind], prefixed: bool) -> Result<Option<Source>, String> {
+fn source(mapping: &Mapping, path: &str, results: &[Type], prefixed: bool) -> Result<Option<Source>, String> {
     match (mapping.claim.is_empty(), mapping.expression.is_empty()) {
         (true, true) if mapping.prefix.is_some() => {
             Err(format!("{path}.prefix: Invalid value: prefix can't be set when claim is not set"))
@@ -330,7 +347,7 @@ fn check_extra_key(key: &str) -> Result<(), String> {
 /// An address that nobody has verified must not become a name: expressions that use it have to ask for that, too.
 fn check_email(rules: &Rules) -> Result<(), String> {
     let Source::Expression(username) = &rules.username else { return Ok(()) };
-    let uses = |expression: &Expression, claim: &str| {
+    let uses = |expression: &Program, claim: &str| {
         let text = expression.text();
         text.match_indices(&format!("claims.{claim}"))
             .chain(text.match_indices(&format!("claims.?{claim}")))

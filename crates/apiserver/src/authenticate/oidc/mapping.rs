@@ -2,8 +2,8 @@
 
 use super::config::{ClaimRule, Rules, Source};
 use crate::user::UserInfo;
+use expressions::Program;
 use machinery::Value;
-use machinery::cel::Expression;
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -33,8 +33,10 @@ pub fn user(rules: &Rules, claims: &Value) -> Result<UserInfo, String> {
     Ok(user)
 }
 
-fn evaluate(expression: &Expression, claims: &Value, what: &str) -> Result<Value, String> {
-    expression.evaluate(&[claims]).map_err(|error| format!("error evaluating {what} expression: {error}"))
+fn evaluate(expression: &Program, claims: &Value, what: &str) -> Result<Value, String> {
+    expression
+        .evaluate_json(&[claims])
+        .map_err(|error| format!("error evaluating {what} expression: {error}"))
 }
 
 fn username(source: &Source, claims: &Value) -> Result<String, String> {

@@ -79,8 +79,8 @@ impl Record {
     }
 
     /// The first value of an annotation stays.
-    pub fn annotate(&self, key: &'static str, value: impl Into<Cow<'static, str>>) {
-        let mut value = value.into();
+    pub fn annotate(&self, key: impl Into<Cow<'static, str>>, value: impl Into<Cow<'static, str>>) {
+        let (key, mut value) = (key.into(), value.into());
         if value.len() > MAX_ANNOTATION {
             value = bounded(&value, MAX_ANNOTATION, "...").into_owned().into();
         }

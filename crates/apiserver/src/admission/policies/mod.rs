@@ -1,0 +1,119 @@
+//! MutatingAdmissionPolicy and ValidatingAdmissionPolicy: rules that users write change and refuse writes.
+//!
+//! Policies and bindings are read from the watch caches and compiled when they change; a cluster without bindings pays
+//! two comparisons per write. A rule matches the version a client has used, as with webhooks.
+
+mod evaluation;
+mod mutating;
+mod params;
+mod policy;
+#[cfg(test)]
+mod tests;
+mod validating;
+
+pub use evaluation::{Condition, Subject, conditions_hold};
+pub use mutating::{MutatingAdmissionPolicy, mutate_again};
+pub use validating::ValidatingAdmissionPolicy;
+
+use super::Attributes;
+use crate::registry::{Registry, Served, store_error};
+use machinery::status::{Result, Status};
+use machinery::{Value, meta};
+use parking_lot::Mutex;
+use policy::Policy;
+use std::sync::{Arc, OnceLock};
+
+const GROUP: &str = "admissionregistration.k8s.io";
+/// Policies do not decide about policies: whoever may call them off can.
+const EXEMPT: [&str; 4] = [
+    "mutatingadmissionpolicies",
+    "mutatingadmissionpolicybindings",
+    "validatingadmissionpolicies",
+    "validatingadmissionpolicybindings",
+];
+
+/// The policies in use.
+#[derive(Default)]
+pub struct Policies {
+    mutating: Followed,
+    validating: Followed,
+}
+
+/// Policies of one kind that have bindings, with the revisions they were read at.
+#[derive(Default)]
+struct Followed {
+    /// Where policies and bindings are kept.
+    places: OnceLock<[Arc<Served>; 2]>,
+    known: Mutex<Option<([u64; 2], Arc<[Policy]>)>>,
+}
+
+impl Followed {
+    async fn current(&self, registry: &Registry, resources: [&str; 2]) -> Result<Arc<[Policy]>> {
+        let places = match self.places.get() {
+            Some(places) => places,
+            None => {
+                let of = |resource| registry.builtin(GROUP, "v1", resource).cloned();
+                let found = [of(resources[0])?, of(resources[1])?];
+                self.places.get_or_init(|| found)
+            }
+        };
+        let [policies, bindings] = places;
+        for served in places {
+            served.storage.cache.ready().await.map_err(|e| store_error(&e))?;
+        }
+        let revisions = [policies.storage.cache.revision(), bindings.storage.cache.revision()];
+        let before = match &*self.known.lock() {
+            Some((at, known)) if *at == revisions => return Ok(known.clone()),
+            Some((_, known)) => known.clone(),
+            None => Arc::new([]),
+        };
+        let made = Policy::all(registry, policies, bindings, &before);
+        *self.known.lock() = Some((revisions, made.clone()));
+        Ok(made)
+    }
+}
+
+fn concerned(attributes: &Attributes<'_>) -> bool {
+    let kind = attributes.served.kind;
+    let exempt = kind.group == GROUP && EXEMPT.contains(&kind.resource);
+    // What the server itself writes keeps the cluster alive; a rule that is wrong must not stop it.
+    !exempt && attributes.context.user.name != "system:apiserver"
+}
+
+/// The namespace a write goes to; `None`: it is about the cluster, or about the namespace itself.
+pub async fn namespace_of(registry: &Registry, attributes: &Attributes<'_>) -> Result<Option<Value>> {
+    let name = attributes.context.namespace;
+    if name.is_empty() || attributes.is("", "namespaces") {
+        return Ok(None);
+    }
+    let found = registry.find(("", "v1", "namespaces"), "", name).await?;
+    found.map(Some).ok_or_else(|| Status::not_found("", "namespaces", name))
+}
+
+/// The labels that namespace selectors look at; `None`: they have no say.
+pub fn namespace_labels(
+    attributes: &Attributes<'_>,
+    namespace: Option<&Value>,
+    object: Option<&Value>,
+) -> Option<Value> {
+    let labels = |of: &Value| meta::labels(of).cloned().map_or(Value::Null, Value::Object);
+    if attributes.is("", "namespaces") {
+        return Some(object.map(labels).unwrap_or_default());
+    }
+    namespace.map(labels)
+}
+
+/// Whether the object of a write is of the resource's own kind; some subresources have others.
+fn is_whole(attributes: &Attributes<'_>) -> bool {
+    matches!(attributes.subresource(), "" | "status" | "ephemeralcontainers" | "resize")
+}
+
+/// What a patch has left unsaid.
+pub fn complete(attributes: &Attributes<'_>, object: &mut Value) -> Result<()> {
+    if is_whole(attributes) {
+        let served = attributes.served;
+        machinery::codec::typed::normalize(object, served.schema).map_err(Status::internal)?;
+        (served.kind.default)(object);
+    }
+    Ok(())
+}

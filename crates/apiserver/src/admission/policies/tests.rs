@@ -1,0 +1,248 @@
+use super::*;
+use crate::admission::Admission;
+use crate::registry::allocate::{ServiceConfig, Services};
+use crate::registry::{Warnings, WriteContext};
+use crate::user::UserInfo;
+use serde_json::json;
+use store::{Embedded, EmbeddedOptions};
+
+struct Cluster {
+    registry: Registry,
+    _directory: tempfile::TempDir,
+}
+
+/// What a write has come to: the object, what was warned of, what was noted for those who audit.
+type Made = (Value, Vec<String>, Vec<(String, String)>);
+
+impl Cluster {
+    async fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = Embedded::open(EmbeddedOptions::new(directory.path().join("store"))).expect("a store");
+        let registry =
+            Registry::new(Arc::new(store), Admission::default(), Services::new(ServiceConfig::default()));
+        let cluster = Self { registry, _directory: directory };
+        for name in ["n", "quiet"] {
+            let namespace =
+                json!({"metadata": {"name": name, "labels": {"policies": (name == "n").to_string()}}});
+            cluster.create(("", "v1", "namespaces"), namespace).await.expect("made");
+        }
+        cluster
+    }
+
+    async fn create_as(
+        &self,
+        user: &UserInfo,
+        resource: (&str, &str, &str),
+        mut object: Value,
+    ) -> Result<Made> {
+        let served = self.registry.builtin(resource.0, resource.1, resource.2)?;
+        object["kind"] = served.kind.kind.into();
+        object["apiVersion"] = served.api_version.clone().into();
+        let warnings = Warnings::default();
+        let namespace = meta::namespace(&object).to_owned();
+        let context = WriteContext::server(user, &warnings, &namespace);
+        machinery::codec::typed::normalize(&mut object, served.schema).map_err(Status::internal)?;
+        (served.kind.default)(&mut object);
+        let written = self.registry.create(served, object, &context).await?;
+        let notes = warnings.take_annotations();
+        let notes = notes.into_iter().map(|(key, value)| (key.into_owned(), value)).collect();
+        Ok((written.value(), warnings.take(), notes))
+    }
+
+    async fn create(&self, resource: (&str, &str, &str), object: Value) -> Result<Made> {
+        self.create_as(&UserInfo::server(), resource, object).await
+    }
+
+    async fn validating(&self, name: &str, spec: Value, binding: Value) {
+        self.policy(
+            ["validatingadmissionpolicies", "validatingadmissionpolicybindings"],
+            name,
+            spec,
+            binding,
+        )
+        .await;
+    }
+
+    async fn mutating(&self, name: &str, mut spec: Value, binding: Value) {
+        if spec.get("reinvocationPolicy").is_none() {
+            spec["reinvocationPolicy"] = "Never".into();
+        }
+        self.policy(["mutatingadmissionpolicies", "mutatingadmissionpolicybindings"], name, spec, binding)
+            .await;
+    }
+
+    /// A policy about config maps in namespaces with the label, and its binding.
+    async fn policy(&self, resources: [&str; 2], name: &str, mut spec: Value, mut binding: Value) {
+        if spec.get("matchConstraints").is_none() {
+            let rule = json!({"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]});
+            spec["matchConstraints"] = json!({"resourceRules": [rule]});
+        }
+        binding["policyName"] = name.into();
+        binding["matchResources"] = json!({"namespaceSelector": {"matchLabels": {"policies": "true"}}});
+        for (resource, spec) in resources.into_iter().zip([spec, binding]) {
+            let object = json!({"metadata": {"name": name}, "spec": spec});
+            self.create((GROUP, "v1", resource), object).await.expect("configured");
+        }
+    }
+
+    async fn config_map(&self, namespace: &str, name: &str, data: Value) -> Result<Made> {
+        let alice = UserInfo { name: "alice".to_owned(), ..UserInfo::default() };
+        let object = json!({"metadata": {"name": name, "namespace": namespace}, "data": data});
+        self.create_as(&alice, ("", "v1", "configmaps"), object).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn validations_refuse() {
+    let cluster = Cluster::new().await;
+    let spec = json!({
+        "variables": [{"name": "size", "expression": "has(object.data) ? object.data.size() : 0"}],
+        "matchConditions": [{"name": "c", "expression": "object.metadata.name != 'skipped'"}],
+        "validations": [
+            {"expression": "variables.size < 2", "messageExpression": "'has ' + string(variables.size) + ' entries'"},
+            {"expression": "!('bad' in object.data)", "message": "not this", "reason": "Forbidden"},
+            {"expression": "object.data.k != 'broken' || object.nosuch == 1"},
+            {"expression": "request.userInfo.username == 'alice' && namespaceObject.metadata.name == 'n'"},
+        ],
+    });
+    cluster.validating("p", spec, json!({"validationActions": ["Deny"]})).await;
+    cluster.config_map("n", "good", json!({"k": "v"})).await.expect("allowed");
+    cluster.config_map("quiet", "other", json!({"bad": "1", "b": "2"})).await.expect("not looked at");
+    cluster.config_map("n", "skipped", json!({"bad": "1"})).await.expect("skipped");
+    let prefix =
+        "configmaps \"x\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'p' denied request: ";
+    for (data, code, reason, message) in [
+        (json!({"k": "1", "b": "2"}), 422, "Invalid", "has 2 entries"),
+        (json!({"bad": "1"}), 403, "Forbidden", "not this"),
+        (
+            json!({"k": "broken"}),
+            422,
+            "Invalid",
+            "expression 'object.data.k != 'broken' || object.nosuch == 1' resulted in error: no such key: nosuch",
+        ),
+    ] {
+        let status = cluster.config_map("n", "x", data).await.expect_err(message);
+        assert_eq!((status.code, status.reason), (code, reason));
+        assert_eq!(status.message, format!("{prefix}{message}"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bindings_warn_note_and_bring_params() {
+    let cluster = Cluster::new().await;
+    let limit = json!({"metadata": {"name": "limit", "namespace": "quiet"}, "data": {"max": "5"}});
+    cluster.create(("", "v1", "configmaps"), limit).await.expect("made");
+    let spec = json!({
+        "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
+        "validations": [{
+            "expression": "int(object.data.n) <= int(params.data.max)",
+            "messageExpression": "'more than ' + params.data.max",
+        }],
+        "auditAnnotations": [{"key": "n", "valueExpression": "'n is ' + object.data.n"}],
+    });
+    let reference = json!({"name": "limit", "namespace": "quiet", "parameterNotFoundAction": "Deny"});
+    let binding = json!({"paramRef": reference, "validationActions": ["Warn", "Audit"]});
+    cluster.validating("p", spec.clone(), binding).await;
+    let (_, warnings, notes) = cluster.config_map("n", "much", json!({"n": "9"})).await.expect("warned of");
+    assert_eq!(
+        warnings,
+        ["Validation failed for ValidatingAdmissionPolicy 'p' with binding 'p': more than 5"]
+    );
+    assert!(notes.contains(&("p/n".to_owned(), "n is 9".to_owned())), "{notes:?}");
+    let failure =
+        notes.iter().find(|(key, _)| key == "validation.policy.admission.k8s.io/validation_failure");
+    assert!(failure.is_some_and(|(_, value)| value.contains("more than 5")), "{notes:?}");
+    let (_, warnings, _) = cluster.config_map("n", "little", json!({"n": "5"})).await.expect("fine");
+    assert!(warnings.is_empty());
+
+    let missing = json!({"name": "nowhere", "namespace": "quiet", "parameterNotFoundAction": "Deny"});
+    cluster.validating("q", spec, json!({"paramRef": missing, "validationActions": ["Deny"]})).await;
+    let status = cluster.config_map("n", "x", json!({"n": "1"})).await.expect_err("no params");
+    assert_eq!(
+        status.message,
+        "configmaps \"x\" is forbidden: ValidatingAdmissionPolicy 'q' with binding 'q' denied request: failed to \
+         configure binding: no params found for policy binding with `Deny` parameterNotFoundAction"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_authorizer_decides() {
+    let cluster = Cluster::new().await;
+    let check = "authorizer.group('').resource('secrets').namespace('n').check('get').allowed()";
+    let spec = json!({"validations": [{"expression": check, "message": "must read secrets"}]});
+    cluster.validating("p", spec, json!({"validationActions": ["Deny"]})).await;
+    let status = cluster.config_map("n", "x", json!({})).await.expect_err("alice may not");
+    assert!(status.message.ends_with("must read secrets"), "{}", status.message);
+    let admin = UserInfo {
+        name: "admin".to_owned(),
+        groups: vec!["system:masters".to_owned()],
+        ..UserInfo::default()
+    };
+    let object = json!({"metadata": {"name": "x", "namespace": "n"}});
+    cluster.create_as(&admin, ("", "v1", "configmaps"), object).await.expect("masters may");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mutations_follow_each_other() {
+    let cluster = Cluster::new().await;
+    let merge =
+        |text: &str| json!({"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": text}});
+    let patch = |text: &str| json!({"patchType": "JSONPatch", "jsonPatch": {"expression": text}});
+    let spec = json!({
+        "variables": [{"name": "v", "expression": "object.metadata.name + '-' + request.operation"}],
+        "mutations": [
+            merge("Object{metadata: Object.metadata{labels: {'mutated': variables.v}}}"),
+            patch("[JSONPatch{op: 'test', path: '/metadata/labels/mutated', value: 'x-CREATE'}, \
+                    JSONPatch{op: 'add', path: '/data/' + jsonpatch.escapeKey('a/b'), value: 'twice'}]"),
+        ],
+    });
+    cluster.mutating("p", spec, json!({})).await;
+    let (made, ..) = cluster.config_map("n", "x", json!({"k": "v"})).await.expect("changed");
+    assert_eq!(made["metadata"]["labels"], json!({"mutated": "x-CREATE"}));
+    assert_eq!(made["data"]["a/b"], "twice");
+    let (made, ..) = cluster.config_map("n", "y", json!({"k": "v"})).await.expect("the test fails");
+    assert_eq!(
+        (&made["metadata"]["labels"]["mutated"], &made["data"]),
+        (&json!("y-CREATE"), &json!({"k": "v"}))
+    );
+    let (made, ..) = cluster.config_map("quiet", "x", json!({})).await.expect("not looked at");
+    assert!(made["metadata"].get("labels").is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn policies_run_again_after_others() {
+    let cluster = Cluster::new().await;
+    let label = |key: &str, value: &str| {
+        let text = format!("Object{{metadata: Object.metadata{{labels: {{'{key}': {value}}}}}}}");
+        json!([{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": text}}])
+    };
+    let seen = "string(has(object.metadata.labels) && 'b' in object.metadata.labels)";
+    let spec = json!({"reinvocationPolicy": "IfNeeded", "mutations": label("a", seen)});
+    cluster.mutating("a", spec, json!({})).await;
+    cluster.mutating("b", json!({"mutations": label("b", "'1'")}), json!({})).await;
+    let (made, ..) = cluster.config_map("n", "x", json!({})).await.expect("changed");
+    assert_eq!(made["metadata"]["labels"], json!({"a": "true", "b": "1"}));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mutations_that_fail_refuse() {
+    let cluster = Cluster::new().await;
+    for (name, text, want) in [
+        (
+            "a",
+            "Object{metadata: Object.wrong{}}",
+            "unexpected type name \"Object.wrong\", expected \"Object.metadata\"",
+        ),
+        ("b", "Object{nosuch: 1}", ".nosuch: field not declared in schema"),
+        ("c", "Object{metadata: Object.metadata{labels: {'x': object.nosuch}}}", "no such key: nosuch"),
+    ] {
+        let conditions = json!([{"name": "c", "expression": format!("object.metadata.name == '{name}'")}]);
+        let mutation = json!({"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": text}});
+        let spec = json!({"matchConditions": conditions, "mutations": [mutation]});
+        cluster.mutating(name, spec, json!({})).await;
+        let status = cluster.config_map("n", name, json!({})).await.expect_err(want);
+        assert_eq!((status.code, status.reason), (403, "Invalid"));
+        let prefix = format!("policy '{name}' with binding '{name}' denied request: ");
+        assert!(status.message.starts_with(&prefix) && status.message.contains(want), "{}", status.message);
+    }
+}

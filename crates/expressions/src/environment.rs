@@ -1,0 +1,181 @@
+//! What expressions of one place may use, and compiling them.
+
+use crate::check;
+use crate::evaluate::Program;
+use crate::functions::{self, Function};
+use crate::parse::{self, Mistake};
+use crate::types::Type;
+
+/// Why an expression is refused before it is evaluated.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CompileError {
+    #[error("compilation failed: {0}")]
+    Mistakes(String),
+    #[error("must evaluate to {0} but got {1}")]
+    Type(String, String),
+}
+
+/// Variables, types and functions.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    variables: Vec<(String, Type)>,
+    pub(crate) composed: Option<Composed>,
+    has_patch_types: bool,
+    has_bindings: bool,
+}
+
+/// Variables that are expressions themselves: `variables.name`.
+#[derive(Clone, Debug)]
+pub(crate) struct Composed {
+    pub name: String,
+    pub variables: Vec<(String, Type)>,
+}
+
+impl Environment {
+    /// Values are given to expressions in the order in which variables are declared.
+    pub fn new<'n>(variables: impl IntoIterator<Item = (&'n str, Type)>) -> Self {
+        let variables = variables.into_iter().map(|(name, of)| (name.to_owned(), of)).collect();
+        Self { variables, ..Self::default() }
+    }
+
+    /// The same, and expressions may make patches: `Object{…}`, `JSONPatch{…}`.
+    #[must_use]
+    pub fn with_patch_types(mut self) -> Self {
+        self.has_patch_types = true;
+        self
+    }
+
+    /// The same, and values may be given names: `cel.bind(…)`.
+    #[must_use]
+    pub fn with_bindings(mut self) -> Self {
+        self.has_bindings = true;
+        self
+    }
+
+    /// The same, with composed variables below this name; there is none yet.
+    #[must_use]
+    pub fn with_composed(mut self, name: &str) -> Self {
+        self.composed = Some(Composed { name: name.to_owned(), variables: Vec::new() });
+        self
+    }
+
+    /// Declares one more composed variable. Programs of composed variables are given in the same order.
+    pub fn compose(&mut self, name: &str, of: Type) {
+        if let Some(composed) = &mut self.composed {
+            composed.variables.push((name.to_owned(), of));
+        }
+    }
+
+    pub(crate) fn variable(&self, name: &str) -> Option<(usize, &Type)> {
+        self.variables
+            .iter()
+            .enumerate()
+            .find(|(_, (known, _))| known == name)
+            .map(|(place, (_, of))| (place, of))
+    }
+
+    pub(crate) fn function(&self, name: &str) -> Option<&'static Function> {
+        let function = functions::find(name)?;
+        (self.has_patch_types || name != "jsonpatch.escapeKey").then_some(function)
+    }
+
+    pub(crate) fn named_type(&self, name: &str) -> Option<Type> {
+        Some(match name {
+            "bool" => Type::Bool,
+            "int" => Type::Int,
+            "uint" => Type::Uint,
+            "double" => Type::Double,
+            "string" => Type::String,
+            "bytes" => Type::Bytes,
+            "null_type" => Type::Null,
+            "list" => Type::list(Type::Dyn),
+            "map" => Type::map(Type::Dyn, Type::Dyn),
+            "type" => Type::Type(None),
+            "optional_type" => Type::optional(Type::Dyn),
+            "google.protobuf.Timestamp" => Type::Timestamp,
+            "google.protobuf.Duration" => Type::Duration,
+            "net.IP" => Type::Opaque("net.IP"),
+            "net.CIDR" => Type::Opaque("net.CIDR"),
+            "JSONPatch" if self.has_patch_types => json_patch_type(),
+            name if self.has_patch_types && (name == "Object" || name.starts_with("Object.")) => {
+                Type::open_object(name)
+            }
+            _ => return None,
+        })
+    }
+
+    /// Compiles an expression of any type.
+    pub fn compile(&self, text: &str) -> Result<Program, CompileError> {
+        let compiled = parse::with_stack(text, || {
+            let (tree, positions) = parse::parse(text, self.has_bindings)?;
+            check::check(self, &positions, &tree)
+        });
+        let crashed =
+            || Mistake { line: 1, column: 0, message: "the expression could not be parsed".to_owned() };
+        match compiled.unwrap_or_else(|| Err(vec![crashed()])) {
+            Ok(checked) => Ok(Program::new(text, checked)),
+            Err(mistakes) => Err(CompileError::Mistakes(parse::show(text, &mistakes))),
+        }
+    }
+
+    /// Compiles an expression that must be of one of these types.
+    pub fn compile_to(&self, text: &str, wanted: &[Type]) -> Result<Program, CompileError> {
+        let program = self.compile(text)?;
+        if wanted.contains(program.result_type()) {
+            return Ok(program);
+        }
+        let wanted = match wanted {
+            [one] => one.runtime_name(),
+            several => {
+                let names: Vec<String> = several.iter().map(Type::runtime_name).collect();
+                return Err(CompileError::Type(
+                    format!("one of [{}]", names.join(" ")),
+                    program.result_type().runtime_name(),
+                ));
+            }
+        };
+        Err(CompileError::Type(wanted, program.result_type().runtime_name()))
+    }
+
+    /// Compiles an expression that is of one of these types as far as is known without data.
+    pub fn compile_about(&self, text: &str, wanted: &[Type]) -> Result<Program, CompileError> {
+        let program = self.compile(text)?;
+        let of = program.result_type();
+        let may_be = |wanted: &Type| match (of, wanted) {
+            (Type::List(_), Type::List(_)) | (Type::Map(_), Type::Map(_)) => true,
+            (of, wanted) => of == wanted,
+        };
+        match wanted.first() {
+            Some(first) if *of != Type::Dyn && !wanted.iter().any(may_be) => {
+                let name = first.runtime_name();
+                Err(CompileError::Type(name, of.runtime_name()))
+            }
+            _ => Ok(program),
+        }
+    }
+}
+
+/// One operation of a JSON patch.
+pub fn json_patch_type() -> Type {
+    Type::object(
+        "JSONPatch",
+        [("op", Type::String), ("path", Type::String), ("from", Type::String), ("value", Type::Dyn)],
+    )
+}
+
+/// What a patch by merging is.
+pub fn apply_configuration_type() -> Type {
+    Type::open_object("Object")
+}
+
+/// Types of composed variables: what an object is inside stays its own secret.
+pub fn composed_type(of: &Type) -> Type {
+    match of {
+        Type::List(inner) => Type::list(composed_type(inner)),
+        Type::Map(inner) => Type::map(composed_type(&inner.0), composed_type(&inner.1)),
+        Type::Object(_) | Type::Opaque(_) | Type::Optional(_) | Type::Type(_) | Type::Variable(_) => {
+            Type::Dyn
+        }
+        other => other.clone(),
+    }
+}

@@ -1,0 +1,231 @@
+//! Strings: searching, cutting, replacing, regular expressions.
+
+use super::Row;
+use super::operators::place;
+use crate::value::{Fault, Outcome, Value};
+use regex::Regex;
+
+/// The largest program that a pattern may become.
+const MAX_PATTERN: usize = 1024 * 1024;
+
+pub const ROWS: &[Row] = &[
+    ("contains", &["string.(string) -> bool"], |values| two(values, |text, part| text.contains(part))),
+    ("startsWith", &["string.(string) -> bool"], |values| two(values, |text, part| text.starts_with(part))),
+    ("endsWith", &["string.(string) -> bool"], |values| two(values, |text, part| text.ends_with(part))),
+    ("matches", &["(string, string) -> bool", "string.(string) -> bool"], |values| match values {
+        [Value::String(text), Value::String(wanted)] => {
+            let wanted = pattern(wanted).map_err(|why| Fault::new(why.to_string()))?;
+            Ok(Value::Bool(wanted.is_match(text)))
+        }
+        _ => Err(Fault::no_such_overload()),
+    }),
+    ("find", &["string.(string) -> string"], |values| match values {
+        [Value::String(text), Value::String(wanted)] => {
+            let wanted = legal(wanted)?;
+            Ok(wanted.find(text).map_or("", |found| found.as_str()).into())
+        }
+        _ => Err(Fault::no_such_overload()),
+    }),
+    ("findAll", &["string.(string) -> list(string)", "string.(string, int) -> list(string)"], |values| {
+        let (text, wanted, limit) = match values {
+            [Value::String(text), Value::String(wanted)] => (text, wanted, -1),
+            [Value::String(text), Value::String(wanted), Value::Int(limit)] => (text, wanted, *limit),
+            _ => return Err(Fault::no_such_overload()),
+        };
+        let wanted = legal(wanted)?;
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let found = wanted.find_iter(text).take(limit).map(|found| found.as_str().into());
+        Ok(Value::list(found.collect()))
+    }),
+    ("charAt", &["string.(int) -> string"], |values| match values {
+        [Value::String(text), Value::Int(index)] => {
+            let out = || Fault::new(format!("index out of range: {index}"));
+            let at = usize::try_from(*index).map_err(|_| out())?;
+            match text.chars().nth(at) {
+                Some(c) => Ok(c.to_string().into()),
+                None if at == text.chars().count() => Ok("".into()),
+                None => Err(out()),
+            }
+        }
+        _ => Err(Fault::no_such_overload()),
+    }),
+    ("indexOf", &["string.(string) -> int", "string.(string, int) -> int"], |values| match values {
+        [Value::String(text), Value::String(part)] => Ok(Value::Int(index_of(text, part, 0))),
+        [Value::String(text), Value::String(part), Value::Int(from)] => {
+            let length = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
+            if *from < 0 {
+                return Err(Fault::new(format!("index out of range: {from}")));
+            }
+            if *from > length {
+                return Ok(Value::Int(-1));
+            }
+            Ok(Value::Int(index_of(text, part, usize::try_from(*from).unwrap_or(usize::MAX))))
+        }
+        _ => Err(Fault::no_such_overload()),
+    }),
+    ("lastIndexOf", &["string.(string) -> int", "string.(string, int) -> int"], |values| {
+        let (text, part, until) = match values {
+            [Value::String(text), Value::String(part)] => (text, part, usize::MAX),
+            [Value::String(text), Value::String(part), Value::Int(until)] => {
+                let until = usize::try_from(*until)
+                    .map_err(|_| Fault::new(format!("index out of range: {until}")))?;
+                (text, part, until)
+            }
+            _ => return Err(Fault::no_such_overload()),
+        };
+        let starts: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+        let found = starts
+            .iter()
+            .take(until.saturating_add(1))
+            .rposition(|at| text.get(*at..).is_some_and(|rest| rest.starts_with(&**part)));
+        Ok(Value::Int(found.and_then(|at| i64::try_from(at).ok()).unwrap_or(-1)))
+    }),
+    ("lowerAscii", &["string.() -> string"], |values| one(values, str::to_ascii_lowercase)),
+    ("upperAscii", &["string.() -> string"], |values| one(values, str::to_ascii_uppercase)),
+    ("trim", &["string.() -> string"], |values| one(values, |text| text.trim().to_owned())),
+    ("strings.quote", &["(string) -> string"], |values| one(values, |text| quote(text))),
+    ("jsonpatch.escapeKey", &["(string) -> string"], |values| {
+        one(values, |text| text.replace('~', "~0").replace('/', "~1"))
+    }),
+    ("replace", &["string.(string, string) -> string", "string.(string, string, int) -> string"], |values| {
+        match values {
+            [Value::String(text), Value::String(from), Value::String(to)] => {
+                Ok(text.replace(&**from, to).into())
+            }
+            [Value::String(text), Value::String(from), Value::String(to), Value::Int(limit)] => {
+                Ok(match usize::try_from(*limit) {
+                    Ok(limit) => text.replacen(&**from, to, limit).into(),
+                    Err(_) => text.replace(&**from, to).into(),
+                })
+            }
+            _ => Err(Fault::no_such_overload()),
+        }
+    }),
+    ("split", &["string.(string) -> list(string)", "string.(string, int) -> list(string)"], |values| {
+        let (text, by, limit) = match values {
+            [Value::String(text), Value::String(by)] => (text, by, -1),
+            [Value::String(text), Value::String(by), Value::Int(limit)] => (text, by, *limit),
+            _ => return Err(Fault::no_such_overload()),
+        };
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        Ok(Value::list(split(text, by, limit).into_iter().map(Value::from).collect()))
+    }),
+    ("substring", &["string.(int) -> string", "string.(int, int) -> string"], |values| {
+        let (text, start, end) = match values {
+            [Value::String(text), Value::Int(start)] => {
+                (text, *start, i64::try_from(text.chars().count()).unwrap_or(i64::MAX))
+            }
+            [Value::String(text), Value::Int(start), Value::Int(end)] => (text, *start, *end),
+            _ => return Err(Fault::no_such_overload()),
+        };
+        substring(text, start, end)
+    }),
+    ("join", &["list(string).() -> string", "list(string).(string) -> string"], |values| {
+        let (list, between) = match values {
+            [Value::List(list)] => (list, ""),
+            [Value::List(list), Value::String(between)] => (list, &**between),
+            _ => return Err(Fault::no_such_overload()),
+        };
+        let mut joined = String::new();
+        for (index, item) in list.iter().enumerate() {
+            let Some(text) = item.as_str() else {
+                return Err(Fault::new(format!("join: invalid input: {item}")));
+            };
+            if index > 0 {
+                joined.push_str(between);
+            }
+            joined.push_str(text);
+        }
+        Ok(joined.into())
+    }),
+];
+
+fn one<'a>(values: &[Value<'a>], of: impl Fn(&str) -> String) -> Outcome<'a> {
+    match values {
+        [Value::String(text)] => Ok(of(text).into()),
+        _ => Err(Fault::no_such_overload()),
+    }
+}
+
+fn two<'a>(values: &[Value<'a>], holds: impl Fn(&str, &str) -> bool) -> Outcome<'a> {
+    match values {
+        [Value::String(text), Value::String(part)] => Ok(Value::Bool(holds(text, part))),
+        _ => Err(Fault::no_such_overload()),
+    }
+}
+
+/// A regular expression, if the text is one of bounded size.
+pub fn pattern(text: &str) -> Result<Regex, regex::Error> {
+    regex::RegexBuilder::new(text).size_limit(MAX_PATTERN).dfa_size_limit(MAX_PATTERN).build()
+}
+
+fn legal(text: &str) -> Result<Regex, Fault> {
+    pattern(text).map_err(|why| Fault::new(format!("Illegal regex: {why}")))
+}
+
+/// The first place of a part, in characters.
+fn index_of(text: &str, part: &str, from: usize) -> i64 {
+    let start = text.char_indices().nth(from).map_or(text.len(), |(at, _)| at);
+    let found = text.get(start..).and_then(|rest| rest.find(part));
+    let place = found.and_then(|at| text.get(..start + at)).map(|before| before.chars().count());
+    place.and_then(|place| i64::try_from(place).ok()).unwrap_or(-1)
+}
+
+/// At most so many parts; the last one has the rest.
+fn split<'t>(text: &'t str, by: &str, limit: usize) -> Vec<&'t str> {
+    if limit == 0 {
+        return Vec::new();
+    }
+    if !by.is_empty() {
+        return text.splitn(limit, by).collect();
+    }
+    let mut parts = Vec::new();
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        if parts.len() + 1 == limit {
+            break;
+        }
+        let (first, after) = rest.split_at(c.len_utf8());
+        parts.push(first);
+        rest = after;
+    }
+    if !rest.is_empty() {
+        parts.push(rest);
+    }
+    parts
+}
+
+fn substring<'a>(text: &str, start: i64, end: i64) -> Outcome<'a> {
+    if start > end {
+        return Err(Fault::new(format!("invalid substring range. start: {start}, end: {end}")));
+    }
+    let length = text.chars().count();
+    let within = |at: i64| {
+        place(&Value::Int(at))?
+            .filter(|at| *at <= length)
+            .ok_or_else(|| Fault::new(format!("index out of range: {at}")))
+    };
+    let (start, end) = (within(start)?, within(end)?);
+    Ok(text.chars().skip(start).take(end - start).collect::<String>().into())
+}
+
+/// In quotes, with everything escaped that needs to be.
+pub fn quote(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '\u{7}' => quoted.push_str("\\a"),
+            '\u{8}' => quoted.push_str("\\b"),
+            '\u{c}' => quoted.push_str("\\f"),
+            '\n' => quoted.push_str("\\n"),
+            '\r' => quoted.push_str("\\r"),
+            '\t' => quoted.push_str("\\t"),
+            '\u{b}' => quoted.push_str("\\v"),
+            '\\' => quoted.push_str("\\\\"),
+            '"' => quoted.push_str("\\\""),
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}

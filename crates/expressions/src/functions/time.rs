@@ -1,0 +1,163 @@
+//! Points in time and durations.
+
+use super::Row;
+use crate::value::{Fault, Outcome, Value};
+use jiff::Timestamp;
+use jiff::tz::{Offset, TimeZone};
+
+/// Functions that look at a part of a time; at one of a place if they are told a zone.
+const PART: &[&str] = &["timestamp.() -> int", "timestamp.(string) -> int"];
+const PART_OR_DURATION: &[&str] = &["timestamp.() -> int", "timestamp.(string) -> int", "duration.() -> int"];
+
+pub const ROWS: &[Row] = &[
+    ("duration", &["(duration) -> duration", "(int) -> duration", "(string) -> duration"], |values| {
+        match values {
+            [Value::Duration(nanos)] | [Value::Int(nanos)] => Ok(Value::Duration(*nanos)),
+            [Value::String(text)] => parse_duration(text).map(Value::Duration),
+            _ => Err(Fault::no_such_overload()),
+        }
+    }),
+    ("timestamp", &["(timestamp) -> timestamp", "(int) -> timestamp", "(string) -> timestamp"], |values| {
+        match values {
+            [Value::Timestamp(at)] => Ok(Value::Timestamp(*at)),
+            [Value::Int(second)] => Timestamp::from_second(*second)
+                .map(Value::Timestamp)
+                .map_err(|_| Fault::new("timestamp overflow")),
+            [Value::String(text)] => parse_timestamp(text).map(Value::Timestamp),
+            _ => Err(Fault::no_such_overload()),
+        }
+    }),
+    ("getFullYear", PART, |values| part(values, |at| at.year().into())),
+    ("getMonth", PART, |values| part(values, |at| i64::from(at.month()) - 1)),
+    ("getDayOfYear", PART, |values| part(values, |at| i64::from(at.day_of_year()) - 1)),
+    ("getDayOfMonth", PART, |values| part(values, |at| i64::from(at.day()) - 1)),
+    ("getDate", PART, |values| part(values, |at| at.day().into())),
+    ("getDayOfWeek", PART, |values| part(values, |at| at.weekday().to_sunday_zero_offset().into())),
+    ("getHours", PART_OR_DURATION, |values| match values {
+        [Value::Duration(nanos)] => Ok(Value::Int(nanos / 3_600_000_000_000)),
+        _ => part(values, |at| at.hour().into()),
+    }),
+    ("getMinutes", PART_OR_DURATION, |values| match values {
+        [Value::Duration(nanos)] => Ok(Value::Int(nanos / 60_000_000_000)),
+        _ => part(values, |at| at.minute().into()),
+    }),
+    ("getSeconds", PART_OR_DURATION, |values| match values {
+        [Value::Duration(nanos)] => Ok(Value::Int(nanos / 1_000_000_000)),
+        _ => part(values, |at| at.second().into()),
+    }),
+    ("getMilliseconds", PART_OR_DURATION, |values| match values {
+        [Value::Duration(nanos)] => Ok(Value::Int(nanos / 1_000_000)),
+        _ => part(values, |at| at.millisecond().into()),
+    }),
+];
+
+fn part<'a>(values: &[Value<'a>], of: impl Fn(&jiff::Zoned) -> i64) -> Outcome<'a> {
+    let (at, zone) = match values {
+        [Value::Timestamp(at)] => (at, TimeZone::UTC),
+        [Value::Timestamp(at), Value::String(name)] => (at, zone(name)?),
+        _ => return Err(Fault::no_such_overload()),
+    };
+    Ok(Value::Int(of(&at.to_zoned(zone))))
+}
+
+/// `Europe/Berlin`, `+02:00` or `-7:30`.
+fn zone(name: &str) -> Result<TimeZone, Fault> {
+    let unknown = || Fault::new(format!("unknown time zone {name}"));
+    let Some((hours, minutes)) = name.split_once(':') else {
+        return if matches!(name, "" | "UTC") {
+            Ok(TimeZone::UTC)
+        } else {
+            TimeZone::get(name).map_err(|_| unknown())
+        };
+    };
+    let (hours, minutes): (i32, i32) =
+        (hours.parse().map_err(|_| unknown())?, minutes.parse().map_err(|_| unknown())?);
+    let minutes = if name.starts_with('-') { -minutes } else { minutes };
+    let seconds = hours.saturating_mul(3600).saturating_add(minutes.saturating_mul(60));
+    Offset::from_seconds(seconds).map(TimeZone::fixed).map_err(|_| unknown())
+}
+
+pub fn shift<'a>(at: Timestamp, nanos: i64) -> Outcome<'a> {
+    let by = jiff::SignedDuration::from_nanos(nanos);
+    at.checked_add(by).map(Value::Timestamp).map_err(|_| Fault::new("timestamp overflow"))
+}
+
+pub fn parse_timestamp(text: &str) -> Result<Timestamp, Fault> {
+    text.parse().map_err(|_| Fault::new("type conversion error from 'string' to 'google.protobuf.Timestamp'"))
+}
+
+/// `1h30m`, `-1.5s`, `300ms`, `0`.
+pub fn parse_duration(text: &str) -> Result<i64, Fault> {
+    let wrong = || Fault::new("type conversion error from 'string' to 'google.protobuf.Duration'");
+    let (negative, mut rest) = match text.strip_prefix(['-', '+']) {
+        Some(rest) => (text.starts_with('-'), rest),
+        None => (false, text),
+    };
+    if rest == "0" {
+        return Ok(0);
+    }
+    if rest.is_empty() {
+        return Err(wrong());
+    }
+    let mut total: i128 = 0;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
+        let (number, after) = rest.split_at(digits);
+        let unit_end = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
+        let (unit, after) = after.split_at(unit_end);
+        let unit: i128 = match unit {
+            "ns" => 1,
+            "us" | "µs" | "μs" => 1_000,
+            "ms" => 1_000_000,
+            "s" => 1_000_000_000,
+            "m" => 60_000_000_000,
+            "h" => 3_600_000_000_000,
+            _ => return Err(wrong()),
+        };
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        if whole.is_empty() && fraction.is_empty() {
+            return Err(wrong());
+        }
+        let whole: i128 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| wrong())? };
+        let fraction: String = fraction.chars().take(15).collect();
+        let parts: i128 = if fraction.is_empty() { 0 } else { fraction.parse().map_err(|_| wrong())? };
+        let scale = 10i128.pow(u32::try_from(fraction.len()).unwrap_or(0));
+        let amount = whole.checked_mul(unit).ok_or_else(wrong)?.saturating_add(parts * unit / scale);
+        total = total.checked_add(amount).ok_or_else(wrong)?;
+        rest = after;
+    }
+    i64::try_from(if negative { -total } else { total }).map_err(|_| wrong())
+}
+
+/// A duration in seconds: `5400s`, `0.1s`.
+pub fn seconds_text(nanos: i64) -> String {
+    let (sign, magnitude) = (if nanos < 0 { "-" } else { "" }, nanos.unsigned_abs());
+    let (seconds, rest) = (magnitude / 1_000_000_000, magnitude % 1_000_000_000);
+    if rest == 0 {
+        return format!("{sign}{seconds}s");
+    }
+    let fraction = format!("{rest:09}");
+    format!("{sign}{seconds}.{}s", fraction.trim_end_matches('0'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations() {
+        for (text, want) in [
+            ("1h30m", Some("5400s")),
+            ("-1.5s", Some("-1.5s")),
+            ("300ms", Some("0.3s")),
+            ("0", Some("0s")),
+            ("1d", None),
+            ("", None),
+            ("5", None),
+            (".s", None),
+            ("9999999999h", None),
+        ] {
+            assert_eq!(parse_duration(text).ok().map(seconds_text).as_deref(), want, "{text}");
+        }
+    }
+}

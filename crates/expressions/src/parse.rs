@@ -1,0 +1,160 @@
+//! From text to a tree, with the macros of the language expanded; and how mistakes are shown in the text.
+
+use crate::macros;
+use cel::common::ast::{IdedExpr, SourceInfo};
+use cel::parser::Macro;
+use cel::{Env, ParseErrors};
+use std::sync::LazyLock;
+
+/// The longest expression, in characters.
+pub const MAX_CHARACTERS: usize = 100_000;
+/// Texts up to this length cannot make a tree so deep that the stack of any thread is too small for it.
+const SMALL: usize = 256;
+/// What the parser of a longer one may use. Memory is taken as it is needed.
+const STACK: usize = 256 * 1024 * 1024;
+
+/// The parser's own language: it only needs to know the macros.
+static LANGUAGE: LazyLock<Option<Env>> = LazyLock::new(|| with_macros(macros::all()));
+/// The same with `cel.bind`.
+static LANGUAGE_WITH_BINDINGS: LazyLock<Option<Env>> =
+    LazyLock::new(|| with_macros(macros::all().into_iter().chain([macros::bindings()])));
+
+fn with_macros(all: impl IntoIterator<Item = Macro>) -> Option<Env> {
+    let mut env = Env::stdlib();
+    for made in all {
+        env.add_macro(made).ok()?;
+    }
+    Some(env)
+}
+
+/// How many mistakes of one expression are shown.
+pub const MAX_SHOWN: usize = 100;
+
+/// A mistake and where it is: line from 1, column from 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    pub line: usize,
+    pub column: usize,
+    pub message: String,
+}
+
+/// Where the nodes of a tree are in its text.
+pub struct Positions {
+    info: SourceInfo,
+}
+
+impl Positions {
+    /// Line from 1 and column from 0.
+    pub fn of(&self, id: u64) -> (usize, usize) {
+        let offset = self.info.offset_for(id).map_or(0, |(start, _)| start as usize);
+        let before: String = self.info.source.chars().take(offset).collect();
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        let column = before.get(line_start..).unwrap_or("").chars().count();
+        (before.matches('\n').count() + 1, column)
+    }
+}
+
+/// Runs what recurses as deep as its text is nested where there is stack enough for it.
+pub fn with_stack<T: Send>(text: &str, work: impl FnOnce() -> T + Send) -> Option<T> {
+    if text.len() <= SMALL {
+        return Some(work());
+    }
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("expression".to_owned()).stack_size(STACK);
+        thread.spawn_scoped(scope, work).ok()?.join().ok()
+    })
+}
+
+pub fn parse(text: &str, has_bindings: bool) -> Result<(IdedExpr, Positions), Vec<Mistake>> {
+    let at_start = |message: String| vec![Mistake { line: 1, column: 0, message }];
+    let size = text.chars().count();
+    if size > MAX_CHARACTERS {
+        return Err(at_start(format!(
+            "expression code point size exceeds limit: size: {size}, limit {MAX_CHARACTERS}"
+        )));
+    }
+    let language = if has_bindings { &LANGUAGE_WITH_BINDINGS } else { &LANGUAGE };
+    let Some(language) = &**language else {
+        return Err(at_start("the language could not be set up".to_owned()));
+    };
+    match language.parser().parse_with_source_info(text) {
+        Ok((tree, info)) => Ok((tree, Positions { info })),
+        Err(errors) => Err(mistakes(&errors)),
+    }
+}
+
+fn mistakes(errors: &ParseErrors) -> Vec<Mistake> {
+    let found = errors.errors.iter().map(|error| Mistake {
+        line: usize::try_from(error.pos.0).unwrap_or(1).max(1),
+        column: usize::try_from(error.pos.1).unwrap_or(1).saturating_sub(1),
+        message: error.msg.clone(),
+    });
+    found.collect()
+}
+
+/// All mistakes, each with the line it is in and a mark below it, as users of Kubernetes know it.
+pub fn show(text: &str, mistakes: &[Mistake]) -> String {
+    let mut sorted: Vec<&Mistake> = mistakes.iter().collect();
+    sorted.sort_by_key(|mistake| (mistake.line, mistake.column));
+    let shown = sorted.iter().take(MAX_SHOWN).map(|mistake| {
+        let line = text.split('\n').nth(mistake.line - 1).unwrap_or("").replace('\t', " ");
+        let wide = |c: char| c.len_utf8() > 1;
+        let dots: String =
+            line.chars().take(mistake.column).map(|c| if wide(c) { '\u{ff0e}' } else { '.' }).collect();
+        let mark = if line.chars().nth(mistake.column).is_some_and(wide) { '\u{ff3e}' } else { '^' };
+        format!(
+            "ERROR: <input>:{}:{}: {}\n | {line}\n | {dots}{mark}",
+            mistake.line,
+            mistake.column + 1,
+            mistake.message
+        )
+    });
+    let mut lines: Vec<String> = shown.collect();
+    if let Some(more) = sorted.len().checked_sub(MAX_SHOWN).filter(|more| *more > 0) {
+        lines.push(format!("{more} more errors were truncated"));
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mistakes_are_shown_where_they_are() {
+        for (text, want) in [
+            (
+                "bad.",
+                "ERROR: <input>:1:5: Syntax error: no viable alternative at input '.'\n | bad.\n | ....^",
+            ),
+            (
+                "Object{",
+                "ERROR: <input>:1:8: Syntax error: mismatched input '<EOF>' expecting {'}', ',', '?', IDENTIFIER, ESC_IDENTIFIER}\n | Object{\n | .......^",
+            ),
+        ] {
+            let found = parse(text, false).map(|_| ()).expect_err(text);
+            assert_eq!(show(text, &found), want);
+        }
+    }
+
+    #[test]
+    fn deep_trees_exhaust_no_stack() {
+        for text in [
+            format!("a{}", ".a".repeat(20_000)),
+            format!("{}a{}", "(".repeat(4000), ")".repeat(4000)),
+            format!("1{}", "+1".repeat(20_000)),
+            "[".repeat(30_000),
+            "!".repeat(50_000) + "a",
+        ] {
+            let depth = with_stack(&text, || match parse(&text, false) {
+                Ok((tree, _)) => {
+                    // Giving up a deep tree needs stack, too.
+                    drop(tree);
+                    1
+                }
+                Err(_) => 0,
+            });
+            assert!(depth.is_some());
+        }
+    }
+}
