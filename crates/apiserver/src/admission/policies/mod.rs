@@ -16,6 +16,7 @@ pub use mutating::{MutatingAdmissionPolicy, mutate_again};
 pub use validating::ValidatingAdmissionPolicy;
 
 use super::Attributes;
+use crate::cache::Cursor;
 use crate::registry::{Registry, Served, store_error};
 use machinery::status::{Result, Status};
 use machinery::{Value, meta};
@@ -39,15 +40,23 @@ pub struct Policies {
     validating: Followed,
 }
 
-/// Policies of one kind that have bindings, with the revisions they were read at.
+/// Policies of one kind that have bindings, as they were when they or their bindings had last changed.
 #[derive(Default)]
 struct Followed {
     /// Where policies and bindings are kept.
     places: OnceLock<[Arc<Served>; 2]>,
-    known: Mutex<Option<([u64; 2], Arc<[Policy]>)>>,
+    known: Mutex<Option<([Cursor; 2], Arc<[Policy]>)>>,
 }
 
 impl Followed {
+    /// Whether there is certainly none, as far as that can be told without waiting.
+    fn is_empty(&self) -> bool {
+        let Some(places) = self.places.get() else { return false };
+        let at = places.each_ref().map(|served| served.storage.cache.watch_from_now());
+        places.iter().all(|served| served.storage.cache.is_ready())
+            && self.known.lock().as_ref().is_some_and(|(known, policies)| *known == at && policies.is_empty())
+    }
+
     async fn current(&self, registry: &Registry, resources: [&str; 2]) -> Result<Arc<[Policy]>> {
         let places = match self.places.get() {
             Some(places) => places,
@@ -61,14 +70,15 @@ impl Followed {
         for served in places {
             served.storage.cache.ready().await.map_err(|e| store_error(&e))?;
         }
-        let revisions = [policies.storage.cache.revision(), bindings.storage.cache.revision()];
+        // Their own places: the revision moves with every write of anything.
+        let at = [policies.storage.cache.watch_from_now(), bindings.storage.cache.watch_from_now()];
         let before = match &*self.known.lock() {
-            Some((at, known)) if *at == revisions => return Ok(known.clone()),
+            Some((known_at, known)) if *known_at == at => return Ok(known.clone()),
             Some((_, known)) => known.clone(),
             None => Arc::new([]),
         };
         let made = Policy::all(registry, policies, bindings, &before);
-        *self.known.lock() = Some((revisions, made.clone()));
+        *self.known.lock() = Some((at, made.clone()));
         Ok(made)
     }
 }

@@ -36,6 +36,9 @@ impl Plugin for MutatingAdmissionPolicy {
         object: Option<&'a mut Value>,
         old: Option<&'a Value>,
     ) -> BoxFuture<'a, Result<()>> {
+        if registry.admission.policies.mutating.is_empty() {
+            return Box::pin(async { Ok(()) });
+        }
         Box::pin(async move {
             let policies = registry.admission.policies.mutating.current(registry, RESOURCES).await?;
             let Some(object) = object.filter(|_| !policies.is_empty()) else { return Ok(()) };

@@ -55,6 +55,9 @@ impl Plugin for ValidatingAdmissionPolicy {
         object: Option<&'a Value>,
         old: Option<&'a Value>,
     ) -> BoxFuture<'a, Result<()>> {
+        if registry.admission.policies.validating.is_empty() {
+            return Box::pin(async { Ok(()) });
+        }
         Box::pin(async move {
             let resources = ["validatingadmissionpolicies", "validatingadmissionpolicybindings"];
             let policies = registry.admission.policies.validating.current(registry, resources).await?;
