@@ -45,7 +45,7 @@ struct Gathered {
     namespace: String,
     uid: String,
     resource_version: String,
-    annotations: Vec<(&'static str, Cow<'static, str>)>,
+    annotations: Vec<(Cow<'static, str>, Cow<'static, str>)>,
     request_object: Option<Value>,
     response_object: Option<Value>,
     status: Option<ResponseStatus>,
@@ -163,7 +163,7 @@ impl Record {
         });
         let agent = self.user_agent.as_ref().and_then(|agent| agent.to_str().ok()).unwrap_or("");
         let mut annotations: Vec<(&str, &str)> =
-            gathered.annotations.iter().map(|(key, value)| (*key, &**value)).collect();
+            gathered.annotations.iter().map(|(key, value)| (&**key, &**value)).collect();
         annotations.sort_unstable();
         let event = Event {
             level,
