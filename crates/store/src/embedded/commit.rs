@@ -10,7 +10,6 @@ use super::Shared;
 use super::batch::Batch;
 use super::checkpoint::Frozen;
 use super::log::{AppendError, Log};
-use super::pace::Pace;
 use super::queue::Request;
 use super::record::{Record, put_u64};
 use super::recovery::{Journal, Lock, checkpoint_path, remove_checkpoints_before};
@@ -31,7 +30,6 @@ pub(super) struct Committer {
     shared: Arc<Shared>,
     log: Log,
     batch: Batch,
-    pace: Pace,
     poisoned: Option<StoreError>,
     /// Leases are not ended before this time, after a failure to do so.
     leases_rest_until: Option<Instant>,
@@ -50,7 +48,6 @@ impl Committer {
             shared,
             log,
             batch: Batch::default(),
-            pace: Pace::new(Instant::now()),
             poisoned: None,
             leases_rest_until: None,
             log_bytes,
@@ -67,11 +64,6 @@ impl Committer {
         let mut requests = Vec::new();
         while let Some(taken) = self.shared.queue.take(self.next_deadline(), requests) {
             requests = taken;
-            if let Some(patience) = self.pace.patience(requests.len()).filter(|_| !requests.is_empty()) {
-                std::thread::sleep(patience);
-                self.shared.queue.take_more(&mut requests);
-            }
-            self.pace.note(requests.len(), Instant::now());
             for request in requests.drain(..) {
                 self.serve(request);
             }

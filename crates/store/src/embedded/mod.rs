@@ -12,7 +12,6 @@ mod history;
 mod io;
 mod lease;
 mod log;
-mod pace;
 mod queue;
 mod record;
 mod recovery;

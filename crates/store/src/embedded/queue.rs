@@ -97,11 +97,6 @@ impl Queue {
         Some(std::mem::replace(&mut waiting.requests, spent))
     }
 
-    /// Adds what has arrived meanwhile to what was taken.
-    pub fn take_more(&self, taken: &mut Vec<Request>) {
-        taken.append(&mut self.waiting.lock().requests);
-    }
-
     /// Drops what nobody will answer any more.
     pub fn abandon(&self) {
         let mut waiting = self.waiting.lock();

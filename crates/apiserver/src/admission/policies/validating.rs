@@ -48,6 +48,10 @@ impl Plugin for ValidatingAdmissionPolicy {
         concerned(attributes)
     }
 
+    fn admits_connections(&self) -> bool {
+        true
+    }
+
     fn validate<'a>(
         &'a self,
         registry: &'a Registry,
