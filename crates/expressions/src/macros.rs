@@ -140,12 +140,14 @@ fn name(h: &Helper<'_>, arg: &IdedExpr) -> Result<String, ParseError> {
     }
 }
 
-/// The variables and the rest of the arguments of a loop with two of them, and what it runs over.
+/// What a loop with two variables runs over, the variables, and the rest of its arguments.
+type TwoVariables = (IdedExpr, (String, Option<String>), Vec<IdedExpr>);
+
 fn two_variables(
     h: &Helper<'_>,
     target: &mut Option<IdedExpr>,
     args: &mut Vec<IdedExpr>,
-) -> Result<Option<(IdedExpr, (String, Option<String>), Vec<IdedExpr>)>, ParseError> {
+) -> Result<Option<TwoVariables>, ParseError> {
     let [first, second, ..] = args.as_slice() else {
         return Ok(None);
     };

@@ -266,7 +266,7 @@ async fn two_servers_share_node_ports() {
     let names: Vec<String> = (0..120).map(|i| format!("s-{i}")).collect();
     let wanted = |name: &String, index: usize| {
         let mut object = service(name);
-        if index % 4 == 0 {
+        if index.is_multiple_of(4) {
             object["spec"]["ports"][0]["nodePort"] = (30000 + index / 8).into();
         }
         object

@@ -83,7 +83,7 @@ pub const ROWS: &[Row] = &[
     ("lowerAscii", &["string.() -> string"], |values| one(values, str::to_ascii_lowercase)),
     ("upperAscii", &["string.() -> string"], |values| one(values, str::to_ascii_uppercase)),
     ("trim", &["string.() -> string"], |values| one(values, |text| text.trim().to_owned())),
-    ("strings.quote", &["(string) -> string"], |values| one(values, |text| quote(text))),
+    ("strings.quote", &["(string) -> string"], |values| one(values, quote)),
     ("jsonpatch.escapeKey", &["(string) -> string"], |values| {
         one(values, |text| text.replace('~', "~0").replace('/', "~1"))
     }),

@@ -9,7 +9,9 @@ use super::udp;
 type Pods<'a> = &'a [(String, String)];
 
 /// What is described, and what tests it.
-const TABLE: &[(&[&str], fn(&Cluster, Pods<'_>))] = &[
+type Row = (&'static [&'static str], fn(&Cluster, Pods<'_>));
+
+const TABLE: &[Row] = &[
     (
         &[
             "API Server should have Endpoints and EndpointSlices pointing to API Server",

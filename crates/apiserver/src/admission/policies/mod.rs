@@ -45,8 +45,11 @@ pub struct Policies {
 struct Followed {
     /// Where policies and bindings are kept.
     places: OnceLock<[Arc<Served>; 2]>,
-    known: Mutex<Option<([Cursor; 2], Arc<[Policy]>)>>,
+    known: Mutex<Option<Known>>,
 }
+
+/// Policies, and where the caches of policies and bindings were when they were read.
+type Known = ([Cursor; 2], Arc<[Policy]>);
 
 impl Followed {
     /// Whether there is certainly none, as far as that can be told without waiting.
