@@ -225,7 +225,7 @@ fn nothing_runs_for_ever() {
     assert_eq!(evaluate(&many, &object), Ok(json!(true)));
     let mut nested = json!(1);
     for _ in 0..5000 {
-        nested = json!([nested]);
+        nested = serde_json::Value::Array(vec![nested]);
     }
     let program = environment().compile("object == object").expect("compiles");
     let inputs = Inputs { variables: &[Value::from(&nested)], ..Inputs::default() };
