@@ -30,7 +30,7 @@ impl Loop for PolicyStatus {
         let mut updated = policy.as_ref().clone();
         let status = updated.status.get_or_insert_default();
         status.observed_generation = policy.metadata.generation;
-        // Types of expressions are checked when they are admitted; there is nothing to warn of here.
+        // Expressions are checked when they are admitted, but not yet against the fields of the kinds they match.
         status.type_checking = Some(TypeChecking::default());
         ctx.client.update_status(&updated).await?;
         Ok(Action::Done)

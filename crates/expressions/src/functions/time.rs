@@ -88,45 +88,8 @@ pub fn parse_timestamp(text: &str) -> Result<Timestamp, Fault> {
 
 /// `1h30m`, `-1.5s`, `300ms`, `0`.
 pub fn parse_duration(text: &str) -> Result<i64, Fault> {
-    let wrong = || Fault::new("type conversion error from 'string' to 'google.protobuf.Duration'");
-    let (negative, mut rest) = match text.strip_prefix(['-', '+']) {
-        Some(rest) => (text.starts_with('-'), rest),
-        None => (false, text),
-    };
-    if rest == "0" {
-        return Ok(0);
-    }
-    if rest.is_empty() {
-        return Err(wrong());
-    }
-    let mut total: i128 = 0;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
-        let (number, after) = rest.split_at(digits);
-        let unit_end = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
-        let (unit, after) = after.split_at(unit_end);
-        let unit: i128 = match unit {
-            "ns" => 1,
-            "us" | "µs" | "μs" => 1_000,
-            "ms" => 1_000_000,
-            "s" => 1_000_000_000,
-            "m" => 60_000_000_000,
-            "h" => 3_600_000_000_000,
-            _ => return Err(wrong()),
-        };
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        if whole.is_empty() && fraction.is_empty() {
-            return Err(wrong());
-        }
-        let whole: i128 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| wrong())? };
-        let fraction: String = fraction.chars().take(15).collect();
-        let parts: i128 = if fraction.is_empty() { 0 } else { fraction.parse().map_err(|_| wrong())? };
-        let scale = 10i128.pow(u32::try_from(fraction.len()).unwrap_or(0));
-        let amount = whole.checked_mul(unit).ok_or_else(wrong)?.saturating_add(parts * unit / scale);
-        total = total.checked_add(amount).ok_or_else(wrong)?;
-        rest = after;
-    }
-    i64::try_from(if negative { -total } else { total }).map_err(|_| wrong())
+    machinery::codec::time::parse_duration(text)
+        .map_err(|_| Fault::new("type conversion error from 'string' to 'google.protobuf.Duration'"))
 }
 
 /// A duration in seconds: `5400s`, `0.1s`.
