@@ -1,0 +1,4 @@
+//! Connections that behave, and some that do not.
+
+mod serving;
+mod slow_clients;

@@ -1,0 +1,16 @@
+//! The API server as `cluster` puts it together, from outside: one binary, since each takes long to link.
+
+mod audit;
+mod audit_webhook;
+mod cbor;
+mod certificates;
+mod cloud;
+mod doors;
+mod encryption;
+mod ingress;
+mod issuers;
+mod lifecycle;
+mod policies;
+mod service_account_keys;
+mod stock_kubectl;
+mod stock_python;
