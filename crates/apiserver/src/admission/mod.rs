@@ -5,8 +5,6 @@ mod certificate_signing;
 mod certificate_subject_restriction;
 mod configuration;
 mod default_class;
-mod default_ingress_class;
-mod default_storage_class;
 mod default_toleration_seconds;
 mod limit_ranger;
 mod matching;
@@ -148,14 +146,14 @@ static PLUGINS: &[&dyn Plugin] = &[
     &pod_security::PodSecurity,
     &priority::Priority,
     &default_toleration_seconds::DefaultTolerationSeconds,
-    &default_storage_class::DefaultStorageClass,
+    &default_class::STORAGE,
     &storage_object_in_use_protection::StorageObjectInUseProtection,
     &persistent_volume_claim_resize::PersistentVolumeClaimResize,
     &runtime_class::RuntimeClass,
     &certificate_approval::CertificateApproval,
     &certificate_signing::CertificateSigning,
     &certificate_subject_restriction::CertificateSubjectRestriction,
-    &default_ingress_class::DefaultIngressClass,
+    &default_class::INGRESS,
     &pod_topology_labels::PodTopologyLabels,
     &policies::MutatingAdmissionPolicy,
     &webhooks::MutatingAdmissionWebhook,
