@@ -3,7 +3,7 @@
 use crate::ApiArguments;
 use crate::client::Target;
 use crate::kubeconfig::Access;
-use crate::load::{self, Request};
+use crate::load::{self, Outcome, Request};
 use crate::process::{Ferry, Processes};
 use crate::report::{self, Line};
 use crate::watch;
@@ -26,24 +26,28 @@ struct Figure {
     more_is_better: bool,
 }
 
+/// A server under load, and what is known of it so far.
+struct Side {
+    target: Target,
+    processes: Processes,
+    figures: Vec<Figure>,
+}
+
 pub async fn run(arguments: &ApiArguments) -> Result<()> {
     let binary = Ferry::binary(arguments.ferry.as_deref())?;
-    let mut figures = if arguments.load_only { Vec::new() } else { start_up(&binary).await? };
-    {
-        let ferry = Ferry::start(&binary).await?;
-        wait_ready(&ferry).await?;
-        let target = Target::new(&ferry.access()?)?;
-        eprintln!("measuring Ferry …");
-        figures.extend(measure(&target, &ferry.processes(), arguments).await?);
+    let figures = if arguments.load_only { Vec::new() } else { start_up(&binary).await? };
+    let ferry = Ferry::start(&binary).await?;
+    wait_ready(&ferry).await?;
+    let mut sides =
+        vec![Side { target: Target::new(&ferry.access()?)?, processes: ferry.processes(), figures }];
+    if let Some(kubeconfig) = &arguments.other {
+        let target = Target::new(&Access::read(kubeconfig)?)?;
+        let processes = Processes::parse(&arguments.other_pids)?;
+        sides.push(Side { target, processes, figures: Vec::new() });
     }
-    let other = match &arguments.other {
-        Some(kubeconfig) => {
-            eprintln!("measuring the other server …");
-            let target = Target::new(&Access::read(kubeconfig)?)?;
-            measure(&target, &Processes::parse(&arguments.other_pids)?, arguments).await?
-        }
-        None => Vec::new(),
-    };
+    measure(&mut sides, arguments).await?;
+    let mut sides = sides.into_iter().map(|side| side.figures);
+    let (figures, other) = (sides.next().unwrap_or_default(), sides.next().unwrap_or_default());
     let lines: Vec<Line> = figures
         .into_iter()
         .map(|figure| Line {
@@ -97,41 +101,65 @@ fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / 1e6
 }
 
-async fn measure(target: &Target, processes: &Processes, arguments: &ApiArguments) -> Result<Vec<Figure>> {
-    let mut setup = target.connect().await?;
-    let namespace =
-        format!(r#"{{"apiVersion":"v1","kind":"Namespace","metadata":{{"name":"{NAMESPACE}"}}}}"#);
-    setup.request(Method::POST, "/api/v1/namespaces", JSON, namespace.into()).await?;
-    let mut figures = Vec::new();
+/// Servers take turns, so that whatever else happens on the machine happens to all of them.
+async fn measure(sides: &mut [Side], arguments: &ApiArguments) -> Result<()> {
+    for side in &*sides {
+        let namespace =
+            format!(r#"{{"apiVersion":"v1","kind":"Namespace","metadata":{{"name":"{NAMESPACE}"}}}}"#);
+        let mut setup = side.target.connect().await?;
+        setup.request(Method::POST, "/api/v1/namespaces", JSON, namespace.into()).await?;
+    }
     for &connections in &arguments.connections {
-        let count = if connections == 1 { arguments.requests / 4 } else { arguments.requests };
-        for verb in ["create", "get", "update", "patch", "delete"] {
-            let outcome =
-                load::run(target, processes, connections, count, move |n| config_map(verb, connections, n))
-                    .await?;
-            let name = |what: &str| format!("{verb}, {connections} connections: {what}");
-            figures.push(figure(name("CPU per request"), "ms", outcome.cpu_ms()));
-            figures.push(Figure {
-                more_is_better: true,
-                ..figure(name("throughput"), "1/s", outcome.per_second())
-            });
-            figures.push(figure(name("p50"), "ms", outcome.p50.as_secs_f64() * 1000.0));
-            figures.push(figure(name("p99"), "ms", outcome.p99.as_secs_f64() * 1000.0));
+        loads(sides, connections, arguments).await?;
+    }
+    for side in &mut *sides {
+        let memory = megabytes(side.processes.memory());
+        side.figures.push(figure("memory after these requests", "MB", memory));
+    }
+    if arguments.load_only {
+        return Ok(());
+    }
+    for Side { target, processes, figures } in sides {
+        figures.extend(lists(target, processes, arguments.pods).await?);
+        let (watchers, seconds) = (arguments.watchers, arguments.watch_seconds);
+        let outcome = watch::run(target, processes, NAMESPACE, watchers, 20, seconds).await?;
+        let name = |what: &str| format!("{watchers} watchers × 20 updates/s: {what}");
+        figures.push(figure(name("CPU per event"), "µs", outcome.cpu_us()));
+        figures.push(figure(name("delivery p50"), "ms", outcome.p50.as_secs_f64() * 1000.0));
+        figures.push(figure(name("delivery p99"), "ms", outcome.p99.as_secs_f64() * 1000.0));
+        figures.push(figure(name("events lost"), "", outcome.lost as f64));
+    }
+    Ok(())
+}
+
+/// Every verb on config maps; of several rounds the best of each figure counts.
+async fn loads(sides: &mut [Side], connections: usize, arguments: &ApiArguments) -> Result<()> {
+    const VERBS: [&str; 5] = ["create", "get", "update", "patch", "delete"];
+    let count = if connections == 1 { arguments.requests / 4 } else { arguments.requests };
+    let mut outcomes = vec![Vec::new(); sides.len() * VERBS.len()];
+    for round in 1..=arguments.rounds {
+        eprintln!("{connections} connections, round {round} …");
+        for (number, verb) in VERBS.into_iter().enumerate() {
+            for (place, side) in sides.iter().enumerate() {
+                let make = move |n| config_map(verb, connections, n);
+                let outcome = load::run(&side.target, &side.processes, connections, count, make).await?;
+                outcomes[place * VERBS.len() + number].push(outcome);
+            }
         }
     }
-    figures.push(figure("memory after these requests", "MB", megabytes(processes.memory())));
-    if arguments.load_only {
-        return Ok(figures);
+    for (side, outcomes) in sides.iter_mut().zip(outcomes.chunks(VERBS.len())) {
+        for (verb, outcomes) in VERBS.into_iter().zip(outcomes) {
+            let name = |what: &str| format!("{verb}, {connections} connections: {what}");
+            let least = |value: fn(&Outcome) -> f64| outcomes.iter().map(value).fold(f64::INFINITY, f64::min);
+            let throughput = outcomes.iter().map(Outcome::per_second).fold(0.0, f64::max);
+            side.figures.push(figure(name("CPU per request"), "ms", least(Outcome::cpu_ms)));
+            side.figures
+                .push(Figure { more_is_better: true, ..figure(name("throughput"), "1/s", throughput) });
+            side.figures.push(figure(name("p50"), "ms", least(|o| o.p50.as_secs_f64() * 1000.0)));
+            side.figures.push(figure(name("p99"), "ms", least(|o| o.p99.as_secs_f64() * 1000.0)));
+        }
     }
-    figures.extend(lists(target, processes, arguments.pods).await?);
-    let (watchers, seconds) = (arguments.watchers, arguments.watch_seconds);
-    let outcome = watch::run(target, processes, NAMESPACE, watchers, 20, seconds).await?;
-    let name = |what: &str| format!("{watchers} watchers × 20 updates/s: {what}");
-    figures.push(figure(name("CPU per event"), "µs", outcome.cpu_us()));
-    figures.push(figure(name("delivery p50"), "ms", outcome.p50.as_secs_f64() * 1000.0));
-    figures.push(figure(name("delivery p99"), "ms", outcome.p99.as_secs_f64() * 1000.0));
-    figures.push(figure(name("events lost"), "", outcome.lost as f64));
-    Ok(figures)
+    Ok(())
 }
 
 /// The n-th request of a verb on 1 KiB config maps. Each round has names of its own.

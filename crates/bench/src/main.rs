@@ -1,7 +1,7 @@
 //! Benchmarks of Ferry, side by side with another API server when one is given.
 //!
 //! `cargo run --release -p bench -- api` starts Ferry on a free loopback port and measures it. With
-//! `--other KUBECONFIG --other-pids api=PID,etcd=PID` the same load goes to that server in the same run,
+//! `--other KUBECONFIG --other-pids api=PID,etcd=PID` the same load goes to that server, in turns, in the same run,
 //! and every line gets a ratio. CPU seconds are the figures to trust on a busy machine.
 
 mod api;
@@ -151,6 +151,9 @@ struct ApiArguments {
     /// Connections of the load on config maps, one measurement each.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 16, 64])]
     connections: Vec<usize>,
+    /// How often that load is repeated; the best of each figure counts.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
     /// Only the load on config maps: no start-up, lists or watches.
     #[arg(long)]
     load_only: bool,

@@ -36,12 +36,19 @@ pub(super) fn compare(ty: Type<'_>, lhs: &Value, rhs: &Value, rhs_complete: bool
     out
 }
 
+/// Compares one place of two decoded objects: whether it is another one itself, and what changed below it.
+pub(super) fn compare_at(ty: Type<'_>, lhs: &Value, rhs: &Value, level: Level) -> (bool, Comparison) {
+    let mut below = Comparison::default();
+    let change = Walk { rhs_complete: true }.value(ty, Some(lhs), Some(rhs), level, &mut below);
+    (matches!(change, Change::Added | Change::Modified), below)
+}
+
 struct Walk {
     rhs_complete: bool,
 }
 
 /// Fields of metadata that nobody owns and no manager is asked about.
-fn skipped(level: Level, name: &str) -> bool {
+pub(super) fn skipped(level: Level, name: &str) -> bool {
     match level {
         Level::Root => matches!(name, "apiVersion" | "kind"),
         Level::Metadata => super::strip::METADATA.contains(&name),
@@ -49,11 +56,18 @@ fn skipped(level: Level, name: &str) -> bool {
     }
 }
 
+/// How deep in an object a walk is, as far as it matters.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Level {
+pub(super) enum Level {
     Root,
     Metadata,
     Inside,
+}
+
+impl Level {
+    pub fn below(self, name: &str) -> Self {
+        if self == Self::Root && name == "metadata" { Self::Metadata } else { Self::Inside }
+    }
 }
 
 impl Walk {
@@ -146,10 +160,8 @@ impl Walk {
                     }
                 },
             };
-            let below =
-                if level == Level::Root && name == "metadata" { Level::Metadata } else { Level::Inside };
             let mut inner = Comparison::default();
-            let change = self.value(ty, old, new, below, &mut inner);
+            let change = self.value(ty, old, new, level.below(name), &mut inner);
             let element = || super::path::PathElement::field(name);
             out.added.push(element, change == Change::Added, inner.added);
             out.modified.push(element, change == Change::Modified, inner.modified);

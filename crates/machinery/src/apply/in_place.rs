@@ -104,7 +104,7 @@ pub(super) fn record(
                 entry.insert("time".to_owned(), Value::from(now));
             }
         }
-        None => entries.push(identity.entry(&identity.api_version, won, Some(now))),
+        None => entries.push(identity.entry(&identity.api_version, won.to_fields_v1(), Some(now))),
     }
     entries.sort_by(|a, b| {
         let applies = text(a, "operation").cmp(text(b, "operation"));

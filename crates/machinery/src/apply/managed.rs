@@ -36,12 +36,12 @@ impl Identity {
         }
     }
 
-    /// An entry of this manager as it is stored.
-    pub fn entry(&self, api_version: &str, set: &FieldSet, time: Option<&str>) -> Value {
+    /// An entry of this manager as it is stored; `fields` are in their `FieldsV1` form.
+    pub fn entry(&self, api_version: &str, fields: Value, time: Option<&str>) -> Value {
         let mut entry = Map::new();
         entry.insert("apiVersion".to_owned(), json!(api_version));
         entry.insert("fieldsType".to_owned(), json!("FieldsV1"));
-        entry.insert("fieldsV1".to_owned(), set.to_fields_v1());
+        entry.insert("fieldsV1".to_owned(), fields);
         if !self.manager.is_empty() {
             entry.insert("manager".to_owned(), json!(self.manager));
         }
@@ -76,7 +76,7 @@ impl Managed {
         if let Some(stored) = &self.stored {
             return stored.clone();
         }
-        self.identity.entry(&self.api_version, &self.set, self.time.as_deref())
+        self.identity.entry(&self.api_version, self.set.to_fields_v1(), self.time.as_deref())
     }
 
     pub fn set_fields(&mut self, set: FieldSet) {

@@ -1,6 +1,7 @@
 //! managedFields of creates, updates and patches.
 
 use super::compare::{Comparison, compare};
+use super::fresh::fields_of_new;
 use super::in_place;
 use super::managed::{self, Identity, Managed};
 use super::reset::{Reset, asks_to_forget};
@@ -93,9 +94,19 @@ pub fn update(live: Option<&Value>, new: &mut Value, context: &Context<'_>) {
         managed::store(new, Vec::new());
         return;
     }
+    let identity = Identity::new(context.manager, false, context.api_version, context.subresource);
+    if live.is_none() && asked.is_none() && entries.is_none() {
+        // A new object that nobody has managed before.
+        let fields = fields_of_new(context.ty(), new, context.reset);
+        let entry = |fields| identity.entry(context.api_version, Value::Object(fields), Some(context.now));
+        managed::store(
+            new,
+            Some(fields).filter(|fields| !fields.is_empty()).map(entry).into_iter().collect(),
+        );
+        return;
+    }
     let comparison = compare(context.ty(), live.unwrap_or(&NOTHING), new, true);
     let comparison = filtered(comparison, context.reset);
-    let identity = Identity::new(context.manager, false, context.api_version, context.subresource);
     let mut managers = match asked {
         Some(managers) => managers,
         None => {

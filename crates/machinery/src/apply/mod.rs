@@ -4,6 +4,7 @@
 //! patches. Objects are decoded ones; `managedFields` of a request stay in the new object until then, even empty.
 
 mod compare;
+mod fresh;
 mod in_place;
 mod managed;
 mod manager;

@@ -54,16 +54,20 @@ impl PathElement {
     /// The form that stands in managedFields.
     pub fn to_key(&self) -> String {
         match self {
-            Self::Field(name) => format!("f:{name}"),
+            Self::Field(name) => ["f:", name].concat(),
             Self::Key(keys) => {
-                let mut out = String::from("k:{");
+                let mut out = String::with_capacity(48);
+                out.push_str("k:{");
                 for (i, (name, value)) in keys.iter().enumerate() {
                     if i > 0 {
                         out.push(',');
                     }
-                    out.push_str(&Value::from(name.as_ref()).to_string());
+                    push_text(&mut out, name);
                     out.push(':');
-                    out.push_str(&value.to_string());
+                    match value {
+                        Value::String(text) => push_text(&mut out, text),
+                        other => out.push_str(&other.to_string()),
+                    }
                 }
                 out.push('}');
                 out
@@ -100,6 +104,17 @@ impl fmt::Display for PathElement {
             Self::Index(index) => write!(f, "[{index}]"),
         }
     }
+}
+
+/// A JSON string; few of them need more than quotes.
+fn push_text(out: &mut String, text: &str) {
+    if text.bytes().any(|byte| byte < b' ' || matches!(byte, b'"' | b'\\')) {
+        out.push_str(&Value::from(text).to_string());
+        return;
+    }
+    out.push('"');
+    out.push_str(text);
+    out.push('"');
 }
 
 fn show_scalar(value: &Value) -> String {

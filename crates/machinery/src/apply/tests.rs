@@ -377,6 +377,51 @@ fn config() -> impl Strategy<Value = Value> {
     })
 }
 
+/// Objects of many shapes, sensible or not: always-written fields with zero values, duplicate items, unknown fields.
+fn anything() -> impl Strategy<Value = Value> {
+    let spec = prop::sample::select(vec![
+        json!(null),
+        json!({}),
+        json!({"replicas": 0}),
+        json!({"replicas": 3, "selector": {"a": "b"}, "args": [], "unknown": {"x": [1], "y": {}}}),
+        json!({"ports": [{"port": 80}, {"port": 80, "protocol": "TCP"}, {"port": 81, "name": "\"n"}, 5]}),
+        json!("not a struct"),
+    ]);
+    let status = prop::sample::select(vec![json!(null), json!({}), json!({"ready": 0}), json!({"ready": 1})]);
+    let metadata = prop::sample::select(vec![
+        json!({}),
+        json!({"labels": {}}),
+        json!({"labels": {"a": "1", "b": ""}, "finalizers": ["x/y", "x/y", "z"], "uid": "u", "name": "n"}),
+        json!({"finalizers": [], "generation": 3}),
+    ]);
+    (config(), metadata, spec, status, 0..16u8).prop_map(|(mut object, metadata, spec, status, which)| {
+        let parts = [("metadata", metadata), ("spec", spec), ("status", status), ("extra", json!({"a": []}))];
+        for (bit, (name, part)) in parts.into_iter().enumerate() {
+            if which & (1 << bit) != 0 {
+                object[name] = part;
+            }
+        }
+        object
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_creator_owns_what_differs_from_nothing(object in anything(), typed in any::<bool>(), door in 0..3u8) {
+        let ty = if typed { super::types::Type::Known(things()) } else { super::types::Type::Deduced };
+        let reset = match door {
+            0 => Reset::Nothing,
+            1 => Reset::of("", "things", true, ""),
+            _ => Reset::Exclude(FieldSet::of_fields(&[&["spec"], &["metadata", "labels"], &["data", "a"]])),
+        };
+        let comparison = super::compare::compare(ty, &json!({}), &object, true);
+        let comparison = super::manager::filtered(comparison, &reset);
+        let changed = comparison.modified.union(&comparison.added).difference(&super::strip::STRIPPED);
+        let fields = super::fresh::fields_of_new(ty, &object, &reset);
+        prop_assert_eq!(Value::Object(fields), changed.to_fields_v1());
+    }
+}
+
 proptest! {
     #[test]
     fn applying_twice_changes_nothing(first in config(), second in config()) {

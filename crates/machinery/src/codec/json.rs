@@ -1,8 +1,8 @@
 //! JSON: one pass that finds duplicate and unknown fields, in document order, with Kubernetes' error texts.
 
-use super::leaf;
 use super::path::{Path, Step};
 use super::typed::{Findings, TypeError, add_absent, keep, zero};
+use super::{leaf, text};
 use crate::schema::{SchemaRef, Shape};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -37,7 +37,9 @@ pub fn decode_typed(bytes: &[u8], schema: SchemaRef<'_>) -> Result<Decoded, Json
 
 /// Writes compact JSON with sorted keys.
 pub fn encode(value: &Value) -> Vec<u8> {
-    serde_json::to_vec(value).unwrap_or_default()
+    let mut out = Vec::with_capacity(256);
+    text::write_value(&mut out, value);
+    out
 }
 
 fn read(bytes: &[u8], schema: Option<SchemaRef<'_>>) -> Result<Decoded, JsonError> {
@@ -378,9 +380,7 @@ impl<'i> Reader<'i> {
         let mut owned = String::new();
         loop {
             let start = self.at;
-            let bytes = &self.input.as_bytes()[start..];
-            let plain = bytes.iter().position(|b| matches!(b, b'"' | b'\\' | 0..0x20)).unwrap_or(bytes.len());
-            self.at += plain;
+            self.at += text::plain_length(&self.input.as_bytes()[start..]);
             let run = &self.input[start..self.at];
             match self.peek() {
                 Some(b'"') => {

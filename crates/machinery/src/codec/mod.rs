@@ -9,6 +9,7 @@ mod leaf;
 mod path;
 pub mod protobuf;
 pub mod stored;
+pub mod text;
 pub mod time;
 pub mod typed;
 pub mod yaml;

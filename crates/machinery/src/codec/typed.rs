@@ -175,7 +175,10 @@ impl Walk<'_> {
             (Shape::Duration, Value::Null) => {
                 self.findings.problem(Problem::Fatal("time: invalid duration \"\"".to_owned()), path);
             }
-            (_, Value::Null) => {}
+            // What most values are: there is nothing to do for them.
+            (_, Value::Null)
+            | (Shape::String | Shape::IntOrString, Value::String(_))
+            | (Shape::Boolean, Value::Bool(_)) => {}
             (Shape::Object, Value::Object(map)) => self.object(map, schema, path),
             (Shape::Map, Value::Object(map)) => {
                 let Some(element) = schema.element() else { return };
@@ -203,14 +206,15 @@ impl Walk<'_> {
         let fields = schema.fields();
         // Keys and fields are both sorted: one pass over both finds every declaration.
         let mut next = 0;
-        map.retain(|key, value| {
+        let mut dropped: Vec<String> = Vec::new();
+        for (key, value) in map.iter_mut() {
             if self.findings.is_fatal() {
-                return true;
+                break;
             }
             while next < fields.len() && fields[next].name.as_ref() < key.as_str() {
                 next += 1;
             }
-            match fields.get(next).filter(|field| field.name.as_ref() == key.as_str()) {
+            let kept = match fields.get(next).filter(|field| field.name.as_ref() == key.as_str()) {
                 Some(field) => {
                     let of_field = schema.of_field(field);
                     let path = path.then(Step::Field(&field.name, schema));
@@ -224,8 +228,14 @@ impl Walk<'_> {
                     self.findings.unknown(path, key);
                     false
                 }
+            };
+            if !kept {
+                dropped.push(key.clone());
             }
-        });
+        }
+        for key in dropped {
+            map.remove(&key);
+        }
         add_absent(map, schema);
     }
 

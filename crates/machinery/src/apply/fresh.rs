@@ -1,0 +1,137 @@
+//! The fields of an object that was not there before, straight in the form of managedFields. Its creator owns nearly
+//! all of them, so no sets have to be made first.
+
+use super::compare::{Level, compare_at, skipped};
+use super::reset::Reset;
+use super::set::FieldSet;
+use super::types::{Kind, Members, Type, as_list, item_element, zero};
+use serde_json::{Map, Value};
+
+/// What the creator of an object comes to own.
+pub(super) fn fields_of_new(ty: Type<'_>, new: &Value, reset: &Reset) -> Map<String, Value> {
+    let excluded = match reset {
+        Reset::Nothing => None,
+        Reset::Exclude(excluded) => Some(excluded),
+    };
+    match (ty.kind(Some(new)), new) {
+        // The object before is an empty one: fields that are always written had their zero values in it.
+        (Kind::Map(members), Value::Object(map)) => fields(members, map, true, Level::Root, excluded),
+        _ => Map::new(),
+    }
+}
+
+/// The fields of a struct or map. `existed` says that it was there, with nothing in it.
+fn fields(
+    members: Members<'_>,
+    map: &Map<String, Value>,
+    existed: bool,
+    level: Level,
+    excluded: Option<&FieldSet>,
+) -> Map<String, Value> {
+    let mut out = Map::new();
+    for (name, value) in map {
+        let excluded = excluded.and_then(|set| set.field_entry(name));
+        if skipped(level, name) || excluded.is_some_and(|entry| entry.member) {
+            continue;
+        }
+        let excluded = excluded.map(|entry| &entry.children);
+        let (ty, before) = match members {
+            Members::Every(ty) => (ty, None),
+            Members::Struct(schema) => match schema.field_decl(name) {
+                None => (Type::Deduced, None),
+                Some(field) => {
+                    let before = if existed { zero(schema, field) } else { None };
+                    (Type::Known(schema.of_field(field)), before)
+                }
+            },
+        };
+        let level = level.below(name);
+        let (member, children) = match before {
+            None => (true, children(ty, value, level, excluded)),
+            Some(before) => changed(ty, before, value, level, excluded),
+        };
+        put(&mut out, || field_key(name), member && level != Level::Metadata, children);
+    }
+    out
+}
+
+/// What is below a value that was not there before.
+fn children(ty: Type<'_>, value: &Value, level: Level, excluded: Option<&FieldSet>) -> Map<String, Value> {
+    match (ty.kind(Some(value)), value) {
+        (Kind::Map(members), Value::Object(map)) => fields(members, map, false, level, excluded),
+        (kind @ (Kind::Set | Kind::Keyed(_)), value) => items(kind, value),
+        _ => Map::new(),
+    }
+}
+
+/// Whether a value that was a zero value before is another one now, and what is below it.
+fn changed(
+    ty: Type<'_>,
+    before: &Value,
+    value: &Value,
+    level: Level,
+    excluded: Option<&FieldSet>,
+) -> (bool, Map<String, Value>) {
+    if let (Value::Object(_), Kind::Map(members), Value::Object(map)) = (before, ty.kind(Some(value)), value)
+        && !map.is_empty()
+    {
+        return (false, fields(members, map, true, level, excluded));
+    }
+    let (changed, comparison) = compare_at(ty, before, value, level);
+    let mut below = comparison.modified.union(&comparison.added);
+    if let Some(excluded) = excluded {
+        below = below.recursive_difference(excluded);
+    }
+    match below.to_fields_v1() {
+        Value::Object(below) => (changed, below),
+        _ => (changed, Map::new()),
+    }
+}
+
+/// The items of a list; several that share an element are one, and nobody looks into them.
+fn items(kind: Kind<'_>, list: &Value) -> Map<String, Value> {
+    let mut elements: Vec<_> = as_list(Some(list))
+        .into_iter()
+        .flatten()
+        .filter_map(|item| Some((item_element(kind, item).ok()?, item)))
+        .collect();
+    elements.sort_by(|a, b| a.0.cmp(&b.0));
+    let ty = match kind {
+        Kind::Keyed(list) => list.element().map_or(Type::Deduced, Type::Known),
+        _ => Type::Deduced,
+    };
+    let mut out = Map::new();
+    let mut elements = elements.into_iter().peekable();
+    while let Some((element, item)) = elements.next() {
+        let mut alone = true;
+        while elements.next_if(|(next, _)| *next == element).is_some() {
+            alone = false;
+        }
+        let below = if alone { children(ty, item, Level::Inside, None) } else { Map::new() };
+        put(&mut out, || element.to_key(), true, below);
+    }
+    out
+}
+
+fn field_key(name: &str) -> String {
+    let mut key = String::with_capacity(name.len() + 2);
+    key.push_str("f:");
+    key.push_str(name);
+    key
+}
+
+/// Adds an entry: it says that it is a member itself if something is below it.
+fn put(
+    out: &mut Map<String, Value>,
+    key: impl FnOnce() -> String,
+    member: bool,
+    mut children: Map<String, Value>,
+) {
+    if children.is_empty() && !member {
+        return;
+    }
+    if member && !children.is_empty() {
+        children.insert(".".to_owned(), Value::Object(Map::new()));
+    }
+    out.insert(key(), Value::Object(children));
+}

@@ -1,0 +1,122 @@
+//! JSON strings: how far they need no escapes, and writing them and the values they are in.
+
+use serde_json::Value;
+
+/// How many bytes come before the first quote, backslash or control character.
+pub(crate) fn plain_length(bytes: &[u8]) -> usize {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGH: u64 = 0x80 * ONES;
+    // Eight at a time. A byte that is looked for may make the next ones look the same, but none goes unseen.
+    let mut at = 0;
+    for chunk in bytes.chunks_exact(8) {
+        let Ok(chunk) = chunk.try_into() else { break };
+        let word = u64::from_le_bytes(chunk);
+        let quote = word ^ (ONES * b'"' as u64);
+        let backslash = word ^ (ONES * b'\\' as u64);
+        let found = (quote.wrapping_sub(ONES) & !quote)
+            | (backslash.wrapping_sub(ONES) & !backslash)
+            | (word.wrapping_sub(ONES * b' ' as u64) & !word);
+        if found & HIGH != 0 {
+            break;
+        }
+        at += 8;
+    }
+    let rest = &bytes[at..];
+    at + rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..b' ')).unwrap_or(rest.len())
+}
+
+/// Writes a value as compact JSON.
+pub fn write_value(out: &mut Vec<u8>, value: &Value) {
+    match value {
+        Value::Null => out.extend_from_slice(b"null"),
+        Value::Bool(true) => out.extend_from_slice(b"true"),
+        Value::Bool(false) => out.extend_from_slice(b"false"),
+        // Into memory, so nothing can fail.
+        Value::Number(number) => serde_json::to_writer(out, number).unwrap_or_default(),
+        Value::String(text) => write_text(out, text),
+        Value::Array(items) => {
+            out.push(b'[');
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
+                    out.push(b',');
+                }
+                write_value(out, item);
+            }
+            out.push(b']');
+        }
+        Value::Object(map) => {
+            out.push(b'{');
+            for (index, (key, item)) in map.iter().enumerate() {
+                if index > 0 {
+                    out.push(b',');
+                }
+                write_text(out, key);
+                out.push(b':');
+                write_value(out, item);
+            }
+            out.push(b'}');
+        }
+    }
+}
+
+/// Writes a string with its quotes.
+pub fn write_text(out: &mut Vec<u8>, text: &str) {
+    let mut rest = text.as_bytes();
+    out.reserve(rest.len() + 2);
+    out.push(b'"');
+    loop {
+        let (plain, more) = rest.split_at(plain_length(rest));
+        out.extend_from_slice(plain);
+        let Some((&byte, more)) = more.split_first() else { break };
+        escape(out, byte);
+        rest = more;
+    }
+    out.push(b'"');
+}
+
+fn escape(out: &mut Vec<u8>, byte: u8) {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    let short = match byte {
+        b'"' | b'\\' => byte,
+        0x08 => b'b',
+        0x0c => b'f',
+        b'\n' => b'n',
+        b'\r' => b'r',
+        b'\t' => b't',
+        _ => {
+            out.extend_from_slice(b"\\u00");
+            out.extend_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 0xf)]]);
+            return;
+        }
+    };
+    out.extend_from_slice(&[b'\\', short]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    #[test]
+    fn values_are_written_as_serde_writes_them() {
+        let value = json!({
+            "": null, "a\"b\\c": [true, false, 1, -5, 1.5, 1e25, u64::MAX], "control": "\u{0}\u{1}\u{1f}\u{7f}\u{8}\u{c}\r\n\t",
+            "list": [[], {}, [1], {"x": {"y": "ü€𝄞/"}}],
+        });
+        let mut out = Vec::new();
+        write_value(&mut out, &value);
+        assert_eq!(String::from_utf8_lossy(&out), value.to_string());
+    }
+
+    proptest! {
+        #[test]
+        fn texts_of_any_kind(text in "[a-z\"\\\\\u{0}-\u{20}üß€\u{7f}\u{ff}]{0,40}") {
+            let mut out = Vec::new();
+            write_text(&mut out, &text);
+            prop_assert_eq!(String::from_utf8_lossy(&out), serde_json::to_string(&text).unwrap_or_default());
+            let plain = text.bytes().position(|b| b < 0x20 || b == b'"' || b == b'\\').unwrap_or(text.len());
+            prop_assert_eq!(plain_length(text.as_bytes()), plain);
+        }
+    }
+}
