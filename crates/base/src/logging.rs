@@ -3,6 +3,8 @@
 //! Lines are gathered and written by a thread of their own, so that a request never waits for a slow terminal;
 //! warnings and errors are written at once. What is disabled costs a load and a compare.
 
+use std::cell::RefCell;
+use std::fmt::{Display, Write as _};
 use std::io::{self, Write};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, Thread};
@@ -26,6 +28,8 @@ const OWN: &[&str] = &["api", "apiserver", "base", "cluster", "ferry", "machiner
 const GATHER: Duration = Duration::from_millis(20);
 /// A writer that finds this much waiting writes it itself: logging cannot outgrow memory.
 const MAX_WAITING: usize = 256 * 1024;
+/// Room for a line that a thread keeps.
+const KEPT_LINE: usize = 4 * 1024;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
@@ -38,7 +42,7 @@ pub enum Format {
 /// details of Ferry, 4 all of Ferry, 6 everything.
 pub fn init(verbosity: u8, format: Format) -> Result<(), TryInitError> {
     let sink = Arc::new(Sink::default());
-    let _ = SINK.set(Arc::clone(&sink));
+    let _ = LOG.set(Log { sink: Arc::clone(&sink), access: (verbosity > 0).then_some(format) });
     let writer = Gathered(sink);
     let registry = tracing_subscriber::registry().with(filter(verbosity));
     let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(false);
@@ -56,8 +60,63 @@ pub fn init(verbosity: u8, format: Format) -> Result<(), TryInitError> {
 
 /// Writes out what waits; call it before the process ends.
 pub fn flush() {
-    if let Some(sink) = SINK.get() {
-        sink.flush();
+    if let Some(log) = LOG.get() {
+        log.sink.flush();
+    }
+}
+
+/// A request as the access log tells of it.
+pub struct Access<'a> {
+    pub client: &'a dyn Display,
+    pub user: &'a str,
+    pub verb: &'a str,
+    pub path: &'a str,
+    pub code: u16,
+    pub micros: u64,
+}
+
+/// Writes the line of a request, if requests are logged. There are many of them, so they do not take the way of other
+/// lines, but look the same.
+pub fn access(request: &Access<'_>) {
+    thread_local! {
+        static LINE: RefCell<String> = const { RefCell::new(String::new()) };
+    }
+    match LOG.get().and_then(|log| Some((log, log.access?))) {
+        None => {}
+        Some((log, Format::Text)) => LINE.with_borrow_mut(|line| {
+            line.clear();
+            request.write(line, jiff::Timestamp::now());
+            log.sink.push(line.as_bytes(), false);
+            line.shrink_to(KEPT_LINE);
+        }),
+        Some((_, Format::Json)) => {
+            let Access { client, user, verb, path, code, micros } = *request;
+            tracing::info!(target: "access", client = client.to_string(), user, verb, path, code, micros);
+        }
+    }
+}
+
+impl Access<'_> {
+    fn write(&self, line: &mut String, now: jiff::Timestamp) {
+        let Self { client, user, verb, path, code, micros } = self;
+        // Writing into memory cannot fail.
+        let _ = write!(line, "{now:.6}  INFO {ACCESS}: client=\"{client}\"");
+        for (name, text) in [(" user=", user), (" verb=", verb), (" path=", path)] {
+            line.push_str(name);
+            push_quoted(line, text);
+        }
+        let _ = writeln!(line, " code={code} micros={micros}");
+    }
+}
+
+/// As `{:?}` shows a text, which is mostly just quotes around it.
+fn push_quoted(line: &mut String, text: &str) {
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\')) {
+        line.push('"');
+        line.push_str(text);
+        line.push('"');
+    } else {
+        let _ = write!(line, "{text:?}");
     }
 }
 
@@ -73,7 +132,14 @@ fn filter(verbosity: u8) -> Targets {
     Targets::new().with_default(rest).with_targets(own).with_target(ACCESS, access)
 }
 
-static SINK: OnceLock<Arc<Sink>> = OnceLock::new();
+static LOG: OnceLock<Log> = OnceLock::new();
+
+/// What there is of a log once it has been started.
+struct Log {
+    sink: Arc<Sink>,
+    /// How lines about requests look, if there are any.
+    access: Option<Format>,
+}
 
 #[derive(Default)]
 struct Sink {
@@ -155,6 +221,42 @@ impl<'a> MakeWriter<'a> for Gathered {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What a subscriber writes goes here.
+    #[derive(Clone, Default)]
+    struct Captured(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Captured {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(line);
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn requests_look_like_other_lines() {
+        for (user, path) in [("admin", "/api/v1/pods"), ("a\"b\\c\n", "/ü/%20"), ("", "/\u{7f}")] {
+            let captured = Captured::default();
+            let writer = captured.clone();
+            let layer = tracing_subscriber::fmt::layer().with_writer(move || writer.clone()).with_ansi(false);
+            let (client, verb, code, micros) = ("127.0.0.1:80", "get", 200u16, 17u64);
+            tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+                tracing::info!(target: "access", client, user, verb, path, code, micros);
+            });
+            let want = String::from_utf8(captured.0.lock().clone()).expect("text");
+            let mut line = String::new();
+            let request = Access { client: &client, user, verb, path, code, micros };
+            request.write(&mut line, jiff::Timestamp::now());
+            let (stamp, rest) = line.split_at(27);
+            let (want_stamp, want_rest) = want.split_at(27);
+            assert_eq!((rest, stamp.len()), (want_rest, want_stamp.len()));
+            assert!(stamp.ends_with('Z') && want_stamp.ends_with('Z'), "{stamp} {want_stamp}");
+        }
+    }
 
     #[test]
     fn verbosity_chooses_what_is_logged() {

@@ -6,7 +6,7 @@
 //! kind nor apiVersion, are the same bytes from another offset.
 
 use bytes::Bytes;
-use serde::Serialize;
+use machinery::codec::text;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use std::cell::RefCell;
@@ -49,8 +49,8 @@ impl Prefix {
     fn write_parts<'a>(
         &self,
         out: &mut Vec<u8>,
-        metadata: impl IntoIterator<Item = (&'a (impl AsRef<str> + 'a), &'a (impl Serialize + 'a))>,
-        rest: impl IntoIterator<Item = (&'a (impl AsRef<str> + 'a), &'a (impl Serialize + 'a))>,
+        metadata: impl IntoIterator<Item = (&'a (impl AsRef<str> + 'a), &'a (impl Text + 'a))>,
+        rest: impl IntoIterator<Item = (&'a (impl AsRef<str> + 'a), &'a (impl Text + 'a))>,
     ) {
         out.extend_from_slice(&self.bytes);
         members(out, metadata, false, &["resourceVersion"]);
@@ -104,7 +104,7 @@ fn scratch(fill: impl FnOnce(&mut Vec<u8>)) -> Bytes {
 
 fn members<'a>(
     out: &mut Vec<u8>,
-    members: impl IntoIterator<Item = (&'a (impl AsRef<str> + 'a), &'a (impl Serialize + 'a))>,
+    members: impl IntoIterator<Item = (&'a (impl AsRef<str> + 'a), &'a (impl Text + 'a))>,
     mut comma: bool,
     skip: &[&str],
 ) {
@@ -116,14 +116,35 @@ fn members<'a>(
             out.push(b',');
         }
         comma = true;
-        write_json(out, key.as_ref());
+        text::write_text(out, key.as_ref());
         out.push(b':');
-        write_json(out, value);
+        value.write(out);
     }
 }
 
-fn write_json<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
-    serde_json::to_writer(out, value).expect("strings and values always encode into memory");
+/// What can be a member of an object.
+trait Text {
+    fn write(&self, out: &mut Vec<u8>);
+}
+
+impl Text for Value {
+    fn write(&self, out: &mut Vec<u8>) {
+        text::write_value(out, self);
+    }
+}
+
+impl Text for &RawValue {
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.get().as_bytes());
+    }
+}
+
+impl Text for &Members<'_> {
+    fn write(&self, out: &mut Vec<u8>) {
+        out.push(b'{');
+        members(out, *self, false, &[]);
+        out.push(b'}');
+    }
 }
 
 fn quote(text: &str) -> String {

@@ -3,6 +3,7 @@
 use super::{Served, WriteContext};
 use api::kind::Scope;
 use jiff::Timestamp;
+use machinery::codec::time;
 use machinery::field::{ErrorList, Path};
 use machinery::status::{Result, Status};
 use machinery::{Map, Value, meta, names};
@@ -16,8 +17,7 @@ const MAX_GENERATED_BASE: usize = 63 - SUFFIX_LENGTH;
 
 /// Now, as timestamps in objects show it.
 pub fn now() -> String {
-    let now = Timestamp::now();
-    now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    time::format(time::Instant { seconds: Timestamp::now().as_second(), nanos: 0 }, false)
 }
 
 /// Removes what clients may not choose on create.

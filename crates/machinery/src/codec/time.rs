@@ -18,8 +18,7 @@ const MICROS: &str = "2006-01-02T15:04:05.000000Z07:00";
 /// Reads RFC 3339; `micros` asks for exactly six digits of fraction, else any fraction is fine.
 pub fn parse(text: &str, micros: bool) -> Result<Instant, String> {
     let layout = if micros { MICROS } else { SECONDS };
-    let quoted = super::quote(text);
-    let mut reader = Reader { rest: text, text: &quoted, layout };
+    let mut reader = Reader { rest: text, text, layout };
     let year = reader.digits(4, "2006")?;
     reader.literal("-")?;
     let month = reader.digits(2, "01")?;
@@ -40,10 +39,11 @@ pub fn parse(text: &str, micros: bool) -> Result<Instant, String> {
     let nanos = reader.fraction(micros)?;
     let offset = reader.zone()?;
     if !reader.rest.is_empty() {
-        return Err(format!("parsing time {quoted}: extra text: {}", super::quote(reader.rest)));
+        let (text, rest) = (super::quote(text), super::quote(reader.rest));
+        return Err(format!("parsing time {text}: extra text: {rest}"));
     }
     if day < 1 || day > days_in(year, month) {
-        return Err(format!("parsing time {quoted}: day out of range"));
+        return Err(format!("parsing time {}: day out of range", super::quote(text)));
     }
     let seconds = days_from_civil(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second - offset;
     Ok(Instant { seconds, nanos })
@@ -57,7 +57,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn fail<T>(&self, element: &str) -> Result<T, String> {
-        let (text, layout) = (self.text, self.layout);
+        let (text, layout) = (super::quote(self.text), self.layout);
         Err(format!(
             "parsing time {text} as \"{layout}\": cannot parse {} as \"{element}\"",
             super::quote(self.rest)
@@ -88,7 +88,7 @@ impl Reader<'_> {
         if range.contains(&value) {
             Ok(())
         } else {
-            Err(format!("parsing time {}: {what} out of range", self.text))
+            Err(format!("parsing time {}: {what} out of range", super::quote(self.text)))
         }
     }
 
@@ -131,7 +131,8 @@ impl Reader<'_> {
         let (hours, minutes) = (two(1), two(4));
         if hours > 24 || minutes > 60 {
             let what = if hours > 24 { "hour" } else { "minute" };
-            return Err(format!("parsing time {}: time zone offset {what} out of range", self.text));
+            let text = super::quote(self.text);
+            return Err(format!("parsing time {text}: time zone offset {what} out of range"));
         }
         let offset = hours * 3_600 + minutes * 60;
         let offset = if bytes[0] == b'-' { -offset } else { offset };
@@ -145,17 +146,34 @@ pub fn format(instant: Instant, micros: bool) -> String {
     let (days, second) = (instant.seconds.div_euclid(86_400), instant.seconds.rem_euclid(86_400));
     let (year, month, day) = civil_from_days(days);
     let mut text = String::with_capacity(27);
-    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
     if year < 0 {
         text.push('-');
     }
-    let year = year.unsigned_abs();
-    let _ = write!(text, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}");
+    match year.unsigned_abs() {
+        year @ 0..10_000 => push_digits(&mut text, year, 1_000),
+        year => {
+            let _ = write!(text, "{year}");
+        }
+    }
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    for (mark, number) in [('-', month), ('-', day), ('T', hour), (':', minute), (':', second)] {
+        text.push(mark);
+        push_digits(&mut text, number.unsigned_abs(), 10);
+    }
     if micros {
-        let _ = write!(text, ".{:06}", instant.nanos / 1_000);
+        text.push('.');
+        push_digits(&mut text, u64::from(instant.nanos / 1_000), 100_000);
     }
     text.push('Z');
     text
+}
+
+/// A number with leading zeros; `place` is the value of its first digit.
+fn push_digits(text: &mut String, number: u64, mut place: u64) {
+    while place > 0 {
+        text.push(char::from(b'0' + u8::try_from(number / place % 10).unwrap_or(0)));
+        place /= 10;
+    }
 }
 
 /// Whether a text is already what [`format`] writes: nothing to do then.

@@ -5,12 +5,11 @@ use super::log_file::LogFile;
 use crate::outbound::CallError;
 use async_trait::async_trait;
 use base::clock::Clock;
-use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
+use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// Why an event was not recorded.
@@ -66,12 +65,30 @@ pub enum Format {
     Legacy,
 }
 
-/// The line of an event, its end included.
-fn line(event: &Event<'_>, format: Format, max_bytes: usize) -> Result<Bytes, AuditError> {
-    match format {
-        Format::Json => event.line_within(max_bytes).ok_or(AuditError::TooLarge),
-        Format::Legacy => Ok(format!("{}\n", event.legacy()).into()),
+/// Has the line of an event written into room that is used again, and lets `take` have it.
+fn with_line<T>(
+    event: &Event<'_>,
+    format: Format,
+    max_bytes: usize,
+    take: impl FnOnce(&[u8]) -> Result<T, AuditError>,
+) -> Result<T, AuditError> {
+    thread_local! {
+        static LINE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     }
+    LINE.with_borrow_mut(|line| {
+        line.clear();
+        match format {
+            Format::Json if !event.write_line(line, max_bytes) => return Err(AuditError::TooLarge),
+            Format::Json => {}
+            Format::Legacy => {
+                line.extend_from_slice(event.legacy().as_bytes());
+                line.push(b'\n');
+            }
+        }
+        let taken = take(line);
+        line.shrink_to(KEPT_LINE);
+        taken
+    })
 }
 
 /// A log that is written before the request goes on.
@@ -94,8 +111,9 @@ impl Backend for BlockingLog {
     }
 
     fn process(&self, event: &Event<'_>) -> Result<(), AuditError> {
-        let line = line(event, self.format, self.max_event_bytes)?;
-        Ok(self.file.lock().write(&line, self.clock.now())?)
+        with_line(event, self.format, self.max_event_bytes, |line| {
+            Ok(self.file.lock().write(line, self.clock.now())?)
+        })
     }
 }
 
@@ -104,14 +122,43 @@ const GATHER: Duration = Duration::from_millis(10);
 /// Lines that are written together, in bytes.
 const GATHERED_BYTES: usize = 1 << 20;
 
-enum Message {
-    Line(Bytes),
-    Flush(oneshot::Sender<()>),
+/// Room for lines that the writer keeps.
+const KEPT_LINES: usize = 64 * 1024;
+/// Room for a line that a thread keeps.
+const KEPT_LINE: usize = 4 * 1024;
+
+/// Lines on their way to the writer.
+#[derive(Default)]
+struct Waiting {
+    lines: Vec<u8>,
+    events: usize,
+    /// Who wants to be told when everything so far has been written.
+    flushes: Vec<oneshot::Sender<()>>,
+    closed: bool,
+}
+
+impl Waiting {
+    fn is_idle(&self) -> bool {
+        self.events == 0 && self.flushes.is_empty() && !self.closed
+    }
+
+    /// While nobody asks to be told, a little patience makes one write of many lines.
+    fn may_wait(&self) -> bool {
+        self.flushes.is_empty() && !self.closed && self.lines.len() < GATHERED_BYTES
+    }
+}
+
+#[derive(Default)]
+struct Buffer {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
 }
 
 /// A log that a thread of its own writes. What does not fit into its buffer is lost and counted.
 pub struct BufferedLog {
-    sender: Option<SyncSender<Message>>,
+    buffer: Arc<Buffer>,
+    /// Events that may wait.
+    most: usize,
     writer: Option<JoinHandle<()>>,
     format: Format,
     max_event_bytes: usize,
@@ -122,16 +169,16 @@ impl BufferedLog {
         file: LogFile,
         format: Format,
         max_event_bytes: usize,
-        buffer: usize,
+        most: usize,
         clock: Clock,
     ) -> Result<Self, AuditError> {
-        let (sender, receiver) = sync_channel(buffer.max(1));
-        let write = move || write_lines(file, &receiver, &clock);
+        let buffer = Arc::new(Buffer::default());
+        let source = Arc::clone(&buffer);
         let writer = std::thread::Builder::new()
             .name("audit-log".to_owned())
-            .spawn(write)
+            .spawn(move || write_lines(file, &source, &clock))
             .map_err(AuditError::Thread)?;
-        Ok(Self { sender: Some(sender), writer: Some(writer), format, max_event_bytes })
+        Ok(Self { buffer, most: most.max(1), writer: Some(writer), format, max_event_bytes })
     }
 }
 
@@ -142,69 +189,76 @@ impl Backend for BufferedLog {
     }
 
     fn process(&self, event: &Event<'_>) -> Result<(), AuditError> {
-        let line = line(event, self.format, self.max_event_bytes)?;
-        let sender = self.sender.as_ref().ok_or(AuditError::BufferFull)?;
-        sender.try_send(Message::Line(line)).map_err(|_| AuditError::BufferFull)
+        with_line(event, self.format, self.max_event_bytes, |line| {
+            let mut waiting = self.buffer.waiting.lock();
+            if waiting.events >= self.most {
+                return Err(AuditError::BufferFull);
+            }
+            let before = waiting.lines.len();
+            waiting.lines.extend_from_slice(line);
+            waiting.events += 1;
+            // The writer sleeps until there is something, and then until there is enough.
+            let full = before < GATHERED_BYTES && waiting.lines.len() >= GATHERED_BYTES;
+            let wake = waiting.events == 1 || full;
+            drop(waiting);
+            if wake {
+                self.buffer.changed.notify_one();
+            }
+            Ok(())
+        })
     }
 
     async fn flush(&self, limit: Duration) {
         let (done, wait) = oneshot::channel();
-        let sent = self.sender.as_ref().is_some_and(|sender| sender.try_send(Message::Flush(done)).is_ok());
-        if sent {
-            let _ = tokio::time::timeout(limit, wait).await;
-        }
+        self.buffer.waiting.lock().flushes.push(done);
+        self.buffer.changed.notify_one();
+        let _ = tokio::time::timeout(limit, wait).await;
     }
 }
 
 impl Drop for BufferedLog {
     fn drop(&mut self) {
-        self.sender = None;
+        self.buffer.waiting.lock().closed = true;
+        self.buffer.changed.notify_one();
         if let Some(writer) = self.writer.take() {
             let _ = writer.join();
         }
     }
 }
 
-/// Until everybody who sends is gone. Sleeps while there is nothing to write.
-fn write_lines(mut file: LogFile, receiver: &Receiver<Message>, clock: &Clock) {
+/// Until the log is dropped. Sleeps while there is nothing to write.
+fn write_lines(mut file: LogFile, buffer: &Buffer, clock: &Clock) {
     let mut lines = Vec::new();
     let mut troubled = false;
-    while let Ok(first) = receiver.recv() {
-        let mut flushed = Vec::new();
-        let mut next = Some(first);
-        let until = std::time::Instant::now() + GATHER;
-        while let Some(message) = next.take() {
-            match message {
-                Message::Line(line) => lines.extend_from_slice(&line),
-                Message::Flush(done) => flushed.push(done),
-            }
-            if lines.len() >= GATHERED_BYTES {
-                break;
-            }
-            // While nobody asks to be told, a little patience makes one write of many lines.
-            next = match receiver.try_recv() {
-                Ok(message) => Some(message),
-                Err(_) if !flushed.is_empty() => None,
-                Err(_) => {
-                    let left = until.saturating_duration_since(std::time::Instant::now());
-                    std::thread::sleep(left);
-                    receiver.try_recv().ok()
-                }
-            };
+    loop {
+        let mut waiting = buffer.waiting.lock();
+        while waiting.is_idle() {
+            buffer.changed.wait(&mut waiting);
         }
-        match file.write(&lines, clock.now()) {
-            Ok(()) => troubled = false,
-            Err(error) if !troubled => {
-                troubled = true;
-                tracing::error!(%error, "the audit log cannot be written; events are lost");
+        let until = Instant::now() + GATHER;
+        while waiting.may_wait() && !buffer.changed.wait_until(&mut waiting, until).timed_out() {}
+        std::mem::swap(&mut lines, &mut waiting.lines);
+        waiting.events = 0;
+        let (flushes, closed) = (std::mem::take(&mut waiting.flushes), waiting.closed);
+        drop(waiting);
+        if !lines.is_empty() {
+            match file.write(&lines, clock.now()) {
+                Ok(()) => troubled = false,
+                Err(error) if !troubled => {
+                    troubled = true;
+                    tracing::error!(%error, "the audit log cannot be written; events are lost");
+                }
+                Err(_) => {}
             }
-            Err(_) => {}
         }
         lines.clear();
-        lines.shrink_to(GATHERED_BYTES);
-        for done in flushed {
+        lines.shrink_to(KEPT_LINES);
+        for done in flushes {
             // Whoever asked may have lost patience.
             let _ = done.send(());
+        }
+        if closed {
+            return;
         }
     }
 }

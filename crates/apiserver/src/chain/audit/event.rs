@@ -4,6 +4,7 @@ use super::policy::{Level, Stage};
 use crate::user::UserInfo;
 use bytes::Bytes;
 use jiff::Timestamp;
+use machinery::codec::time::Instant;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -12,7 +13,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// How an event begins that stands alone.
-const HEAD: &str = r#"{"kind":"Event","apiVersion":"audit.k8s.io/v1","#;
+const HEAD: &str = r#"{"kind":"Event","apiVersion":"audit.k8s.io/v1""#;
 /// Set on events whose objects were left out for their size.
 const TRUNCATED: &str = "audit.k8s.io/truncated";
 
@@ -133,7 +134,10 @@ fn map<S: Serializer>(entries: &[(&str, &str)], serializer: S) -> Result<S::Ok, 
 
 /// Six decimals, always.
 fn micro_time<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&format_args!("{time:.6}"))
+    let micros = time.as_microsecond();
+    let (seconds, micros) = (micros.div_euclid(1_000_000), micros.rem_euclid(1_000_000));
+    let nanos = u32::try_from(micros * 1_000).unwrap_or(0);
+    serializer.serialize_str(&machinery::codec::time::format(Instant { seconds, nanos }, true))
 }
 
 impl Event<'_> {
@@ -156,15 +160,27 @@ impl Event<'_> {
         Some(less.item()).filter(|less| self.level >= Level::Request && less.len() <= limit)
     }
 
-    /// A line of JSON, its end included, within the same limit.
-    pub fn line_within(&self, limit: usize) -> Option<Bytes> {
-        let item = self.item_within(limit)?;
-        let rest = item.strip_prefix(b"{")?;
-        let mut line = Vec::with_capacity(HEAD.len() + item.len());
-        line.extend_from_slice(HEAD.as_bytes());
-        line.extend_from_slice(rest);
-        line.push(b'\n');
-        Some(line.into())
+    /// Writes it as a line of a log. An event that is larger than this goes without its objects; `false` and nothing
+    /// written if even that is too much.
+    pub fn write_line(&self, out: &mut Vec<u8>, limit: usize) -> bool {
+        let start = out.len();
+        out.extend_from_slice(HEAD.as_bytes());
+        let item = out.len();
+        let written = serde_json::to_writer(&mut *out, self).is_ok();
+        if written && out.len() - item <= limit {
+            // It goes on where the head ends.
+            out[item] = b',';
+        } else {
+            out.truncate(item);
+            let Some(less) = self.item_within(limit).filter(|less| less.starts_with(b"{")) else {
+                out.truncate(start);
+                return false;
+            };
+            out.push(b',');
+            out.extend_from_slice(&less[1..]);
+        }
+        out.push(b'\n');
+        true
     }
 
     /// One line of text, as older servers wrote it.
@@ -244,14 +260,21 @@ mod tests {
     fn events_look_as_kubernetes_writes_them() {
         let (object, status) = (json!({"a": "x".repeat(1000)}), ResponseStatus { code: 201, told: None });
         let event = event(&object, &status);
-        let text =
-            String::from_utf8(event.line_within(500).expect("without the object").to_vec()).expect("text");
+        let line = |limit| {
+            let mut out = b"before".to_vec();
+            event.write_line(&mut out, limit).then(|| String::from_utf8(out).expect("text"))
+        };
+        let text = line(500).expect("without the object");
         assert_eq!(
             text,
-            r#"{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"Request","auditID":"id","stage":"ResponseComplete","requestURI":"/api/v1/namespaces/n/pods","verb":"create","user":{"username":"alice"},"objectRef":{"resource":"pods","namespace":"n","apiVersion":"v1"},"responseStatus":{"code":201,"metadata":{}},"requestReceivedTimestamp":"2026-01-02T03:04:05.000000Z","stageTimestamp":"2026-01-02T03:04:05.123456Z","annotations":{"audit.k8s.io/truncated":"true"}}
+            r#"before{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"Request","auditID":"id","stage":"ResponseComplete","requestURI":"/api/v1/namespaces/n/pods","verb":"create","user":{"username":"alice"},"objectRef":{"resource":"pods","namespace":"n","apiVersion":"v1"},"responseStatus":{"code":201,"metadata":{}},"requestReceivedTimestamp":"2026-01-02T03:04:05.000000Z","stageTimestamp":"2026-01-02T03:04:05.123456Z","annotations":{"audit.k8s.io/truncated":"true"}}
 "#
         );
-        assert!(event.line_within(100).is_none());
+        assert_eq!(line(100), None);
+        let whole = line(5000).expect("all of it");
+        let whole: Value =
+            serde_json::from_str(whole.strip_prefix("before").expect("after it")).expect("JSON");
+        assert_eq!((&whole["kind"], &whole["requestObject"]), (&json!("Event"), &object));
         assert!(event.item().len() > 500);
         let legacy = event.legacy();
         assert!(legacy.contains(r#"method="create" user="alice" groups="<none>" as="<self>""#), "{legacy}");
