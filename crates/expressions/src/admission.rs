@@ -32,14 +32,19 @@ pub struct Options {
 
 /// The environment with these. What an environment has not keeps its place, so that values are given to all alike.
 pub fn environment(options: Options) -> Environment {
+    typed_environment(options, &Type::Dyn, &Type::Dyn)
+}
+
+/// The same, where it is known what objects and params are.
+pub fn typed_environment(options: Options, object: &Type, params: &Type) -> Environment {
     let variables = VARIABLES.into_iter().map(|name| {
         let of = match name {
             "namespaceObject" => Some(namespace_type()),
             "request" => Some(request_type()),
-            "params" => options.has_params.then_some(Type::Dyn),
+            "params" => options.has_params.then(|| params.clone()),
             "authorizer" => options.has_authorizer.then(authorizer_type),
             "authorizer.requestResource" => options.has_authorizer.then(resource_check_type),
-            _ => Some(Type::Dyn),
+            _ => Some(object.clone()),
         };
         match of {
             Some(of) => (name, of),

@@ -13,6 +13,7 @@ mod environment;
 mod evaluate;
 mod functions;
 mod macros;
+pub mod openapi;
 mod parse;
 mod plan;
 #[cfg(test)]

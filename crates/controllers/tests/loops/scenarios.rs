@@ -379,11 +379,45 @@ fn scenarios() -> Result<Vec<Scenario>> {
                 create(
                     POLICIES,
                     json!({"metadata": {"name": "p"}, "spec": {
-                    "matchConstraints": {"resourceRules": [{"apiGroups": ["example.com"], "apiVersions": ["v1"],
-                        "operations": ["CREATE"], "resources": ["things"]}]},
-                    "validations": [{"expression": "true"}]}}),
+                    "matchConstraints": {"resourceRules": [{"apiGroups": ["apps"], "apiVersions": ["v1"],
+                        "operations": ["CREATE"], "resources": ["deployments"]}]},
+                    "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
+                    "variables": [{"name": "limits", "expression":
+                        "object.spec.template.spec.containers.map(c, c.resources.limits)"}],
+                    "validations": [
+                        {"expression": "object.spec.replicas > '1'",
+                            "messageExpression": "'wants more, got ' + object.spec.replicas"},
+                        {"expression": "object.spec.replicas < int(params.data.most)"},
+                        {"expression": "object.metadata.namespace == params.metadata.namespace && params.spec"},
+                        {"expression": "variables.limits.all(l, quantity(l.cpu).isLessThan(quantity('1')))"}]}}),
                 ),
-                is(&format!("{POLICIES}/p"), "/status/observedGeneration", json!(1)),
+                is(
+                    &format!("{POLICIES}/p"),
+                    "/status",
+                    json!({"observedGeneration": 1, "typeChecking": {"expressionWarnings": [
+                    {"fieldRef": "spec.validations[0].expression", "warning":
+                        "apps/v1, Kind=Deployment: ERROR: <input>:1:22: found no matching overload for '_>_' applied \
+                        to '(int, string)'\n | object.spec.replicas > '1'\n | .....................^\n"},
+                    {"fieldRef": "spec.validations[0].messageExpression", "warning":
+                        "apps/v1, Kind=Deployment: ERROR: <input>:1:20: found no matching overload for '_+_' applied \
+                        to '(string, int)'\n | 'wants more, got ' + object.spec.replicas\n | ...................^\n"},
+                    {"fieldRef": "spec.validations[2].expression", "warning":
+                        "apps/v1, Kind=Deployment: ERROR: <input>:1:65: undefined field 'spec'\n | \
+                        object.metadata.namespace == params.metadata.namespace && params.spec\n | \
+                        ................................................................^\n"}]}}),
+                ),
+                merge(&format!("{POLICIES}/p"), json!({"spec": {"validations": [{"expression": "true"}]}})),
+                is(&format!("{POLICIES}/p"), "/status/observedGeneration", json!(2)),
+                none(&format!("{POLICIES}/p"), "/status/typeChecking/expressionWarnings"),
+                // Nobody has such things.
+                merge(
+                    &format!("{POLICIES}/p"),
+                    json!({"spec": {"validations": [{"expression": "object.nosuch"}],
+                    "matchConstraints": {"resourceRules": [{"apiGroups": ["example.com"], "apiVersions": ["v1"],
+                        "operations": ["CREATE"], "resources": ["things"]}]}}}),
+                ),
+                is(&format!("{POLICIES}/p"), "/status/observedGeneration", json!(3)),
+                none(&format!("{POLICIES}/p"), "/status/typeChecking/expressionWarnings"),
             ],
         },
         Scenario {
