@@ -250,6 +250,7 @@ impl Node {
                     masked_paths: vec!["/proc/kcore".to_owned(), "/sys/firmware".to_owned()],
                     readonly_paths: vec!["/proc/sys".to_owned()],
                     no_new_privs: true,
+                    seccomp: Some(SecurityProfile::default()),
                     ..LinuxContainerSecurityContext::default()
                 }),
                 ..LinuxContainerConfig::default()
@@ -284,6 +285,20 @@ impl Node {
             .expect("a container")
             .into_inner()
             .container_id
+    }
+
+    /// A container that cannot be created, in a pod of its own that is gone again; says why.
+    pub async fn refused(&self, pod: &str, config: ContainerConfig) -> String {
+        let pod_config = self.pod(pod);
+        let pod = self.run_pod(&pod_config).await;
+        let request = CreateContainerRequest {
+            pod_sandbox_id: pod.clone(),
+            config: Some(config),
+            sandbox_config: Some(pod_config),
+        };
+        let refused = self.cri.clone().runtime.create_container(request).await;
+        self.remove_pod(&pod).await;
+        refused.expect_err("the container is refused").message().to_owned()
     }
 
     pub async fn start_container(&self, id: &str) {

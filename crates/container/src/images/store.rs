@@ -331,16 +331,12 @@ impl ImageStore {
         finished
     }
 
-    /// Removes a name of an image, or with its id the whole image. Says whether something was there.
-    pub fn remove(&self, name: &str) -> Result<bool, StoreError> {
-        let Some(found) = self.find(name) else { return Ok(false) };
+    /// Removes an image with all its names. Says whether it was there.
+    pub fn remove(&self, id: &str) -> Result<bool, StoreError> {
         {
             let mut images = self.images.lock();
-            let whole = Reference::parse(name).map(|reference| reference.to_string()).unwrap_or_default();
-            let Some(image) = images.get_mut(&found.id) else { return Ok(false) };
-            let named = image.tags.remove(&whole) || image.digests.remove(&whole);
-            if !named || (image.tags.is_empty() && image.digests.is_empty()) {
-                images.remove(&found.id);
+            if images.remove(id).is_none() {
+                return Ok(false);
             }
             self.save(&images)?;
         }

@@ -2,7 +2,7 @@
 
 use std::io::BufReader;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cri::v1::ContainerEventType;
@@ -61,6 +61,9 @@ impl Runtime {
         let started: Option<Started> = records::read(&container.directory.join("started"))?;
         let started =
             started.ok_or_else(|| RuntimeError::NotFound("the container's state is missing".to_owned()))?;
+        if let Some(identity) = &started.identity {
+            let _ = container.identity.set(identity.clone());
+        }
         container.phase.send_replace(Phase::Running(started.clone()));
         self.emit(container, ContainerEventType::ContainerStartedEvent);
         self.watch(Arc::clone(container), &started);
@@ -189,6 +192,7 @@ impl Runtime {
             let started: Option<Started> = records::read(&directory.join("started"))?;
             let exited: Option<Exited> = records::read(&directory.join("exit"))?;
             let began = started.as_ref().map_or(0, |started| started.at);
+            let identity = started.as_ref().and_then(|started| started.identity.clone());
             let phase = match (started, exited) {
                 (_, Some(exited)) => Phase::Exited { started: began, exited },
                 (None, None) => Phase::Created,
@@ -205,6 +209,7 @@ impl Runtime {
                 resources: parking_lot::Mutex::new(config_resources(&config)),
                 config,
                 meta,
+                identity: identity.map_or_else(OnceLock::new, OnceLock::from),
                 phase: watch::Sender::new(phase.clone()),
                 changing: tokio::sync::Mutex::default(),
             });

@@ -1,7 +1,7 @@
 //! From what CRI asks for to what the shim does.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cri::v1::{
     ContainerConfig, ContainerEventType, LinuxContainerResources, LinuxContainerSecurityContext,
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use super::containers::config_resources;
 use super::records::{self, Container, ContainerMeta, Phase, Sandbox};
 use super::{Doing, Runtime, RuntimeError, new_id, now};
-use crate::images::{Image, RunConfig};
+use crate::images::{self, Image, RunConfig};
 use crate::shim::spec::{
     Device, Mount, Namespaces, PidNamespace, Process, Propagation, Seccomp, Source, Spec, User,
 };
@@ -88,6 +88,7 @@ impl Runtime {
             resources: parking_lot::Mutex::new(config_resources(&config)),
             config,
             meta,
+            identity: OnceLock::new(),
             phase: watch::Sender::new(Phase::Created),
             changing: tokio::sync::Mutex::default(),
         });
@@ -258,10 +259,20 @@ impl Runtime {
                 let found = self.images.find(&image.image);
                 let found = found
                     .ok_or_else(|| RuntimeError::NotFound(format!("image {:?} not found", image.image)))?;
-                Source::Layers {
-                    root: found.root(&self.images, true),
-                    sub_path: mount.image_sub_path.clone().into(),
+                if !mount.readonly {
+                    return Err(RuntimeError::Invalid(format!(
+                        "the mount of image {:?} at {:?} must be read-only",
+                        image.image, mount.container_path
+                    )));
                 }
+                let (root, part) = (found.root(&self.images, true), Path::new(&mount.image_sub_path));
+                if !images::contains(&root, part).doing(|| format!("look into image {:?}", image.image))? {
+                    return Err(RuntimeError::NotFound(format!(
+                        "image {:?} has no {:?}",
+                        image.image, mount.image_sub_path
+                    )));
+                }
+                Source::Layers { root, sub_path: part.to_owned() }
             }
             _ => {
                 let path = PathBuf::from(&mount.host_path);
@@ -273,7 +284,6 @@ impl Runtime {
                 Source::Bind(std::fs::canonicalize(&path).doing(|| format!("resolve {}", path.display()))?)
             }
         };
-        let read_only = mount.readonly || matches!(source, Source::Layers { .. });
         if mount.recursive_read_only
             && !(mount.readonly && mount.propagation() == MountPropagation::PropagationPrivate)
         {
@@ -284,7 +294,7 @@ impl Runtime {
         Ok(Mount {
             target,
             source,
-            read_only,
+            read_only: mount.readonly,
             recursive_read_only: mount.recursive_read_only,
             mapped: !mount.uid_mappings.is_empty(),
             propagation: match mount.propagation() {
@@ -371,7 +381,7 @@ fn process(
         arguments,
         environment,
         directory: directory.into(),
-        user: user(run, security),
+        user: user(run, security)?,
         capabilities: held,
         ambient,
         no_new_privileges: security.no_new_privs && !security.privileged,
@@ -380,13 +390,19 @@ fn process(
     })
 }
 
-fn user(run: &RunConfig, security: &LinuxContainerSecurityContext) -> User {
+fn user(run: &RunConfig, security: &LinuxContainerSecurityContext) -> Result<User, RuntimeError> {
+    if security.run_as_group.is_some()
+        && security.run_as_user.is_none()
+        && security.run_as_username.is_empty()
+    {
+        return Err(RuntimeError::Invalid("a group to run as needs a user to run as".to_owned()));
+    }
     let name = match (&security.run_as_user, security.run_as_username.as_str()) {
         (Some(uid), _) => uid.value.to_string(),
         (None, "") => run.user.clone(),
         (None, name) => name.to_owned(),
     };
-    User {
+    Ok(User {
         name,
         group: security.run_as_group.as_ref().and_then(|gid| u32::try_from(gid.value).ok()),
         supplemental: security
@@ -395,7 +411,7 @@ fn user(run: &RunConfig, security: &LinuxContainerSecurityContext) -> User {
             .filter_map(|gid| u32::try_from(*gid).ok())
             .collect(),
         strict: security.supplemental_groups_policy() == SupplementalGroupsPolicy::Strict,
-    }
+    })
 }
 
 /// What is held, and what plain programs of other users inherit of it.
@@ -430,7 +446,8 @@ fn seccomp(security: &LinuxContainerSecurityContext) -> Result<Seccomp, RuntimeE
     if security.privileged {
         return Ok(Seccomp::Unconfined);
     }
-    let Some(profile) = &security.seccomp else { return Ok(Seccomp::Default) };
+    // CRI's word: who wants the default has to ask for it, and kubelets do.
+    let Some(profile) = &security.seccomp else { return Ok(Seccomp::Unconfined) };
     match profile.profile_type() {
         SecurityProfileProfileType::RuntimeDefault => Ok(Seccomp::Default),
         SecurityProfileProfileType::Unconfined => Ok(Seccomp::Unconfined),
@@ -556,6 +573,44 @@ mod tests {
             environment.contains(&("A".into(), "pod".into()))
                 && environment.contains(&("PATH".into(), "/bin".into()))
         );
+    }
+
+    #[test]
+    fn who_and_how_confined() {
+        let int = |value| Some(cri::v1::Int64Value { value });
+        let of = |user: Option<i64>, name: &str, group: Option<i64>| {
+            let security = LinuxContainerSecurityContext {
+                run_as_user: user.and_then(int),
+                run_as_username: name.to_owned(),
+                run_as_group: group.and_then(int),
+                ..Default::default()
+            };
+            user_of(&security).map(|user| (user.name, user.group))
+        };
+        assert_eq!(of(Some(5), "", Some(6)).unwrap(), ("5".to_owned(), Some(6)));
+        assert_eq!(of(None, "web", Some(6)).unwrap(), ("web".to_owned(), Some(6)));
+        assert_eq!(of(None, "", None).unwrap(), ("image".to_owned(), None));
+        assert!(of(None, "", Some(6)).is_err(), "CRI wants that refused");
+
+        let confined = |kind: Option<SecurityProfileProfileType>, privileged| {
+            let profile = |kind: SecurityProfileProfileType| cri::v1::SecurityProfile {
+                profile_type: kind.into(),
+                ..Default::default()
+            };
+            let security = LinuxContainerSecurityContext {
+                seccomp: kind.map(profile),
+                privileged,
+                ..Default::default()
+            };
+            seccomp(&security).unwrap()
+        };
+        assert_eq!(confined(Some(SecurityProfileProfileType::RuntimeDefault), false), Seccomp::Default);
+        assert_eq!(confined(Some(SecurityProfileProfileType::RuntimeDefault), true), Seccomp::Unconfined);
+        assert_eq!(confined(None, false), Seccomp::Unconfined);
+    }
+
+    fn user_of(security: &LinuxContainerSecurityContext) -> Result<User, RuntimeError> {
+        user(&RunConfig { user: "image".to_owned(), ..RunConfig::default() }, security)
     }
 
     #[test]

@@ -118,21 +118,25 @@ impl Runtime {
         found.iter().map(describe).collect()
     }
 
-    /// Removes an image, unless containers use it: their roots stand on its layers.
+    /// Removes an image with all its names, unless containers use it: their roots, or what they mount, stand on its
+    /// layers.
     fn remove_image(&self, name: &str) -> Result<(), RuntimeError> {
         let Some(image) = self.images.find(name) else { return Ok(()) };
         let state = self.state.read();
-        let user = state.containers.values().find(|container| container.meta.image_id == image.id);
-        if let Some(container) = user
-            && (image.tags.len() + image.digests.len() <= 1 || name == image.id)
-        {
+        let uses = |container: &&std::sync::Arc<super::records::Container>| {
+            let mut mounted = container.config.mounts.iter().filter_map(|mount| mount.image.as_ref());
+            container.meta.image_id == image.id
+                || mounted
+                    .any(|mounted| self.images.find(&mounted.image).is_some_and(|found| found.id == image.id))
+        };
+        if let Some(container) = state.containers.values().find(uses) {
             return Err(RuntimeError::Conflict(format!(
                 "image is in use by container {}",
                 container.meta.id
             )));
         }
         drop(state);
-        self.images.remove(name)?;
+        self.images.remove(&image.id)?;
         Ok(())
     }
 }

@@ -9,6 +9,7 @@ use super::Runtime;
 use super::containers::reason;
 use super::records::{Container, Phase, Sandbox};
 use super::sandboxes::namespaces;
+use crate::shim::Identity;
 
 fn matches(selector: &BTreeMap<String, String>, labels: &BTreeMap<String, String>) -> bool {
     selector.iter().all(|(key, value)| labels.get(key) == Some(value))
@@ -79,11 +80,23 @@ impl Runtime {
             message,
             labels: container.config.labels.clone(),
             annotations: container.config.annotations.clone(),
-            mounts: container.config.mounts.clone(),
+            mounts: container.config.mounts.iter().map(|mount| self.mount_status(mount)).collect(),
+            user: container.identity.get().map(user),
             log_path: container.meta.log_path.clone(),
             resources: Some(ContainerResources { linux: resources, ..ContainerResources::default() }),
             ..ContainerStatus::default()
         }
+    }
+
+    /// A mount as it was asked for; of an image, also which one it is.
+    fn mount_status(&self, mount: &Mount) -> Mount {
+        let mut mount = mount.clone();
+        if let Some(image) = mount.image.as_mut().filter(|image| !image.image.is_empty())
+            && let Some(found) = self.images.find(&image.image)
+        {
+            image.image_ref = found.id;
+        }
+        mount
     }
 
     pub(super) fn select_containers(&self, filter: Option<ContainerFilter>) -> Vec<Arc<Container>> {
@@ -141,6 +154,16 @@ impl Runtime {
             annotations: container.config.annotations.clone(),
         };
         self.select_containers(filter).into_iter().map(describe).collect()
+    }
+}
+
+fn user(identity: &Identity) -> ContainerUser {
+    ContainerUser {
+        linux: Some(LinuxContainerUser {
+            uid: identity.uid.into(),
+            gid: identity.gid.into(),
+            supplemental_groups: identity.groups.iter().map(|group| (*group).into()).collect(),
+        }),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the daemon knows of each sandbox and container, and how it is kept in files.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use cri::v1::{ContainerConfig, PodSandboxConfig};
 use parking_lot::Mutex;
@@ -10,7 +11,7 @@ use tokio::sync::watch;
 
 use super::{Doing, RuntimeError};
 use crate::network::Attached;
-use crate::shim::Started;
+use crate::shim::{Identity, Started};
 
 /// `meta.json` of a sandbox.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -81,6 +82,8 @@ pub struct Container {
     pub meta: ContainerMeta,
     pub phase: watch::Sender<Phase>,
     pub resources: Mutex<Option<cri::v1::LinuxContainerResources>>,
+    /// Who it runs as, once it was started.
+    pub identity: OnceLock<Identity>,
     /// One at a time starts or removes it.
     pub changing: tokio::sync::Mutex<()>,
 }

@@ -165,6 +165,11 @@ impl Runtime {
         if !handler.is_empty() && handler != "ferry" {
             return Err(RuntimeError::NotFound(format!("no runtime for {handler:?} is configured")));
         }
+        let security = config.linux.as_ref().and_then(|linux| linux.security_context.as_ref());
+        if security.is_some_and(|security| security.run_as_group.is_some() && security.run_as_user.is_none())
+        {
+            return Err(RuntimeError::Invalid("a group to run as needs a user to run as".to_owned()));
+        }
         let metadata = config.metadata.clone().unwrap_or_default();
         let name = format!("{}_{}_{}_{}", metadata.name, metadata.namespace, metadata.uid, metadata.attempt);
         let _reserved = self.reserve(format!("sandbox {name}"))?;

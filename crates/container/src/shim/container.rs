@@ -1,7 +1,7 @@
 //! Runs one container to its end.
 
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -15,8 +15,8 @@ use super::rootfs::Users;
 use super::spec::{PidNamespace, Spec};
 use super::supervise::{Streams, listen, supervise};
 use super::{
-    Exit, GROUP, Lock, Report, ShimError, Started, Step, failure, now, read_json, report, rootfs, start,
-    user, write_whole,
+    Exit, GROUP, Identity, Lock, Report, ShimError, Started, Step, failure, identity, now, read_json, report,
+    rootfs, start, user, write_whole,
 };
 
 /// How long the rest of a container may take to die after its first process.
@@ -36,7 +36,7 @@ pub(super) fn run(directory: &Path, socket: &UnixStream, lock: Option<Lock>) -> 
     let outcome = limit(&group, &spec)
         .and_then(|()| listen(directory))
         .and_then(|listener| Ok((launch(directory, &spec, &group)?, listener)));
-    let ((pid, streams), listener) = match outcome {
+    let ((pid, streams, identity), listener) = match outcome {
         Ok(started) => started,
         Err(error) => {
             let _ = group.kill(PATIENCE);
@@ -53,6 +53,7 @@ pub(super) fn run(directory: &Path, socket: &UnixStream, lock: Option<Lock>) -> 
         shim_start_time: process::start_time(me).unwrap_or(0),
         boot_id: process::boot_id().unwrap_or_default(),
         at: now(),
+        identity: Some(identity),
     };
     write_whole(&directory.join("started"), &started).step(|| "write the container's state".to_owned())?;
     drop(lock);
@@ -111,7 +112,7 @@ impl Entered {
 }
 
 /// Starts the first process; it runs the container's program when this returns.
-fn launch(directory: &Path, spec: &Spec, group: &Group) -> Result<(i32, Streams), ShimError> {
+fn launch(directory: &Path, spec: &Spec, group: &Group) -> Result<(i32, Streams, Identity), ShimError> {
     let entered = Entered::open(spec)?;
     match &spec.namespaces.pid {
         PidNamespace::New => {
@@ -124,7 +125,7 @@ fn launch(directory: &Path, spec: &Spec, group: &Group) -> Result<(i32, Streams)
         PidNamespace::Host => {}
     }
     let (mut streams, theirs) = Streams::new(spec).step(|| "make pipes".to_owned())?;
-    // Closed by a successful exec; otherwise it says what failed. It also brings the terminal.
+    // Brings the terminal, then who the program runs as. Closed by a successful exec; otherwise it says what failed.
     let (ours, link) = UnixStream::pair().step(|| "make a socket".to_owned())?;
     match process::fork().step(|| "fork".to_owned())? {
         Fork::Child => {
@@ -135,38 +136,44 @@ fn launch(directory: &Path, spec: &Spec, group: &Group) -> Result<(i32, Streams)
         }
         Fork::Parent(pid) => {
             drop((link, theirs, entered));
-            let mut bytes = [0; 4096];
-            let told = await_program(&ours, &mut bytes, &mut streams, spec.process.terminal);
-            if let Err(error) = told {
+            let told = await_program(&ours, &mut streams, spec.process.terminal);
+            let identity = told.inspect_err(|_| {
                 let _ = process::kill(pid, 9);
                 let _ = start::wait(pid);
-                return Err(error);
-            }
-            Ok((pid, streams))
+            })?;
+            Ok((pid, streams, identity))
         }
     }
 }
 
-fn await_program(
-    link: &UnixStream,
-    bytes: &mut [u8],
-    streams: &mut Streams,
-    terminal: bool,
-) -> Result<(), ShimError> {
+fn await_program(link: &UnixStream, streams: &mut Streams, terminal: bool) -> Result<Identity, ShimError> {
     if terminal {
+        let mut bytes = [0; 4096];
         let (count, mut files) =
-            sys::sockets::receive(link, bytes).step(|| "wait for the terminal".to_owned())?;
+            sys::sockets::receive(link, &mut bytes).step(|| "wait for the terminal".to_owned())?;
         match (files.pop(), &bytes[..count]) {
             (Some(file), b"t") => streams.use_terminal(file),
             (_, message) => return Err(failure("create container", String::from_utf8_lossy(message))),
         }
     }
-    let mut message = Vec::new();
-    { link }.take(4096).read_to_end(&mut message).step(|| "wait for the program".to_owned())?;
-    if message.is_empty() {
-        Ok(())
-    } else {
-        Err(failure("create container", String::from_utf8_lossy(&message)))
+    let mut said = Vec::new();
+    { link }.take(LONGEST_WORDS).read_to_end(&mut said).step(|| "wait for the program".to_owned())?;
+    understand(&said)
+}
+
+/// Many groups make a long line.
+const LONGEST_WORDS: u64 = 2 << 20;
+
+/// What the child said before it became the program: who it is; or what kept it from that, with or without the former.
+fn understand(said: &[u8]) -> Result<Identity, ShimError> {
+    let mut parts = said.splitn(2, |byte| *byte == b'\n');
+    let first = parts.next().unwrap_or_default();
+    let trouble = |words: &[u8]| failure("create container", String::from_utf8_lossy(words));
+    match (serde_json::from_slice(first), parts.next().unwrap_or_default()) {
+        (Ok(who), []) => Ok(who),
+        (Ok(_), words) => Err(trouble(words)),
+        (Err(_), _) if said.is_empty() => Err(trouble(b"the program's process ended without a word")),
+        (Err(_), _) => Err(trouble(said)),
     }
 }
 
@@ -210,9 +217,33 @@ fn enter_and_start(
     }
     die_with_parent().step(|| "tie the container to its shim".to_owned())?;
     process::close_on_exec_from(3).step(|| "close descriptors".to_owned())?;
-    start::become_program(&spec.process)
+    let who = identity::resolve(&spec.process.user)?;
+    let mut said = serde_json::to_vec(&who).step(|| "say who the program runs as".to_owned())?;
+    said.push(b'\n');
+    { link }.write_all(&said).step(|| "say who the program runs as".to_owned())?;
+    start::become_program(&spec.process, &who)
 }
 
 fn die_with_parent() -> io::Result<()> {
     Ok(rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_the_child() {
+        let who = Identity { uid: 33, gid: 33, groups: vec![4, 33], home: "/var/www".to_owned() };
+        let line = serde_json::to_string(&who).unwrap();
+        assert_eq!(understand(format!("{line}\n").as_bytes()).unwrap(), who);
+        for (said, wanted) in [
+            (format!("{line}\nexec: no such file\nreally"), "exec: no such file\nreally"),
+            ("mount /proc: busy".to_owned(), "mount /proc: busy"),
+            (String::new(), "ended without a word"),
+        ] {
+            let error = understand(said.as_bytes()).unwrap_err().to_string();
+            assert!(error.ends_with(wanted), "{error}");
+        }
+    }
 }

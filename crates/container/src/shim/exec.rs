@@ -12,7 +12,7 @@ use sys::process::{self, Fork, Namespace};
 
 use super::container::group;
 use super::spec::ExecSpec;
-use super::{Report, ShimError, Step, failure, read_json, report, start, user};
+use super::{Report, ShimError, Step, failure, identity, read_json, report, start, user};
 
 pub(super) fn run(directory: &Path, socket: &UnixStream) -> Result<(), ShimError> {
     let spec: ExecSpec = read_json(directory)?;
@@ -92,5 +92,5 @@ fn begin(
         }
     }
     process::close_on_exec_from(3).step(|| "close descriptors".to_owned())?;
-    start::become_program(&spec.process)
+    start::become_program(&spec.process, &identity::resolve(&spec.process.user)?)
 }

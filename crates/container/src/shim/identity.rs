@@ -3,11 +3,14 @@
 use std::fs::Metadata;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
+use serde::{Deserialize, Serialize};
+
 use super::spec::User;
 use super::{ShimError, failure};
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
+/// Users and groups are the pod's: inside of its user namespace if it has one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
     pub uid: u32,
     pub gid: u32,
     pub groups: Vec<u32>,

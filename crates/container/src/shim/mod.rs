@@ -16,6 +16,7 @@ mod start;
 mod supervise;
 mod user;
 
+pub use identity::Identity;
 pub(crate) use supervise::resize;
 
 pub mod unpack;
@@ -113,6 +114,8 @@ pub struct Started {
     pub shim_start_time: u64,
     pub boot_id: String,
     pub at: i64,
+    #[serde(default)]
+    pub identity: Option<Identity>,
 }
 
 /// The content of `exit`.

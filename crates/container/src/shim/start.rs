@@ -14,11 +14,14 @@ use super::identity::{self, Identity};
 use super::spec::{Process, Seccomp};
 use super::{ShimError, Step, failure};
 
-/// Becomes the program. Called in the child, inside the container's namespaces and root. Returns only to say why not.
-pub(super) fn become_program(process: &Process) -> Result<std::convert::Infallible, ShimError> {
-    let who = identity::resolve(&process.user)?;
-    enter_directory(&process.directory, &who)?;
-    let program = find(process, &who)?;
+/// Becomes the program, as somebody. Called in the child, inside the container's namespaces and root. Returns only to
+/// say why not.
+pub(super) fn become_program(
+    process: &Process,
+    who: &Identity,
+) -> Result<std::convert::Infallible, ShimError> {
+    enter_directory(&process.directory, who)?;
+    let program = find(process, who)?;
     let held = process.capabilities & capabilities::bounding().step(|| "read capabilities".to_owned())?;
     let filter = match &process.seccomp {
         Seccomp::Unconfined => None,
@@ -44,7 +47,7 @@ pub(super) fn become_program(process: &Process) -> Result<std::convert::Infallib
         seccomp::install(filter).step(|| "install the seccomp filter".to_owned())?;
     }
     own_streams(who.uid);
-    change_user(&who, held, process.ambient & held)?;
+    change_user(who, held, process.ambient & held)?;
     if process.no_new_privileges
         && let Some(filter) = &filter
     {

@@ -38,8 +38,8 @@ fn archive(parts: &[Vec<u8>]) -> Vec<u8> {
 }
 
 impl Node {
-    async fn import(&self, tag: &str, layers: &[Vec<u8>]) -> Result<(), String> {
-        let path = self.root.join("hostile.tar");
+    pub async fn import(&self, tag: &str, layers: &[Vec<u8>]) -> Result<(), String> {
+        let path = self.root.join("image.tar");
         image::save(&path, tag, layers, serde_json::json!({"Cmd": ["sh"]}));
         let imported = container::control::import_archive(&self.root.join("cri.sock"), &path).await;
         let left = std::fs::read_dir(self.root.join("state/images/staging")).unwrap().count();

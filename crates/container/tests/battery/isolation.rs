@@ -54,13 +54,18 @@ pub async fn what_a_container_may_not(node: Node) {
     }
     let status = node.exec(&id, &["cat", "/proc/self/status"]).await.1;
     assert!(status.contains("Seccomp:\t2") && status.contains("NoNewPrivs:\t1"), "{status}");
-    let mut open = node.container("open", &["sleep", "1000"]);
-    security(&mut open).seccomp = Some(SecurityProfile {
-        profile_type: SecurityProfileProfileType::Unconfined.into(),
-        ..Default::default()
-    });
-    let (_, id) = node.run("open", open).await;
-    assert!(node.exec(&id, &["cat", "/proc/self/status"]).await.1.contains("Seccomp:\t0"));
+    let unconfined =
+        SecurityProfile { profile_type: SecurityProfileProfileType::Unconfined.into(), ..Default::default() };
+    for (name, profile) in [("open", Some(unconfined)), ("unsaid", None)] {
+        let mut open = node.container(name, &["sleep", "1000"]);
+        security(&mut open).seccomp = profile;
+        let (_, id) = node.run(name, open).await;
+        assert!(node.exec(&id, &["cat", "/proc/self/status"]).await.1.contains("Seccomp:\t0"), "{name}");
+    }
+    let mut group = node.container("group", &["sleep", "1000"]);
+    security(&mut group).run_as_group = Some(Int64Value { value: 5 });
+    let refused = node.refused("group", group).await;
+    assert!(refused.contains("needs a user"), "{refused}");
     let profile = node.root.join("profile.json");
     let text = r#"{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir","mkdirat"],"action":"SCMP_ACT_ERRNO"}]}"#;
     std::fs::write(&profile, text).unwrap();
@@ -87,7 +92,7 @@ pub async fn mounts(node: Node) {
     let mut config = node.container("mounts", &["sleep", "1000"]);
     let mut both = mount("/both", &host, false);
     both.propagation = MountPropagation::PropagationBidirectional.into();
-    let mut image = mount("/image", std::path::Path::new(""), false);
+    let mut image = mount("/image", std::path::Path::new(""), true);
     image.image = Some(ImageSpec { image: "busybox:test".into(), ..ImageSpec::default() });
     image.image_sub_path = "second".to_owned();
     let mut slave = mount("/slave", &host, false);
@@ -98,7 +103,7 @@ pub async fn mounts(node: Node) {
         mount("/etc/hostname", &host.join("file"), true),
         both,
         slave,
-        image,
+        image.clone(),
     ];
     security(&mut config).readonly_rootfs = true;
     security(&mut config).privileged = true;
@@ -117,6 +122,54 @@ pub async fn mounts(node: Node) {
     assert_eq!(shell("ls /slave/sub").await.1, "inside", "mounts reach the container");
     assert_eq!(shell("ls /data/sub").await.1, "", "but not private ones");
     sys::mounts::unmount(&host.join("sub")).unwrap();
+    let told = node.status(&id).await;
+    let told = told.mounts.iter().find(|mount| mount.container_path == "/image").unwrap();
+    assert_eq!(told.image.as_ref().unwrap().image_ref, node.status(&id).await.image_id);
+    // What cannot be is said before anything is made.
+    for (readonly, part, wanted) in
+        [(false, "second", "must be read-only"), (true, "second/none", "has no \"second/none\"")]
+    {
+        let mut config = node.container("refused", &["sleep", "1000"]);
+        config.mounts = vec![Mount { readonly, image_sub_path: part.to_owned(), ..image.clone() }];
+        let refused = node.refused("refused", config).await;
+        assert!(refused.contains(wanted), "{refused}");
+    }
+}
+
+/// An image goes with all its names, but not while a container stands on it or mounts it.
+pub async fn images_in_use(node: Node) {
+    let layers = [super::image::layer(&[("file", 0o644, b"content\n")])];
+    for tag in ["volume:one", "volume:two"] {
+        node.import(tag, &layers).await.expect("imported");
+    }
+    let spec = |image: &str| Some(ImageSpec { image: image.to_owned(), ..ImageSpec::default() });
+    let known = async |image: &str| {
+        let request = ImageStatusRequest { image: spec(image), verbose: false };
+        let answer = node.cri.clone().images.image_status(request).await.unwrap();
+        answer.into_inner().image.map(|image| image.repo_tags)
+    };
+    let remove = async |image: &str| {
+        let request = RemoveImageRequest { image: spec(image) };
+        node.cri.clone().images.remove_image(request).await.map_err(|status| status.message().to_owned())
+    };
+    assert_eq!(known("volume:one").await.unwrap().len(), 2, "two names of one image");
+    let mut config = node.container("mounts", &["sleep", "1000"]);
+    config.mounts = vec![Mount {
+        container_path: "/image".to_owned(),
+        readonly: true,
+        image: spec("volume:one"),
+        ..Mount::default()
+    }];
+    let (pod, id) = node.run("mounts", config).await;
+    for image in ["volume:one", "volume:two", "busybox:test"] {
+        let refused = remove(image).await.expect_err("it is in use");
+        assert!(refused.contains(&format!("in use by container {id}")), "{refused}");
+    }
+    assert_eq!(node.exec(&id, &["cat", "/image/file"]).await.1, "content");
+    node.remove_pod(&pod).await;
+    remove("volume:one").await.expect("nobody uses it");
+    assert_eq!((known("volume:one").await, known("volume:two").await), (None, None));
+    remove("volume:one").await.expect("what is gone is gone");
 }
 
 pub async fn users_and_capabilities(node: Node) {
@@ -126,6 +179,11 @@ pub async fn users_and_capabilities(node: Node) {
     let (_, id) = node.run("web", config).await;
     assert_eq!(node.exec(&id, &["id", "-u"]).await.1, "33");
     assert_eq!(node.exec(&id, &["id", "-G"]).await.1, "33 4 1234");
+    let user = async || node.status(&id).await.user.unwrap().linux.unwrap();
+    let wanted = LinuxContainerUser { uid: 33, gid: 33, supplemental_groups: vec![4, 33, 1234] };
+    assert_eq!(user().await, wanted);
+    node.restart().await;
+    assert_eq!(user().await, wanted, "another daemon knows it, too");
     let status = node.exec(&id, &["cat", "/proc/self/status"]).await.1;
     assert!(status.contains("CapEff:\t0000000000000000"), "{status}");
     assert_ne!(node.exec(&id, &["touch", "/root/x"]).await.0, 0);

@@ -36,6 +36,7 @@ table![
     isolation::what_a_container_sees,
     isolation::what_a_container_may_not,
     isolation::mounts,
+    isolation::images_in_use,
     isolation::users_and_capabilities,
     isolation::privileged,
     isolation::pods_reach_each_other,

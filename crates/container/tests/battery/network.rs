@@ -44,7 +44,7 @@ impl Node {
         made.map(|made| made.into_inner().pod_sandbox_id).map_err(|status| status.message().to_owned())
     }
 
-    async fn remove_pod(&self, id: &str) {
+    pub async fn remove_pod(&self, id: &str) {
         let request = RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
         self.cri.clone().runtime.remove_pod_sandbox(request).await.unwrap();
     }
@@ -290,6 +290,20 @@ pub async fn metrics(node: Node) {
     assert!(value(&container.metrics, "container_memory_usage_bytes") > 0);
     assert!(value(&container.metrics, "container_start_time_seconds") > 1_700_000_000);
     assert!(value(&container.metrics, "container_fs_usage_bytes") > 0);
+    for name in [
+        "container_fs_limit_bytes",
+        "container_processes",
+        "container_threads",
+        "container_file_descriptors",
+        "container_last_seen",
+        "container_memory_max_usage_bytes",
+        "container_spec_cpu_period",
+        "container_spec_cpu_shares",
+    ] {
+        assert!(value(&container.metrics, name) > 0, "{name}");
+    }
+    assert_eq!(value(&container.metrics, "container_sockets"), 1, "the server listens");
+    assert!(known.iter().all(|known| !known.help.is_empty() && !known.label_keys.is_empty()));
     let stats = PodSandboxStatsRequest { pod_sandbox_id: pod };
     let stats = cri.runtime.pod_sandbox_stats(stats).await.unwrap().into_inner().stats.unwrap();
     let network = stats.linux.unwrap().network.unwrap();

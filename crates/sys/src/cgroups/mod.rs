@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-pub use stats::{CpuStats, MemoryStats, Stats};
+pub use stats::{CpuStats, DeviceUse, MemoryStats, Stats};
 
 use crate::mounts;
 
@@ -217,6 +217,12 @@ impl Group {
     #[must_use]
     pub fn stats(&self) -> Stats {
         stats::read(self)
+    }
+
+    /// What it did to disks, where the kernel counts that.
+    #[must_use]
+    pub fn devices(&self) -> Vec<DeviceUse> {
+        stats::devices(self)
     }
 }
 

@@ -26,13 +26,35 @@ pub struct MemoryStats {
     /// `None` is no limit.
     pub limit: Option<u64>,
     pub swap_usage: u64,
+    /// The most that was ever used.
+    pub peak: u64,
+    /// How often the limit was hit.
+    pub failures: u64,
+    /// What the kernel holds for the group.
+    pub kernel: u64,
+    /// File pages that processes have mapped.
+    pub mapped_file: u64,
+}
+
+/// What went to and from a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceUse {
+    pub major: u32,
+    pub minor: u32,
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+    pub reads: u64,
+    pub writes: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     pub cpu: CpuStats,
     pub memory: MemoryStats,
+    /// Threads are processes here, as the kernel counts.
     pub processes: u64,
+    /// How many there may be; `None` is no limit.
+    pub most_processes: Option<u64>,
 }
 
 /// Version 1 says "no limit" with a number near the largest.
@@ -73,10 +95,15 @@ fn read_v1(group: &Group) -> Stats {
             major_page_faults: of("total_pgmajfault"),
             limit: number(&directory.join("memory.limit_in_bytes")).filter(|limit| *limit < UNLIMITED),
             swap_usage: with_swap.saturating_sub(usage),
+            peak: number(&directory.join("memory.max_usage_in_bytes")).unwrap_or(0),
+            failures: number(&directory.join("memory.failcnt")).unwrap_or(0),
+            kernel: number(&directory.join("memory.kmem.usage_in_bytes")).unwrap_or(0),
+            mapped_file: of("total_mapped_file"),
         };
     }
     if let Some(directory) = group.directory("pids") {
         stats.processes = number(&directory.join("pids.current")).unwrap_or(0);
+        stats.most_processes = number(&directory.join("pids.max"));
     }
     stats
 }
@@ -107,7 +134,57 @@ fn read_v2(group: &Group) -> Stats {
             major_page_faults: of("pgmajfault"),
             limit: number(&directory.join("memory.max")),
             swap_usage: number(&directory.join("memory.swap.current")).unwrap_or(0),
+            peak: number(&directory.join("memory.peak")).unwrap_or(0),
+            failures: keyed(&directory.join("memory.events"), "max").unwrap_or(0),
+            kernel: of("kernel"),
+            mapped_file: of("file_mapped"),
         },
         processes: number(&directory.join("pids.current")).unwrap_or(0),
+        most_processes: number(&directory.join("pids.max")),
+    }
+}
+
+/// What the group did to disks. Version 1 keeps that in a hierarchy that is not used here.
+pub(super) fn devices(group: &Group) -> Vec<DeviceUse> {
+    let Some(directory) = group.directory("").filter(|_| group.hierarchy().is_v2()) else {
+        return Vec::new();
+    };
+    let text = std::fs::read_to_string(directory.join("io.stat")).unwrap_or_default();
+    text.lines().filter_map(device_use).collect()
+}
+
+/// A line as `8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0`.
+fn device_use(line: &str) -> Option<DeviceUse> {
+    let mut words = line.split_ascii_whitespace();
+    let (major, minor) = words.next()?.split_once(':')?;
+    let mut found =
+        DeviceUse { major: major.parse().ok()?, minor: minor.parse().ok()?, ..DeviceUse::default() };
+    for (key, value) in words.filter_map(|word| word.split_once('=')) {
+        let value = value.parse().unwrap_or(0);
+        match key {
+            "rbytes" => found.read_bytes = value,
+            "wbytes" => found.written_bytes = value,
+            "rios" => found.reads = value,
+            "wios" => found.writes = value,
+            _ => {}
+        }
+    }
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_devices() {
+        let line = "254:16 rbytes=1024 wbytes=2048 rios=3 wios=4 dbytes=0 dios=0";
+        let wanted =
+            DeviceUse { major: 254, minor: 16, read_bytes: 1024, written_bytes: 2048, reads: 3, writes: 4 };
+        assert_eq!(device_use(line), Some(wanted));
+        assert_eq!(device_use("8:0"), Some(DeviceUse { major: 8, ..DeviceUse::default() }));
+        for bad in ["", "rbytes=1", "a:b rbytes=1"] {
+            assert_eq!(device_use(bad), None, "{bad}");
+        }
     }
 }
