@@ -28,11 +28,15 @@ pub(super) fn namespaces(config: &PodSandboxConfig) -> NamespaceOption {
 
 /// The users that a pod has of its own, if it asks for that.
 pub(super) fn users(asked: &NamespaceOption) -> Result<Option<UserMap>, RuntimeError> {
-    let Some(options) = asked.userns_options.as_ref().filter(|options| options.mode() == NamespaceMode::Pod)
-    else {
-        return Ok(None);
-    };
+    let Some(options) = asked.userns_options.as_ref() else { return Ok(None) };
     let wrong = |what: &str| RuntimeError::Invalid(format!("user namespace: {what}"));
+    match options.mode() {
+        NamespaceMode::Pod => {}
+        NamespaceMode::Node => return Ok(None),
+        NamespaceMode::Container | NamespaceMode::Target => {
+            return Err(wrong("it is the pod's or the node's, not a container's"));
+        }
+    }
     if [asked.network(), asked.ipc(), asked.pid()].contains(&NamespaceMode::Node) {
         return Err(wrong("it cannot be had with a namespace of the node"));
     }
@@ -441,6 +445,12 @@ mod tests {
             assert!(with(inside, outside, length, network).is_err(), "{inside} {outside} {length}");
         }
         assert_eq!(users(&NamespaceOption::default()).unwrap(), None);
+        let of = |mode: NamespaceMode| {
+            let options = cri::v1::UserNamespace { mode: mode.into(), ..Default::default() };
+            users(&NamespaceOption { userns_options: Some(options), ..NamespaceOption::default() })
+        };
+        assert_eq!(of(NamespaceMode::Node).unwrap(), None);
+        assert!(of(NamespaceMode::Container).is_err() && of(NamespaceMode::Target).is_err());
     }
 
     #[test]

@@ -11,6 +11,7 @@ use sys::cgroups::apart::{self, Which};
 use sys::cgroups::{Group, Hierarchy};
 use sys::process::{self, Fork, Namespace};
 
+use super::log::Log;
 use super::rootfs::Users;
 use super::spec::{PidNamespace, Spec};
 use super::supervise::{Streams, listen, supervise};
@@ -31,6 +32,9 @@ pub(super) fn run(directory: &Path, socket: &UnixStream, lock: Option<Lock>) -> 
     let _ = std::fs::write("/proc/self/oom_score_adj", "-998");
     // The container follows where its processes are only kept track of. What may not be left is not.
     let _ = apart::leave(GROUP, Which::Tracking);
+    // Whoever hears that the container runs finds its log. One that cannot be written does not stop the container; its
+    // output is still read.
+    let log = spec.log.as_deref().and_then(|path| Log::open(path).ok());
     let group = group(&spec.cgroup)?;
     group.create().step(|| "make the control group".to_owned())?;
     let outcome = limit(&group, &spec)
@@ -61,7 +65,7 @@ pub(super) fn run(directory: &Path, socket: &UnixStream, lock: Option<Lock>) -> 
     let _ = report(socket, &Report::Started { pid, start_time });
     let _ = socket.shutdown(std::net::Shutdown::Both);
     let _ = apart::leave(GROUP, Which::Limiting);
-    let code = supervise(directory, &spec, pid, streams, &listener)?;
+    let code = supervise(directory, &spec, pid, streams, log, &listener)?;
     // In a namespace of its own nothing is left; elsewhere there may be.
     let _ = group.kill(PATIENCE);
     let exit = Exit { code, out_of_memory: group.out_of_memory_kills() > 0, at: now() };

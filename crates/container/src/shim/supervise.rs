@@ -105,12 +105,11 @@ pub(super) fn supervise(
     spec: &Spec,
     pid: i32,
     streams: Streams,
+    log: Option<Log>,
     listener: &UnixListener,
 ) -> Result<i32, ShimError> {
     let child = rustix::process::Pid::from_raw(pid).ok_or_else(|| failure("supervise", "no process"))?;
     let ended = pidfd_open(child, PidfdFlags::empty()).step(|| "watch the container".to_owned())?;
-    // A log that cannot be written does not stop the container; its output is still read.
-    let log = spec.log.as_deref().and_then(|path| Log::open(path).ok());
     let mut supervisor = Supervisor {
         spec,
         streams,

@@ -142,6 +142,7 @@ pub async fn logs_are_reopened(node: Node) {
         .run("logs", node.container("logs", &["sh", "-c", "while true; do echo tick; sleep 0.05; done"]))
         .await;
     let path = node.root.join("logs/logs/logs.log");
+    assert!(path.exists(), "there is a log as soon as the container runs");
     let ticks = async || {
         let log = node.log("logs", "logs");
         if log.len() > 2 { Ok(()) } else { Err(format!("{log:?}")) }
