@@ -1,21 +1,80 @@
-//! Which writes hooks and policies want to see: rules about resources, selectors of labels.
+//! Which writes hooks and policies want to see, and in which version: rules about resources, selectors of labels.
 
 use super::Attributes;
+use crate::registry::{Registry, Served};
 use api::value::{Fields, texts};
 use machinery::selector::label::LabelSelector;
 use machinery::{Map, Value, meta};
 
-/// Whether one of these rules is about the write.
-pub fn has_rule_for<'r>(rules: impl IntoIterator<Item = &'r Value>, attributes: &Attributes<'_>) -> bool {
-    let kind = attributes.served.kind;
+/// What a hook, a policy or a binding wants to see.
+pub struct Matcher {
+    rules: Vec<Value>,
+    excluded: Vec<Value>,
+    /// Without rules everything is wanted, or nothing.
+    wants_all: bool,
+    /// Rules are about all versions of the resources they name.
+    is_equivalent: bool,
+    selectors: Selectors,
+}
+
+impl Matcher {
+    /// The rules and selectors of a hook.
+    pub fn of_hook(hook: &Value) -> Self {
+        Self { wants_all: false, ..Self::new(hook, "rules") }
+    }
+
+    /// Match constraints of a policy, or match resources of a binding.
+    pub fn of_policy(resources: &Value) -> Self {
+        Self { wants_all: true, ..Self::new(resources, "resourceRules") }
+    }
+
+    fn new(owner: &Value, rules: &str) -> Self {
+        Self {
+            rules: owner.items(rules).to_vec(),
+            excluded: owner.items("excludeResourceRules").to_vec(),
+            wants_all: false,
+            is_equivalent: owner.text("matchPolicy") == "Equivalent",
+            selectors: Selectors::new(owner),
+        }
+    }
+
+    /// The cheap half: the version in which the write is wanted, if the rules are about it.
+    ///
+    /// That is the client's own if a rule names it; else, unless versions must match exactly, another version of the same
+    /// resource that a rule names. Objects must be converted for that: [`Attributes::in_version`].
+    pub fn wanted<'a>(&self, registry: &'a Registry, attributes: &Attributes<'a>) -> Option<Attributes<'a>> {
+        let excluded = |served| has_rule_for(&self.excluded, served, attributes);
+        let others = || {
+            let others = registry.equivalents(attributes.served).into_iter();
+            others.filter(|other| self.is_equivalent && other.has_door(attributes.subresource()))
+        };
+        if excluded(attributes.served) || (!self.excluded.is_empty() && others().any(excluded)) {
+            return None;
+        }
+        let named = |served| has_rule_for(&self.rules, served, attributes);
+        if (self.rules.is_empty() && self.wants_all) || named(attributes.served) {
+            return Some(*attributes);
+        }
+        others().find(|other| named(other)).map(|other| Attributes { served: other, ..*attributes })
+    }
+
+    /// Whether the selectors want the write; `namespace` are the namespace's labels, if it has one.
+    pub fn selects(&self, namespace: Option<&Value>, object: Option<&Value>, old: Option<&Value>) -> bool {
+        self.selectors.select(namespace, object, old)
+    }
+}
+
+/// Whether one of these rules is about the write in this version.
+fn has_rule_for(rules: &[Value], served: &Served, attributes: &Attributes<'_>) -> bool {
+    let kind = served.kind;
     let place = match attributes.subresource() {
         "" => kind.resource.to_owned(),
         subresource => format!("{}/{subresource}", kind.resource),
     };
     let is_namespace = kind.group.is_empty() && kind.resource == "namespaces";
-    let namespaced = attributes.served.namespaced() && !is_namespace;
+    let namespaced = served.namespaced() && !is_namespace;
     let operation = attributes.operation.to_string();
-    rules.into_iter().any(|rule| {
+    rules.iter().any(|rule| {
         let lists = |field: &str, value: &str| texts(rule.items(field)).any(|one| one == "*" || one == value);
         let scope = match rule.text("scope") {
             "Cluster" => !namespaced,
@@ -41,14 +100,14 @@ fn names_resource(pattern: &str, place: &str) -> bool {
 }
 
 /// Labels of the namespace and of the object.
-pub struct Selectors {
+struct Selectors {
     namespaces: Option<LabelSelector>,
     objects: Option<LabelSelector>,
 }
 
 impl Selectors {
     /// `namespaceSelector` and `objectSelector` of a hook or of match resources.
-    pub fn new(owner: &Value) -> Self {
+    fn new(owner: &Value) -> Self {
         let selector = |field: &str| {
             let selector = owner.field(field);
             LabelSelector::from_object(Some(selector).filter(|selector| selector.is_object())).ok()
@@ -57,7 +116,7 @@ impl Selectors {
     }
 
     /// Whether they want this write; `namespace` are the namespace's labels, if it has one.
-    pub fn select(&self, namespace: Option<&Value>, object: Option<&Value>, old: Option<&Value>) -> bool {
+    fn select(&self, namespace: Option<&Value>, object: Option<&Value>, old: Option<&Value>) -> bool {
         let empty = Map::new();
         if let Some(labels) = namespace {
             let labels = labels.as_object().unwrap_or(&empty);

@@ -23,6 +23,8 @@ mod service_account;
 mod signers;
 mod storage_object_in_use_protection;
 mod taint_nodes_by_condition;
+#[cfg(test)]
+mod test_cluster;
 mod webhooks;
 
 use crate::configuration::ConfigurationError;
@@ -31,6 +33,7 @@ use futures_util::future::BoxFuture;
 use machinery::Value;
 use machinery::meta;
 use machinery::status::{Result, Status};
+use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -57,7 +60,10 @@ impl fmt::Display for Operation {
 /// The write that is to be admitted.
 #[derive(Clone, Copy)]
 pub struct Attributes<'a> {
+    /// The version in which the write is looked at.
     pub served: &'a Served,
+    /// The version that the client uses.
+    pub requested: &'a Served,
     pub context: &'a WriteContext<'a>,
     pub operation: Operation,
     /// As messages name the object: while its name is still to be generated, what it will begin with.
@@ -66,7 +72,7 @@ pub struct Attributes<'a> {
 
 impl<'a> Attributes<'a> {
     pub fn new(served: &'a Served, context: &'a WriteContext<'a>, operation: Operation) -> Self {
-        Self { served, context, operation, name: "" }
+        Self { served, requested: served, context, operation, name: "" }
     }
 
     #[must_use]
@@ -89,9 +95,29 @@ impl<'a> Attributes<'a> {
         self.context.subresource
     }
 
+    /// Whether the object of the write is of the resource's own kind; some subresources have others.
+    pub fn is_whole(&self) -> bool {
+        matches!(self.subresource(), "" | "status" | "ephemeralcontainers" | "resize")
+    }
+
+    /// An object of the write in the version in which it is looked at.
+    pub fn in_version<'o>(&self, object: &'o Value) -> Cow<'o, Value> {
+        let converted = if self.is_whole() { self.served.converted(object) } else { None };
+        converted.map_or(Cow::Borrowed(object), Cow::Owned)
+    }
+
+    /// Takes over what has become of an object in the version in which it is looked at.
+    pub fn give_back(&self, seen: Value, object: &mut Value) {
+        // What has not changed need not survive the way there and back.
+        if *self.in_version(object) != seen {
+            let requested = Self { served: self.requested, ..*self };
+            *object = requested.in_version(&seen).into_owned();
+        }
+    }
+
     /// The refusal of a plugin.
     pub fn forbidden(&self, why: impl fmt::Display) -> Status {
-        Status::forbidden(self.served.kind.group, self.served.kind.resource, self.name, why)
+        Status::forbidden(self.requested.kind.group, self.requested.kind.resource, self.name, why)
     }
 }
 

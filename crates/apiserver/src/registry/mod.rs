@@ -198,6 +198,18 @@ impl Served {
         }
     }
 
+    /// An object of another version as this version shows it; `None`: it is of this one, or of none that is known.
+    pub fn converted(&self, object: &Value) -> Option<Value> {
+        let given = object.get("apiVersion").and_then(Value::as_str)?;
+        let versions = self.versions.as_ref().filter(|_| given != self.api_version)?;
+        apply::Converter::convert(versions, object, &self.api_version)
+    }
+
+    /// Whether the resource has this subresource; the empty one is the resource itself.
+    pub fn has_door(&self, subresource: &str) -> bool {
+        self.resets.iter().any(|(door, _)| *door == subresource)
+    }
+
     /// An object of this version in the stored one.
     fn store(&self, object: Value) -> Value {
         match self.conversion {
@@ -375,6 +387,20 @@ impl Registry {
 
     pub fn all(&self) -> impl Iterator<Item = &Arc<Served>> {
         self.served.values().flat_map(HashMap::values)
+    }
+
+    /// The other versions of the same objects, in a fixed order.
+    pub fn equivalents(&self, served: &Served) -> Vec<&Served> {
+        // Most have none, which is known at once.
+        if served.versions.is_none() {
+            return Vec::new();
+        }
+        let is_other = |other: &&Arc<Served>| {
+            Arc::ptr_eq(&other.storage, &served.storage) && other.api_version != served.api_version
+        };
+        let mut others: Vec<&Served> = self.all().filter(is_other).map(Arc::as_ref).collect();
+        others.sort_by(|a, b| a.api_version.cmp(&b.api_version));
+        others
     }
 }
 

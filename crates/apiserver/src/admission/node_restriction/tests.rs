@@ -1,19 +1,11 @@
 use super::*;
-use crate::admission::Admission;
-use crate::registry::allocate::{ServiceConfig, Services};
+use crate::admission::test_cluster::Cluster;
 use crate::registry::{Warnings, WriteContext};
 use crate::user::UserInfo;
 use serde_json::json;
-use std::sync::Arc;
-use store::{Embedded, EmbeddedOptions};
 
 const NODES: (&str, &str, &str) = ("", "v1", "nodes");
 const PODS: (&str, &str, &str) = ("", "v1", "pods");
-
-struct Cluster {
-    registry: Registry,
-    _directory: tempfile::TempDir,
-}
 
 fn kubelet(node: &str) -> UserInfo {
     UserInfo {
@@ -24,12 +16,9 @@ fn kubelet(node: &str) -> UserInfo {
 }
 
 impl Cluster {
-    async fn new() -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
-        let store = Embedded::open(EmbeddedOptions::new(directory.path().join("store"))).expect("a store");
-        let registry =
-            Registry::new(Arc::new(store), Admission::default(), Services::new(ServiceConfig::default()));
-        let cluster = Self { registry, _directory: directory };
+    /// With two nodes, and a pod on each.
+    async fn with_nodes() -> Self {
+        let cluster = Self::empty();
         for (resource, object) in [
             (("", "v1", "namespaces"), json!({"metadata": {"name": "n"}})),
             (NODES, json!({"metadata": {"name": "a"}})),
@@ -38,20 +27,9 @@ impl Cluster {
             (PODS, pod("mine", "a")),
             (PODS, pod("other", "b")),
         ] {
-            cluster.create(resource, object).await;
+            cluster.create(resource, object).await.expect("created");
         }
         cluster
-    }
-
-    async fn create(&self, resource: (&str, &str, &str), mut object: Value) -> Value {
-        let served = self.registry.builtin(resource.0, resource.1, resource.2).expect("served");
-        object["kind"] = served.kind.kind.into();
-        object["apiVersion"] = served.api_version.clone().into();
-        let (user, warnings) = (UserInfo::server(), Warnings::default());
-        let namespace = meta::namespace(&object).to_owned();
-        let context = WriteContext::server(&user, &warnings, &namespace);
-        (served.kind.default)(&mut object);
-        self.registry.create(served, object, &context).await.expect("created").value()
     }
 
     /// What node `a` hears when it tries this; empty: nothing.
@@ -103,7 +81,7 @@ fn pod(name: &str, node: &str) -> Value {
 
 #[tokio::test]
 async fn others_are_not_restricted_and_nameless_nodes_are() {
-    let cluster = Cluster::new().await;
+    let cluster = Cluster::with_nodes().await;
     let write = || ("x", json!({}), Value::Null);
     let alice = UserInfo { name: "alice".to_owned(), ..UserInfo::default() };
     assert_eq!(cluster.try_as(&alice, NODES, Operation::Delete, "", write()).await, "");
@@ -115,7 +93,7 @@ async fn others_are_not_restricted_and_nameless_nodes_are() {
 
 #[tokio::test]
 async fn nodes_change_only_themselves_and_not_what_steers_workloads() {
-    let cluster = Cluster::new().await;
+    let cluster = Cluster::with_nodes().await;
     let old = json!({"metadata": {"name": "a", "labels": {"kubernetes.io/hostname": "a"}}, "spec": {}});
     let with = |path: &str, value: Value| {
         let mut node = old.clone();
@@ -169,7 +147,7 @@ async fn nodes_change_only_themselves_and_not_what_steers_workloads() {
 
 #[tokio::test]
 async fn mirror_pods() {
-    let cluster = Cluster::new().await;
+    let cluster = Cluster::with_nodes().await;
     let node = cluster.registry.find(NODES, "", "a").await.expect("read").expect("there");
     let good = json!({
         "metadata": {
@@ -228,7 +206,7 @@ async fn mirror_pods() {
 
 #[tokio::test]
 async fn pods_of_other_nodes_are_none_of_its_business() {
-    let cluster = Cluster::new().await;
+    let cluster = Cluster::with_nodes().await;
     let (mine, other) = (pod("mine", "a"), pod("other", "b"));
     let mut relabelled = mine.clone();
     relabelled["metadata"]["labels"] = json!({"x": "y"});
@@ -292,7 +270,7 @@ async fn pods_of_other_nodes_are_none_of_its_business() {
 
 #[tokio::test]
 async fn tokens_are_for_its_own_pods() {
-    let cluster = Cluster::new().await;
+    let cluster = Cluster::with_nodes().await;
     let uid = |name: &'static str| {
         let registry = &cluster.registry;
         async move { meta::uid(&registry.find(PODS, "n", name).await.expect("read").expect("there")).to_owned() }
@@ -331,7 +309,7 @@ async fn tokens_are_for_its_own_pods() {
 
 #[tokio::test]
 async fn the_rest_of_what_is_its_own() {
-    let cluster = Cluster::new().await;
+    let cluster = Cluster::with_nodes().await;
     let leases = ("coordination.k8s.io", "v1", "leases");
     let slices = ("resource.k8s.io", "v1", "resourceslices");
     let csi = ("storage.k8s.io", "v1", "csinodes");

@@ -153,7 +153,7 @@ pub struct Told {
 impl Told {
     fn new(subject: &Subject<'_>) -> Self {
         let attributes = subject.attributes;
-        let kind = attributes.served.kind;
+        let kind = attributes.requested.kind;
         let resource = ResourceAbout {
             group: kind.group.to_owned(),
             resource: kind.resource.to_owned(),

@@ -1,7 +1,7 @@
 //! MutatingAdmissionPolicy and ValidatingAdmissionPolicy: rules that users write change and refuse writes.
 //!
 //! Policies and bindings are read from the watch caches and compiled when they change; a cluster without bindings pays
-//! two comparisons per write. A rule matches the version a client has used, as with webhooks.
+//! two comparisons per write.
 
 mod evaluation;
 mod mutating;
@@ -116,14 +116,9 @@ pub fn namespace_labels(
     namespace.map(labels)
 }
 
-/// Whether the object of a write is of the resource's own kind; some subresources have others.
-fn is_whole(attributes: &Attributes<'_>) -> bool {
-    matches!(attributes.subresource(), "" | "status" | "ephemeralcontainers" | "resize")
-}
-
 /// What a patch has left unsaid.
 pub fn complete(attributes: &Attributes<'_>, object: &mut Value) -> Result<()> {
-    if is_whole(attributes) {
+    if attributes.is_whole() {
         let served = attributes.served;
         machinery::codec::typed::normalize(object, served.schema).map_err(Status::internal)?;
         (served.kind.default)(object);

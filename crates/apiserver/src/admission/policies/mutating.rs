@@ -2,7 +2,7 @@
 
 use super::evaluation::{Evaluation, OUT_OF_BUDGET, Stop, Subject, evaluate};
 use super::policy::{Binding, Mutation, Policy};
-use super::{complete, concerned, is_whole, namespace_labels, namespace_of, params};
+use super::{complete, concerned, namespace_labels, namespace_of, params};
 use crate::admission::{Attributes, Operation, Plugin};
 use crate::registry::Registry;
 use expressions::admission::BUDGET;
@@ -79,10 +79,10 @@ struct Round {
 }
 
 /// One round over all policies, or over those of `only` (empty parts of a row stand for all).
-async fn run(
+async fn run<'a>(
     policies: &[Policy],
-    registry: &Registry,
-    attributes: &Attributes<'_>,
+    registry: &'a Registry,
+    attributes: &Attributes<'a>,
     object: &mut Value,
     old: Option<&Value>,
     only: Option<&Ran>,
@@ -91,12 +91,15 @@ async fn run(
     let mut ran: Ran = Vec::new();
     let mut errors: Vec<(String, &'static str)> = Vec::new();
     let mut namespace = None;
-    for policy in policies.iter().filter(|policy| policy.rules.matches.has_rule_for(attributes)) {
+    for policy in policies {
+        let Some(attributes) = &policy.rules.matches.wanted(registry, attributes) else { continue };
         if namespace.is_none() {
             namespace = Some(namespace_of(registry, attributes).await?);
         }
         let namespace = namespace.as_ref().and_then(Option::as_ref);
         let labels = namespace_labels(attributes, namespace, Some(object));
+        let old = old.map(|old| attributes.in_version(old));
+        let old = old.as_deref();
         let rules = &policy.rules;
         if !rules.matches.selects(labels.as_ref(), Some(object), old) {
             continue;
@@ -113,7 +116,8 @@ async fn run(
         }
         for binding in &policy.bindings {
             let wanted = binding.matches.as_ref().is_none_or(|matches| {
-                matches.has_rule_for(attributes) && matches.selects(labels.as_ref(), Some(object), old)
+                matches.wanted(registry, attributes).is_some()
+                    && matches.selects(labels.as_ref(), Some(object), old)
             });
             if !wanted {
                 continue;
@@ -135,7 +139,10 @@ async fn run(
                 }
                 let subject =
                     Subject { registry, attributes, object: None, old, namespace, params: params.as_ref() };
-                match mutate(policy, &subject, object).await? {
+                let mut seen = attributes.in_version(object).into_owned();
+                let outcome = mutate(policy, &subject, &mut seen).await?;
+                attributes.give_back(seen, object);
+                match outcome {
                     Ok(Some(changed)) => {
                         if changed {
                             round.again.append(&mut ran);
@@ -309,7 +316,7 @@ fn apply(patch: &Patch, attributes: &Attributes<'_>, object: &mut Value) -> Resu
             Ok(())
         }
         Patch::Merge(partial) => {
-            if !is_whole(attributes) {
+            if !attributes.is_whole() {
                 return Err("error applying patch: the subresource has no schema to merge by".to_owned());
             }
             let mut partial = partial.clone();

@@ -1,8 +1,7 @@
 //! One policy with its bindings, compiled.
 
 use super::evaluation::Condition;
-use crate::admission::Attributes;
-use crate::admission::matching::{Selectors, has_rule_for};
+use crate::admission::matching::Matcher;
 use crate::registry::{Registry, Served};
 use api::value::{Fields, texts};
 use expressions::admission::{self, Options};
@@ -70,33 +69,6 @@ pub struct Binding {
     pub actions: Vec<String>,
 }
 
-/// Match constraints of a policy, or match resources of a binding.
-pub struct Matcher {
-    rules: Vec<Value>,
-    excluded: Vec<Value>,
-    selectors: Selectors,
-}
-
-impl Matcher {
-    fn new(resources: &Value) -> Self {
-        Self {
-            rules: resources.items("resourceRules").to_vec(),
-            excluded: resources.items("excludeResourceRules").to_vec(),
-            selectors: Selectors::new(resources),
-        }
-    }
-
-    /// The cheap half: whether the rules are about this write.
-    pub fn has_rule_for(&self, attributes: &Attributes<'_>) -> bool {
-        !has_rule_for(&self.excluded, attributes)
-            && (self.rules.is_empty() || has_rule_for(&self.rules, attributes))
-    }
-
-    pub fn selects(&self, namespace: Option<&Value>, object: Option<&Value>, old: Option<&Value>) -> bool {
-        self.selectors.select(namespace, object, old)
-    }
-}
-
 impl Policy {
     /// Every policy that has a binding, by name. What has not changed since `before` is not compiled again.
     pub fn all(
@@ -140,7 +112,7 @@ impl Binding {
         let spec = binding.field("spec");
         Self {
             name: meta::name(binding).to_owned(),
-            matches: spec.has("matchResources").then(|| Matcher::new(spec.field("matchResources"))),
+            matches: spec.has("matchResources").then(|| Matcher::of_policy(spec.field("matchResources"))),
             param_ref: spec.has("paramRef").then(|| spec.field("paramRef").clone()),
             actions: texts(spec.items("validationActions")).map(str::to_owned).collect(),
         }
@@ -220,7 +192,7 @@ impl Rules {
         });
         Self {
             revision,
-            matches: Matcher::new(spec.field("matchConstraints")),
+            matches: Matcher::of_policy(spec.field("matchConstraints")),
             ignores_failure: spec.text("failurePolicy") == "Ignore",
             is_reinvoked: spec.text("reinvocationPolicy") == "IfNeeded",
             conditions: Condition::all(spec, full),

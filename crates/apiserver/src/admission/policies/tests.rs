@@ -1,58 +1,11 @@
 use super::*;
-use crate::admission::Admission;
-use crate::registry::allocate::{ServiceConfig, Services};
-use crate::registry::{Warnings, WriteContext};
+use crate::admission::test_cluster::Cluster;
 use crate::user::UserInfo;
 use serde_json::json;
-use store::{Embedded, EmbeddedOptions};
 
-struct Cluster {
-    registry: Registry,
-    _directory: tempfile::TempDir,
-}
-
-/// What a write has come to: the object, what was warned of, what was noted for those who audit.
-type Made = (Value, Vec<String>, Vec<(String, String)>);
+const LABEL: &str = "policies";
 
 impl Cluster {
-    async fn new() -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
-        let store = Embedded::open(EmbeddedOptions::new(directory.path().join("store"))).expect("a store");
-        let registry =
-            Registry::new(Arc::new(store), Admission::default(), Services::new(ServiceConfig::default()));
-        let cluster = Self { registry, _directory: directory };
-        for name in ["n", "quiet"] {
-            let namespace =
-                json!({"metadata": {"name": name, "labels": {"policies": (name == "n").to_string()}}});
-            cluster.create(("", "v1", "namespaces"), namespace).await.expect("made");
-        }
-        cluster
-    }
-
-    async fn create_as(
-        &self,
-        user: &UserInfo,
-        resource: (&str, &str, &str),
-        mut object: Value,
-    ) -> Result<Made> {
-        let served = self.registry.builtin(resource.0, resource.1, resource.2)?;
-        object["kind"] = served.kind.kind.into();
-        object["apiVersion"] = served.api_version.clone().into();
-        let warnings = Warnings::default();
-        let namespace = meta::namespace(&object).to_owned();
-        let context = WriteContext::server(user, &warnings, &namespace);
-        machinery::codec::typed::normalize(&mut object, served.schema).map_err(Status::internal)?;
-        (served.kind.default)(&mut object);
-        let written = self.registry.create(served, object, &context).await?;
-        let notes = warnings.take_annotations();
-        let notes = notes.into_iter().map(|(key, value)| (key.into_owned(), value)).collect();
-        Ok((written.value(), warnings.take(), notes))
-    }
-
-    async fn create(&self, resource: (&str, &str, &str), object: Value) -> Result<Made> {
-        self.create_as(&UserInfo::server(), resource, object).await
-    }
-
     async fn validating(&self, name: &str, spec: Value, binding: Value) {
         self.policy(
             ["validatingadmissionpolicies", "validatingadmissionpolicybindings"],
@@ -78,23 +31,17 @@ impl Cluster {
             spec["matchConstraints"] = json!({"resourceRules": [rule]});
         }
         binding["policyName"] = name.into();
-        binding["matchResources"] = json!({"namespaceSelector": {"matchLabels": {"policies": "true"}}});
+        binding["matchResources"] = json!({"namespaceSelector": {"matchLabels": {LABEL: "true"}}});
         for (resource, spec) in resources.into_iter().zip([spec, binding]) {
             let object = json!({"metadata": {"name": name}, "spec": spec});
             self.create((GROUP, "v1", resource), object).await.expect("configured");
         }
     }
-
-    async fn config_map(&self, namespace: &str, name: &str, data: Value) -> Result<Made> {
-        let alice = UserInfo { name: "alice".to_owned(), ..UserInfo::default() };
-        let object = json!({"metadata": {"name": name, "namespace": namespace}, "data": data});
-        self.create_as(&alice, ("", "v1", "configmaps"), object).await
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn validations_refuse() {
-    let cluster = Cluster::new().await;
+    let cluster = Cluster::with_label(LABEL).await;
     let spec = json!({
         "variables": [{"name": "size", "expression": "has(object.data) ? object.data.size() : 0"}],
         "matchConditions": [{"name": "c", "expression": "object.metadata.name != 'skipped'"}],
@@ -129,7 +76,7 @@ async fn validations_refuse() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bindings_warn_note_and_bring_params() {
-    let cluster = Cluster::new().await;
+    let cluster = Cluster::with_label(LABEL).await;
     let limit = json!({"metadata": {"name": "limit", "namespace": "quiet"}, "data": {"max": "5"}});
     cluster.create(("", "v1", "configmaps"), limit).await.expect("made");
     let spec = json!({
@@ -167,7 +114,7 @@ async fn bindings_warn_note_and_bring_params() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_authorizer_decides() {
-    let cluster = Cluster::new().await;
+    let cluster = Cluster::with_label(LABEL).await;
     let check = "authorizer.group('').resource('secrets').namespace('n').check('get').allowed()";
     let spec = json!({"validations": [{"expression": check, "message": "must read secrets"}]});
     cluster.validating("p", spec, json!({"validationActions": ["Deny"]})).await;
@@ -184,7 +131,7 @@ async fn the_authorizer_decides() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mutations_follow_each_other() {
-    let cluster = Cluster::new().await;
+    let cluster = Cluster::with_label(LABEL).await;
     let merge =
         |text: &str| json!({"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": text}});
     let patch = |text: &str| json!({"patchType": "JSONPatch", "jsonPatch": {"expression": text}});
@@ -207,7 +154,7 @@ async fn mutations_follow_each_other() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn policies_run_again_after_others() {
-    let cluster = Cluster::new().await;
+    let cluster = Cluster::with_label(LABEL).await;
     let label = |key: &str, value: &str| {
         let text = format!("Object{{metadata: Object.metadata{{labels: {{'{key}': {value}}}}}}}");
         json!([{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": text}}])
@@ -222,7 +169,7 @@ async fn policies_run_again_after_others() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mutations_that_fail_refuse() {
-    let cluster = Cluster::new().await;
+    let cluster = Cluster::with_label(LABEL).await;
     for (name, text, want) in [
         (
             "a",
@@ -240,5 +187,123 @@ async fn mutations_that_fail_refuse() {
         assert_eq!((status.code, status.reason), (403, "Invalid"));
         let prefix = format!("policy '{name}' with binding '{name}' denied request: ");
         assert!(status.message.starts_with(&prefix) && status.message.contains(want), "{}", status.message);
+    }
+}
+
+/// Rules about autoscalers in one version.
+fn about_autoscalers(version: &str, match_policy: &str) -> Value {
+    json!({"matchPolicy": match_policy, "resourceRules": [{
+        "operations": ["CREATE"], "apiGroups": ["autoscaling"], "apiVersions": [version],
+        "resources": ["horizontalpodautoscalers"],
+    }]})
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rules_are_about_all_versions_of_a_resource() {
+    let new = "object.spec.metrics[0].resource.target.averageUtilization";
+    let old = "object.spec.targetCPUUtilizationPercentage";
+    for (version, field) in [("v2", new), ("v1", old)] {
+        let spec = |match_policy: &str| {
+            let message = format!(
+                "'utilization is ' + string({field}) + ' in ' + request.kind.version + ' of ' + \
+                 request.requestKind.version + ', ' + object.apiVersion"
+            );
+            json!({
+                "matchConstraints": about_autoscalers(version, match_policy),
+                "validations": [{"expression": format!("{field} < 70"), "messageExpression": message}],
+            })
+        };
+        let cluster = Cluster::with_label(LABEL).await;
+        cluster.validating("p", spec("Equivalent"), json!({"validationActions": ["Deny"]})).await;
+        for client in ["v1", "v2"] {
+            cluster.autoscaler(client, &format!("good-{client}"), 60).await.expect("allowed");
+            let refused = cluster.autoscaler(client, "bad", 80).await.expect_err("refused");
+            let want = format!("utilization is 80 in {version} of {client}, autoscaling/{version}");
+            assert!(refused.message.ends_with(&want), "{}", refused.message);
+        }
+        let cluster = Cluster::with_label(LABEL).await;
+        cluster.validating("p", spec("Exact"), json!({"validationActions": ["Deny"]})).await;
+        for client in ["v1", "v2"] {
+            let outcome = cluster.autoscaler(client, "bad", 80).await;
+            assert_eq!(outcome.is_err(), client == version, "{version}: {outcome:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_groups_may_have_the_same_objects() {
+    let cluster = Cluster::with_label(LABEL).await;
+    let rule =
+        json!({"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["events"]});
+    let spec = json!({
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [{"expression": "object.message != 'bad'", "message": "not this"}],
+    });
+    cluster.validating("p", spec, json!({"validationActions": ["Deny"]})).await;
+    let event = |name: &str, note: &str| {
+        json!({
+            "metadata": {"name": name, "namespace": "n"}, "note": note, "type": "Normal", "reason": "R",
+            "eventTime": "2026-01-01T00:00:00.000000Z", "action": "A", "reportingController": "example.com/c",
+            "reportingInstance": "i", "regarding": {"kind": "Pod", "namespace": "n", "name": "p"},
+        })
+    };
+    let events = ("events.k8s.io", "v1", "events");
+    cluster.try_create(events, event("good", "good")).await.expect("allowed");
+    let refused = cluster.try_create(events, event("bad", "bad")).await.expect_err("refused");
+    assert_eq!(
+        refused.message,
+        "events.events.k8s.io \"bad\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'p' denied request: \
+         not this"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_versions_are_changed_and_given_back() {
+    let cluster = Cluster::with_label(LABEL).await;
+    let merge = "Object{spec: Object.spec{minReplicas: 3, behavior: \
+        Object.spec.behavior{scaleDown: Object.spec.behavior.scaleDown{stabilizationWindowSeconds: 7}}}}";
+    let spec = json!({
+        "matchConstraints": about_autoscalers("v2", "Equivalent"),
+        "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": merge}}],
+    });
+    cluster.mutating("p", spec, json!({})).await;
+    for client in ["v1", "v2"] {
+        let (made, ..) = cluster.autoscaler(client, client, 60).await.expect("changed");
+        assert_eq!(made["spec"]["minReplicas"], 3, "{made}");
+        assert_eq!(made["spec"]["behavior"]["scaleDown"]["stabilizationWindowSeconds"], 7, "{made}");
+        assert_eq!(made["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"], 60, "{made}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn expressions_cost_so_much_and_no_more() {
+    let endless = "lists.range(1000).all(a, lists.range(1000).all(b, lists.range(1000).all(c, true)))";
+    // Two questions fit into one expression, and fifteen expressions with two each not into the budget of all.
+    let question = "authorizer.path('/a').check('get').allowed() || authorizer.path('/b').check('get').allowed() || true";
+    let many: Vec<Value> = vec![json!({"expression": question}); 15];
+    for (validations, conditions, want) in [
+        (
+            json!([{"expression": endless}]),
+            json!([]),
+            "resulted in error: operation cancelled: actual cost limit exceeded",
+        ),
+        (json!(many), json!([]), "running out of cost budget, no further validation rules will be run"),
+        (
+            json!([{"expression": "true"}]),
+            json!([{"name": "c", "expression": endless}]),
+            "cost limit exceeded",
+        ),
+    ] {
+        for (failure_policy, refuses) in [("Fail", true), ("Ignore", false)] {
+            let cluster = Cluster::with_label(LABEL).await;
+            let spec = json!({
+                "validations": validations, "matchConditions": conditions, "failurePolicy": failure_policy,
+            });
+            cluster.validating("p", spec, json!({"validationActions": ["Deny"]})).await;
+            match cluster.config_map("n", "x", json!({})).await {
+                Ok(_) => assert!(!refuses, "{want}"),
+                Err(status) => assert!(refuses && status.message.contains(want), "{}", status.message),
+            }
+        }
     }
 }

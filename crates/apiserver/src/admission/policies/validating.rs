@@ -70,12 +70,21 @@ impl Plugin for ValidatingAdmissionPolicy {
             }
             let mut namespace = None;
             let mut refused = None;
-            for policy in policies.iter().filter(|policy| policy.rules.matches.has_rule_for(attributes)) {
+            for policy in policies.iter() {
+                let Some(attributes) = policy.rules.matches.wanted(registry, attributes) else { continue };
                 if namespace.is_none() {
-                    namespace = Some(namespace_of(registry, attributes).await?);
+                    namespace = Some(namespace_of(registry, &attributes).await?);
                 }
                 let namespace = namespace.as_ref().and_then(Option::as_ref);
-                let subject = Subject { registry, attributes, object, old, namespace, params: None };
+                let [object, old] = [object, old].map(|of| of.map(|of| attributes.in_version(of)));
+                let subject = Subject {
+                    registry,
+                    attributes: &attributes,
+                    object: object.as_deref(),
+                    old: old.as_deref(),
+                    namespace,
+                    params: None,
+                };
                 let refusal = ask(policy, &subject).await?;
                 // All are asked, so that all warn; the first refusal is the one that is told.
                 refused = refused.or(refusal);
@@ -101,7 +110,7 @@ async fn ask(policy: &Policy, subject: &Subject<'_>) -> Result<Option<Status>> {
     let mut notes: Vec<(String, Vec<String>)> = Vec::new();
     for binding in &policy.bindings {
         let wanted = binding.matches.as_ref().is_none_or(|matches| {
-            matches.has_rule_for(subject.attributes)
+            matches.wanted(subject.registry, subject.attributes).is_some()
                 && matches.selects(labels.as_ref(), subject.object, subject.old)
         });
         if !wanted {

@@ -1,9 +1,10 @@
 //! One hook of a configuration, ready to be matched.
 
-use crate::admission::matching::{self, Selectors};
+use crate::admission::matching::Matcher;
 use crate::admission::policies::Condition;
 use crate::admission::{Attributes, Operation};
 use crate::outbound::{Client, Target, TargetError, Trust};
+use crate::registry::Served;
 use api::value::{Fields, texts};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -25,8 +26,7 @@ pub struct Hook {
     pub reinvoked: bool,
     /// The version of AdmissionReview it gets.
     pub review_version: String,
-    rules: Vec<Value>,
-    selectors: Selectors,
+    pub matches: Matcher,
     pub conditions: Vec<Condition>,
     /// Kept while it leads to the same place.
     client: Mutex<Option<(String, Arc<Client>)>>,
@@ -50,8 +50,7 @@ impl Hook {
             timeout: Duration::from_secs(u64::try_from(seconds).unwrap_or(0)),
             reinvoked: hook.text("reinvocationPolicy") == "IfNeeded",
             review_version: version.unwrap_or("v1").to_owned(),
-            rules: hook.items("rules").to_vec(),
-            selectors: Selectors::new(hook),
+            matches: Matcher::of_hook(hook),
             conditions: Condition::of_hook(hook),
             client: Mutex::new(None),
         }
@@ -71,27 +70,26 @@ impl Hook {
         *self.client.lock() = Some((url.to_owned(), client.clone()));
         Ok(client)
     }
-
-    pub fn has_rule_for(&self, attributes: &Attributes<'_>) -> bool {
-        matching::has_rule_for(&self.rules, attributes)
-    }
-
-    /// Whether the selectors want this write; `namespace` are the namespace's labels.
-    pub fn selects(&self, namespace: Option<&Value>, object: Option<&Value>, old: Option<&Value>) -> bool {
-        self.selectors.select(namespace, object, old)
-    }
 }
 
 /// What hooks and conditions are told of the request, the objects aside.
 pub fn request(attributes: &Attributes<'_>, object: Option<&Value>) -> Value {
-    let kind = attributes.served.kind;
     let given = |field: &str| object.map_or("", |object| object.text(field));
     let (group, version) = machinery::gvk::split_api_version(given("apiVersion"));
-    let of_object = match given("kind") {
-        "" => json!({"group": kind.group, "version": kind.version, "kind": kind.kind}),
-        name => json!({"group": group, "version": version, "kind": name}),
+    let kind_in = |served: &Served| {
+        let kind = served.kind;
+        match given("kind") {
+            name if !name.is_empty() && !attributes.is_whole() => {
+                json!({"group": group, "version": version, "kind": name})
+            }
+            _ => json!({"group": kind.group, "version": kind.version, "kind": kind.kind}),
+        }
     };
-    let resource = json!({"group": kind.group, "version": kind.version, "resource": kind.resource});
+    let resource_in = |served: &Served| {
+        let kind = served.kind;
+        json!({"group": kind.group, "version": kind.version, "resource": kind.resource})
+    };
+    let (served, requested) = (attributes.served, attributes.requested);
     let options = match attributes.operation {
         Operation::Create => "CreateOptions",
         Operation::Update => "UpdateOptions",
@@ -113,7 +111,8 @@ pub fn request(attributes: &Attributes<'_>, object: Option<&Value>) -> Value {
         options["fieldManager"] = attributes.context.manager.as_str().into();
     }
     let mut request = json!({
-        "kind": of_object, "resource": resource, "requestKind": of_object, "requestResource": resource,
+        "kind": kind_in(served), "resource": resource_in(served),
+        "requestKind": kind_in(requested), "requestResource": resource_in(requested),
         "operation": attributes.operation.to_string(), "userInfo": attributes.context.user.to_value(),
         "dryRun": attributes.context.dry_run, "options": options,
     });

@@ -1,8 +1,7 @@
 //! MutatingAdmissionWebhook and ValidatingAdmissionWebhook: other servers change and refuse writes.
 //!
 //! Which hooks there are is read from the watch caches and kept until they change; a cluster without hooks pays one
-//! comparison per write. A rule matches the version a client has used: requests are not converted for hooks that name
-//! another version of the same resource.
+//! comparison per write.
 
 mod call;
 mod hook;
@@ -93,37 +92,58 @@ fn concerned(attributes: &Attributes<'_>) -> bool {
     !exempt && attributes.context.user.name != "system:apiserver"
 }
 
-/// The hooks that want to see this write; those that cannot tell refuse it.
-async fn wanted<'h>(
+/// The hooks that want to see this write, with the version they want to see it in; those that cannot tell refuse it.
+async fn wanted<'h, 'a>(
     hooks: &'h [Hook],
-    registry: &Registry,
-    attributes: &Attributes<'_>,
+    registry: &'a Registry,
+    attributes: &Attributes<'a>,
     object: Option<&Value>,
     old: Option<&Value>,
-) -> Result<Vec<&'h Hook>> {
+) -> Result<Vec<(&'h Hook, Attributes<'a>)>> {
     let mut found = Vec::new();
     let mut namespace = None;
-    for hook in hooks.iter().filter(|hook| hook.has_rule_for(attributes)) {
+    for hook in hooks {
+        let Some(seen) = hook.matches.wanted(registry, attributes) else { continue };
         if namespace.is_none() {
             namespace = Some(namespace_labels(registry, attributes, object.or(old)).await?);
         }
         let labels = namespace.as_ref().and_then(Option::as_ref);
-        if !hook.selects(labels, object, old) {
+        if !hook.matches.selects(labels, object, old) {
             continue;
         }
         if hook.conditions.is_empty() {
-            found.push(hook);
+            found.push((hook, seen));
             continue;
         }
-        let subject = Subject { registry, attributes, object, old, namespace: None, params: None };
+        let [object, old] = [object, old].map(|of| of.map(|of| seen.in_version(of)));
+        let subject = Subject {
+            registry,
+            attributes: &seen,
+            object: object.as_deref(),
+            old: old.as_deref(),
+            namespace: None,
+            params: None,
+        };
         match policies::conditions_hold(&hook.conditions, &subject).await? {
-            Ok(true) => found.push(hook),
+            Ok(true) => found.push((hook, seen)),
             Ok(false) => {}
             Err(why) if hook.ignores_failure => tracing::warn!(hook = hook.name, why, "webhook skipped"),
             Err(why) => return Err(attributes.forbidden(why)),
         }
     }
     Ok(found)
+}
+
+/// The hook's answer about the objects in the version it wants to see.
+async fn ask(
+    hook: &Hook,
+    registry: &Registry,
+    attributes: &Attributes<'_>,
+    object: Option<&Value>,
+    old: Option<&Value>,
+) -> Result<Outcome> {
+    let [object, old] = [object, old].map(|of| of.map(|of| attributes.in_version(of)));
+    call::ask(hook, registry, attributes, object.as_deref(), old.as_deref()).await
 }
 
 /// The labels of the namespace a write goes to; `None`: it is about the cluster.
@@ -176,11 +196,11 @@ impl Plugin for MutatingAdmissionWebhook {
                 let mut changed_since: Vec<&str> = Vec::new();
                 let mut asked: Vec<&str> = Vec::new();
                 let names = wanted(&hooks, registry, attributes, object.as_deref(), old).await?;
-                for hook in names {
+                for (hook, attributes) in &names {
                     if round == 1 && !again.contains(&hook.name.as_str()) {
                         continue;
                     }
-                    let outcome = call::ask(hook, registry, attributes, object.as_deref(), old).await?;
+                    let outcome = ask(hook, registry, attributes, object.as_deref(), old).await?;
                     let changed = match (&mut object, outcome) {
                         (Some(object), Outcome::Patched(patch)) => apply(hook, attributes, object, &patch)?,
                         _ => false,
@@ -223,13 +243,15 @@ async fn present(registry: &Registry, attributes: &Attributes<'_>) -> Result<Opt
 
 /// Applies a hook's patch; whether that changed anything.
 fn apply(hook: &Hook, attributes: &Attributes<'_>, object: &mut Value, patch: &Value) -> Result<bool> {
-    let mut patched = object.clone();
+    let seen = attributes.in_version(object);
+    let mut patched = seen.clone().into_owned();
     machinery::patch::json_patch::apply(&mut patched, patch).map_err(|error| {
         Status::internal(format!("jsonpatch {} operation does not apply: {error}", hook.name))
     })?;
     policies::complete(attributes, &mut patched)?;
-    let changed = patched != *object;
-    *object = patched;
+    let changed = patched != *seen;
+    drop(seen);
+    attributes.give_back(patched, object);
     Ok(changed)
 }
 
@@ -263,7 +285,8 @@ impl Plugin for ValidatingAdmissionWebhook {
             }
             let wanted = wanted(&hooks, registry, attributes, object, old).await?;
             // All at once; the first refusal in their order is the one that is told.
-            let answers = wanted.iter().map(|hook| call::ask(hook, registry, attributes, object, old));
+            let answers =
+                wanted.iter().map(|(hook, attributes)| ask(hook, registry, attributes, object, old));
             join_all(answers).await.into_iter().collect::<Result<Vec<_>>>().map(drop)
         })
     }

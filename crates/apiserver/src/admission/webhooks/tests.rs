@@ -1,68 +1,19 @@
 use super::*;
-use crate::admission::Admission;
-use crate::registry::allocate::{ServiceConfig, Services};
+use crate::admission::test_cluster::Cluster;
 use crate::registry::{Warnings, WriteContext};
 use crate::user::UserInfo;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
-use store::{Embedded, EmbeddedOptions};
 use testkit::Responder;
 
-struct Cluster {
-    registry: Registry,
-    _directory: tempfile::TempDir,
-}
+const LABEL: &str = "hooks";
 
 impl Cluster {
-    async fn new() -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
-        let store = Embedded::open(EmbeddedOptions::new(directory.path().join("store"))).expect("a store");
-        let registry =
-            Registry::new(Arc::new(store), Admission::default(), Services::new(ServiceConfig::default()));
-        let cluster = Self { registry, _directory: directory };
-        for name in ["n", "quiet"] {
-            let namespace =
-                json!({"metadata": {"name": name, "labels": {"hooks": (name == "n").to_string()}}});
-            cluster
-                .create(&UserInfo::server(), ("", "v1", "namespaces"), namespace, false)
-                .await
-                .expect("made");
-        }
-        cluster
-    }
-
-    async fn create(
-        &self,
-        user: &UserInfo,
-        resource: (&str, &str, &str),
-        mut object: Value,
-        dry_run: bool,
-    ) -> Result<(Value, Vec<String>)> {
-        let served = self.registry.builtin(resource.0, resource.1, resource.2)?;
-        object["kind"] = served.kind.kind.into();
-        object["apiVersion"] = served.api_version.clone().into();
-        let warnings = Warnings::default();
-        let namespace = meta::namespace(&object).to_owned();
-        let context = WriteContext { dry_run, ..WriteContext::server(user, &warnings, &namespace) };
-        machinery::codec::typed::normalize(&mut object, served.schema).map_err(Status::internal)?;
-        (served.kind.default)(&mut object);
-        let written = self.registry.create(served, object, &context).await?;
-        Ok((written.value(), warnings.take()))
-    }
-
     async fn configure(&self, resource: &str, hook: Value) {
         let name = hook["name"].as_str().unwrap_or("").replace('.', "-");
         let configuration = json!({"metadata": {"name": name}, "webhooks": [hook]});
-        self.create(&UserInfo::server(), (GROUP, "v1", resource), configuration, false)
-            .await
-            .expect("configured");
-    }
-
-    async fn config_map(&self, namespace: &str, name: &str) -> Result<(Value, Vec<String>)> {
-        let alice = UserInfo { name: "alice".to_owned(), ..UserInfo::default() };
-        let object = json!({"metadata": {"name": name, "namespace": namespace}, "data": {"k": "v"}});
-        self.create(&alice, ("", "v1", "configmaps"), object, false).await
+        self.create((GROUP, "v1", resource), configuration).await.expect("configured");
     }
 }
 
@@ -71,7 +22,7 @@ fn hook(name: &str, responder: &Responder, more: Value) -> Value {
         "name": name, "admissionReviewVersions": ["v1"], "sideEffects": "None", "timeoutSeconds": 5,
         "clientConfig": {"url": format!("{}/{name}", responder.url), "caBundle": STANDARD.encode(&responder.certificate)},
         "rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}],
-        "namespaceSelector": {"matchLabels": {"hooks": "true"}},
+        "namespaceSelector": {"matchLabels": {LABEL: "true"}},
     });
     for (field, value) in more.as_object().into_iter().flatten() {
         hook[field] = value.clone();
@@ -106,14 +57,14 @@ async fn hooks_change_and_refuse() {
     })
     .await
     .expect("a server");
-    let cluster = Cluster::new().await;
+    let cluster = Cluster::with_label(LABEL).await;
     cluster.configure(MUTATING, hook("label.example.com", &responder, json!({}))).await;
     let condition = json!([{"name": "c", "expression": "object.metadata.name != 'skipped'"}]);
     cluster
         .configure(VALIDATING, hook("check.example.com", &responder, json!({"matchConditions": condition})))
         .await;
 
-    let (made, warnings) = cluster.config_map("n", "good").await.expect("allowed");
+    let (made, warnings, _) = cluster.config_map("n", "good", json!({"k": "v"})).await.expect("allowed");
     assert_eq!(made["metadata"]["labels"], json!({"seen": "yes"}));
     assert_eq!(warnings, ["hello"]);
     let seen = responder.seen();
@@ -126,10 +77,10 @@ async fn hooks_change_and_refuse() {
     );
     assert_eq!(request["resource"], json!({"group": "", "version": "v1", "resource": "configmaps"}));
 
-    let refused = cluster.config_map("n", "bad").await.expect_err("refused");
+    let refused = cluster.config_map("n", "bad", json!({"k": "v"})).await.expect_err("refused");
     assert_eq!((refused.code, refused.reason), (403, "Forbidden"));
     assert_eq!(refused.message, r#"admission webhook "check.example.com" denied the request: not this"#);
-    let refused = cluster.config_map("n", "silent").await.expect_err("refused");
+    let refused = cluster.config_map("n", "silent", json!({"k": "v"})).await.expect_err("refused");
     assert_eq!(
         refused.message,
         r#"admission webhook "check.example.com" denied the request without explanation"#
@@ -137,9 +88,9 @@ async fn hooks_change_and_refuse() {
     assert_eq!(refused.code, 400);
 
     let before = responder.seen().len();
-    cluster.config_map("quiet", "bad").await.expect("another namespace");
+    cluster.config_map("quiet", "bad", json!({"k": "v"})).await.expect("another namespace");
     assert_eq!(responder.seen().len(), before);
-    cluster.config_map("n", "skipped").await.expect("allowed");
+    cluster.config_map("n", "skipped", json!({"k": "v"})).await.expect("allowed");
     assert_eq!(responder.seen().len(), before + 1, "the condition keeps one of them away");
 }
 
@@ -151,7 +102,7 @@ async fn hooks_refuse_connections() {
     })
     .await
     .expect("a server");
-    let cluster = Cluster::new().await;
+    let cluster = Cluster::with_label(LABEL).await;
     let rules = json!([{"operations": ["CONNECT"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/attach"]}]);
     cluster.configure(VALIDATING, hook("attach.example.com", &responder, json!({"rules": rules}))).await;
     let connect = async |subresource: &str, stdin: bool| {
@@ -183,25 +134,77 @@ async fn hooks_that_cannot_answer() {
     })
     .await
     .expect("a server");
-    let cluster = Cluster::new().await;
+    let cluster = Cluster::with_label(LABEL).await;
     cluster
         .configure(VALIDATING, hook("ignored.example.com", &responder, json!({"failurePolicy": "Ignore"})))
         .await;
-    cluster.config_map("n", "a").await.expect("ignored");
+    cluster.config_map("n", "a", json!({"k": "v"})).await.expect("ignored");
     let gone = json!({"clientConfig": {"url": "https://127.0.0.1:1/hook"}, "timeoutSeconds": 2});
     cluster.configure(MUTATING, hook("gone.example.com", &responder, gone)).await;
-    let failed = cluster.config_map("n", "b").await.expect_err("it is not there");
+    let failed = cluster.config_map("n", "b", json!({"k": "v"})).await.expect_err("it is not there");
     assert_eq!(
         failed.message,
         r#"Internal error occurred: failed calling webhook "gone.example.com": failed to call webhook: Post "https://127.0.0.1:1/hook?timeout=2s": dial tcp 127.0.0.1:1: connect: connection refused"#
     );
     assert_eq!(failed.code, 500);
-    let cluster = Cluster::new().await;
+    let cluster = Cluster::with_label(LABEL).await;
     cluster.configure(VALIDATING, hook("uid.example.com", &responder, json!({}))).await;
-    let failed = cluster.config_map("n", "b").await.expect_err("not an answer to this");
+    let failed = cluster.config_map("n", "b", json!({"k": "v"})).await.expect_err("not an answer to this");
     assert!(
         failed.message.contains("received invalid webhook response: expected response.uid="),
         "{}",
         failed.message
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hooks_see_the_version_they_ask_for() {
+    let responder = Responder::start(|path, review| match path {
+        "/change.example.com" => {
+            let path = "/spec/metrics/0/resource/target/averageUtilization";
+            let patch = json!([{"op": "replace", "path": path, "value": 55}]);
+            let patch = STANDARD.encode(patch.to_string());
+            response(review, json!({"patch": patch, "patchType": "JSONPatch"}))
+        }
+        _ => response(review, json!({})),
+    })
+    .await
+    .expect("a server");
+    let cluster = Cluster::with_label(LABEL).await;
+    let about = |version: &str, more: Value| {
+        let rule = json!({
+            "operations": ["CREATE"], "apiGroups": ["autoscaling"], "apiVersions": [version],
+            "resources": ["horizontalpodautoscalers"],
+        });
+        let mut hook = json!({"rules": [rule]});
+        for (field, value) in more.as_object().into_iter().flatten() {
+            hook[field] = value.clone();
+        }
+        hook
+    };
+    let condition = json!([{"name": "c", "expression": "object.spec.metrics[0].resource.target.averageUtilization > 50"}]);
+    let change = about("v2", json!({"matchConditions": condition}));
+    cluster.configure(MUTATING, hook("change.example.com", &responder, change)).await;
+    cluster.configure(VALIDATING, hook("old.example.com", &responder, about("v1", json!({})))).await;
+    let exact = about("v2", json!({"matchPolicy": "Exact"}));
+    cluster.configure(VALIDATING, hook("exact.example.com", &responder, exact)).await;
+
+    let (made, ..) = cluster.autoscaler("v1", "a", 60).await.expect("allowed");
+    assert_eq!(made["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"], 55, "{made}");
+    let seen = responder.seen();
+    let seen: Vec<(&str, &Value)> =
+        seen.iter().map(|(path, review)| (path.as_str(), &review["request"])).collect();
+    let [("/change.example.com", changed), ("/old.example.com", checked)] = seen.as_slice() else {
+        panic!("{seen:?}")
+    };
+    for (request, version, requested) in [(changed, "v2", "v1"), (checked, "v1", "v1")] {
+        assert_eq!(request["object"]["apiVersion"], format!("autoscaling/{version}"));
+        assert_eq!(
+            (&request["kind"]["version"], &request["resource"]["version"]),
+            (&json!(version), &json!(version))
+        );
+        assert_eq!(request["requestKind"]["version"], requested);
+        assert_eq!(request["requestResource"]["version"], requested);
+    }
+    assert_eq!(checked["object"]["spec"]["targetCPUUtilizationPercentage"], 55);
 }

@@ -1,0 +1,93 @@
+//! A registry with the whole chain, for the tests of its plugins.
+
+use super::Admission;
+use crate::registry::allocate::{ServiceConfig, Services};
+use crate::registry::{Registry, Warnings, WriteContext};
+use crate::user::UserInfo;
+use machinery::status::{Result, Status};
+use machinery::{Value, meta};
+use serde_json::json;
+use std::sync::Arc;
+use store::{Embedded, EmbeddedOptions};
+
+pub struct Cluster {
+    pub registry: Registry,
+    _directory: tempfile::TempDir,
+}
+
+/// What a write has come to: the object, what was warned of, what was noted for those who audit.
+pub type Made = (Value, Vec<String>, Vec<(String, String)>);
+
+impl Cluster {
+    /// With nothing in it.
+    pub fn empty() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = Embedded::open(EmbeddedOptions::new(directory.path().join("store"))).expect("a store");
+        let registry =
+            Registry::new(Arc::new(store), Admission::default(), Services::new(ServiceConfig::default()));
+        Self { registry, _directory: directory }
+    }
+
+    /// With two namespaces: `n`, where the label is "true", and `quiet`, where it is "false".
+    pub async fn with_label(label: &str) -> Self {
+        let cluster = Self::empty();
+        for (name, value) in [("n", "true"), ("quiet", "false")] {
+            let namespace = json!({"metadata": {"name": name, "labels": {label: value}}});
+            cluster.create(("", "v1", "namespaces"), namespace).await.expect("made");
+        }
+        cluster
+    }
+
+    pub async fn create_as(
+        &self,
+        user: &UserInfo,
+        (group, version, resource): (&str, &str, &str),
+        mut object: Value,
+    ) -> Result<Made> {
+        let served = self.registry.builtin(group, version, resource)?;
+        object["kind"] = served.kind.kind.into();
+        object["apiVersion"] = served.api_version.clone().into();
+        let warnings = Warnings::default();
+        let namespace = meta::namespace(&object).to_owned();
+        let context = WriteContext::server(user, &warnings, &namespace);
+        machinery::codec::typed::normalize(&mut object, served.schema).map_err(Status::internal)?;
+        (served.kind.default)(&mut object);
+        let written = self.registry.create(served, object, &context).await?;
+        let notes = warnings.take_annotations();
+        let notes = notes.into_iter().map(|(key, value)| (key.into_owned(), value)).collect();
+        Ok((written.value(), warnings.take(), notes))
+    }
+
+    /// As the server itself, which nobody refuses.
+    pub async fn create(&self, resource: (&str, &str, &str), object: Value) -> Result<Made> {
+        self.create_as(&UserInfo::server(), resource, object).await
+    }
+
+    /// As somebody who is subject to everything.
+    pub async fn try_create(&self, resource: (&str, &str, &str), object: Value) -> Result<Made> {
+        let alice = UserInfo { name: "alice".to_owned(), ..UserInfo::default() };
+        self.create_as(&alice, resource, object).await
+    }
+
+    pub async fn config_map(&self, namespace: &str, name: &str, data: Value) -> Result<Made> {
+        let object = json!({"metadata": {"name": name, "namespace": namespace}, "data": data});
+        self.try_create(("", "v1", "configmaps"), object).await
+    }
+
+    /// An autoscaler in either version, where it has this target.
+    pub async fn autoscaler(&self, version: &str, name: &str, utilization: u32) -> Result<Made> {
+        let mut spec = json!({
+            "maxReplicas": 9, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+        });
+        match version {
+            "v1" => spec["targetCPUUtilizationPercentage"] = utilization.into(),
+            _ => {
+                let target = json!({"type": "Utilization", "averageUtilization": utilization});
+                spec["metrics"] =
+                    json!([{"type": "Resource", "resource": {"name": "cpu", "target": target}}]);
+            }
+        }
+        let object = json!({"metadata": {"name": name, "namespace": "n"}, "spec": spec});
+        self.try_create(("autoscaling", version, "horizontalpodautoscalers"), object).await
+    }
+}
