@@ -15,8 +15,10 @@ use std::time::{Duration, Instant};
 const JSON: &[(&str, &str)] = &[("content-type", "application/json")];
 const MERGE: &[(&str, &str)] = &[("content-type", "application/merge-patch+json")];
 const PROTOBUF: &[(&str, &str)] = &[("accept", "application/vnd.kubernetes.protobuf")];
-/// Names in one namespace of this run's own.
-const NAMESPACE: &str = "bench";
+/// Names in one namespace of this run's own: the other server may have seen runs before.
+fn namespace() -> String {
+    format!("bench-{}", std::process::id())
+}
 
 /// A quantity of one server.
 struct Figure {
@@ -104,8 +106,8 @@ fn megabytes(bytes: u64) -> f64 {
 /// Servers take turns, so that whatever else happens on the machine happens to all of them.
 async fn measure(sides: &mut [Side], arguments: &ApiArguments) -> Result<()> {
     for side in &*sides {
-        let namespace =
-            format!(r#"{{"apiVersion":"v1","kind":"Namespace","metadata":{{"name":"{NAMESPACE}"}}}}"#);
+        let name = namespace();
+        let namespace = format!(r#"{{"apiVersion":"v1","kind":"Namespace","metadata":{{"name":"{name}"}}}}"#);
         let mut setup = side.target.connect().await?;
         setup.request(Method::POST, "/api/v1/namespaces", JSON, namespace.into()).await?;
     }
@@ -122,7 +124,7 @@ async fn measure(sides: &mut [Side], arguments: &ApiArguments) -> Result<()> {
     for Side { target, processes, figures } in sides {
         figures.extend(lists(target, processes, arguments.pods).await?);
         let (watchers, seconds) = (arguments.watchers, arguments.watch_seconds);
-        let outcome = watch::run(target, processes, NAMESPACE, watchers, 20, seconds).await?;
+        let outcome = watch::run(target, processes, &namespace(), watchers, 20, seconds).await?;
         let name = |what: &str| format!("{watchers} watchers × 20 updates/s: {what}");
         figures.push(figure(name("CPU per event"), "µs", outcome.cpu_us()));
         figures.push(figure(name("delivery p50"), "ms", outcome.p50.as_secs_f64() * 1000.0));
@@ -164,7 +166,7 @@ async fn loads(sides: &mut [Side], connections: usize, arguments: &ApiArguments)
 
 /// The n-th request of a verb on 1 KiB config maps. Each round has names of its own.
 fn config_map(verb: &str, round: usize, n: usize) -> Request {
-    let base = format!("/api/v1/namespaces/{NAMESPACE}/configmaps");
+    let base = format!("/api/v1/namespaces/{}/configmaps", namespace());
     let path = format!("{base}/c{round}-{n}");
     let object = |value: &str| {
         let filler = "x".repeat(1000);
@@ -187,10 +189,10 @@ fn config_map(verb: &str, round: usize, n: usize) -> Request {
 }
 
 async fn lists(target: &Target, processes: &Processes, pods: usize) -> Result<Vec<Figure>> {
-    let base = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+    let base = format!("/api/v1/namespaces/{}/pods", namespace());
     let account = r#"{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"default"}}"#;
     let mut setup = target.connect().await?;
-    let accounts = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts");
+    let accounts = format!("/api/v1/namespaces/{}/serviceaccounts", namespace());
     setup.request(Method::POST, &accounts, JSON, account.into()).await?;
     let collection = base.clone();
     let created = load::run(target, processes, 32, pods, move |n| Request {

@@ -39,11 +39,10 @@ pub fn child_mut<'a>(object: &'a mut Value, field: &str) -> &'a mut Map<String, 
         *object = Value::Object(Map::new());
     }
     let Value::Object(map) = object else { unreachable!("made a map above") };
-    let child = map.entry(field).or_insert_with(|| Value::Object(Map::new()));
-    if !child.is_object() {
-        *child = Value::Object(Map::new());
+    if !map.get(field).is_some_and(Value::is_object) {
+        map.insert(field.to_owned(), Value::Object(Map::new()));
     }
-    let Value::Object(child) = child else { unreachable!("made a map above") };
+    let Some(Value::Object(child)) = map.get_mut(field) else { unreachable!("made a map above") };
     child
 }
 

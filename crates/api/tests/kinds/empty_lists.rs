@@ -1,6 +1,6 @@
 //! Lists and maps that are always written come back from the store as `null` when they are empty.
 
-use machinery::codec::{stored, typed};
+use machinery::codec::typed;
 use serde_json::json;
 
 #[test]
@@ -9,11 +9,10 @@ fn empty_lists_are_forgotten_where_they_are_always_written() {
     let mut node = json!({"metadata": {"labels": {}}, "spec": {"drivers": [
         {"name": "a", "nodeID": "n", "topologyKeys": []}, {"name": "b", "nodeID": "n", "topologyKeys": ["z"]},
     ]}});
-    typed::normalize(&mut node, schema).expect("valid");
-    stored::forget_empty(&mut node, schema);
+    typed::normalize_for_storage(&mut node, schema).expect("valid");
     assert_eq!(node["spec"]["drivers"][0]["topologyKeys"], json!(null));
     assert_eq!(node["spec"]["drivers"][1]["topologyKeys"], json!(["z"]));
     node["spec"]["drivers"] = json!([]);
-    stored::forget_empty(&mut node, schema);
+    typed::normalize_for_storage(&mut node, schema).expect("valid");
     assert_eq!(node, json!({"metadata": {}, "spec": {"drivers": null}}));
 }

@@ -8,7 +8,7 @@ use crate::serve::{RequestBody, ResponseBody};
 use bytes::Bytes;
 use futures_util::Stream;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use machinery::status::Status;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,9 +17,11 @@ use std::task::{Context as TaskContext, Poll};
 /// Of an answer that is recorded as it streams by, no more is kept.
 const MAX_RECORDED: usize = 8 << 20;
 
+pub const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
+
 /// The identity of a request: the one its client gave it, or a new one.
 pub fn id(headers: &HeaderMap) -> HeaderValue {
-    match headers.get("audit-id") {
+    match headers.get(AUDIT_ID) {
         Some(given) if !given.is_empty() => given.clone(),
         _ => {
             let id = uuid::Builder::from_random_bytes(rand::random()).into_uuid();

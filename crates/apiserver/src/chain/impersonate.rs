@@ -12,6 +12,8 @@ use machinery::status::{Result, Status};
 use std::collections::BTreeMap;
 
 const AUTHENTICATION: &str = "authentication.k8s.io";
+/// What all the headers begin with.
+const PREFIX: &str = "impersonate-";
 const EXTRA: &str = "impersonate-extra-";
 /// From this many values on, one permission for all of them is looked for first.
 const MANY: usize = 4;
@@ -51,6 +53,9 @@ pub async fn impersonate(context: &Context, authorization: &Authorization) -> Re
 /// What the headers ask for, as it is.
 fn wanted(context: &Context) -> Result<Option<UserInfo>> {
     let headers = &context.headers;
+    if !headers.keys().any(|name| name.as_str().starts_with(PREFIX)) {
+        return Ok(None);
+    }
     let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or("").to_owned();
     let groups = headers.get_all("impersonate-group").iter();
     let mut user = UserInfo {

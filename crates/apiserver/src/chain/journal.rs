@@ -16,7 +16,7 @@ const CAPACITY: usize = 20_000;
 const LONGEST_CAUSE: usize = 512;
 /// Longest chain that is told.
 const LONGEST_CHAIN: usize = 32;
-const HEADER: &str = "ferry-cause";
+const HEADER: http::HeaderName = http::HeaderName::from_static("ferry-cause");
 const PATH: &str = "/debug/ferry/journal";
 
 /// The last writes, oldest first.

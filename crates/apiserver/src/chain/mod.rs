@@ -36,7 +36,7 @@ use base::readiness::Readiness;
 use fairness::{Classification, Fairness};
 use futures_util::FutureExt;
 use held::Place;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderName, HeaderValue, Request, Response};
 use in_flight::InFlight;
 use intake::{Intake, Taken};
 use machinery::status::Status;
@@ -104,7 +104,7 @@ impl Service for Chain {
         let reply = handled.unwrap_or_else(|panic| self.panicked(&mut context, panic.as_ref()));
         self.journal.record(&context, &self.clock);
         let mut reply = self.audited(&mut context, reply);
-        reply.headers_mut().insert("audit-id", id);
+        reply.headers_mut().insert(audited::AUDIT_ID, id);
         let took = started.elapsed();
         self.request_metrics.record(&context, reply.status().as_u16(), took);
         access_log::write(&context, &connection, &reply, took);
@@ -112,6 +112,9 @@ impl Service for Chain {
     }
 }
 
+/// How fairness saw the request.
+const SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
+const LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
 /// How long a request may wait for a seat: this part of the time it has, and never longer than a minute.
 const WAIT_PART: u32 = 4;
 const MAX_WAIT: Duration = Duration::from_secs(60);
@@ -191,8 +194,8 @@ impl Chain {
                 };
                 if let Some(Classification { schema_uid, level_uid }) = class {
                     let headers = reply.headers_mut();
-                    headers.insert("x-kubernetes-pf-flowschema-uid", schema_uid);
-                    headers.insert("x-kubernetes-pf-prioritylevel-uid", level_uid);
+                    headers.insert(SCHEMA_UID, schema_uid);
+                    headers.insert(LEVEL_UID, level_uid);
                 }
                 reply
             }

@@ -29,6 +29,7 @@ use api::kind::{Kind, Scope};
 use api::resources::Resource;
 use machinery::Value;
 use machinery::apply::{self, Reset};
+use machinery::codec::typed;
 use machinery::schema::SchemaRef;
 use machinery::status::{Result, Status};
 use parking_lot::Mutex;
@@ -69,9 +70,9 @@ pub struct Served {
     versions: Option<versions::Versions>,
 }
 
-/// Every stored resource, by group, then version and plural.
+/// Every stored resource, by group, version and plural.
 pub struct Registry {
-    served: HashMap<&'static str, HashMap<(&'static str, &'static str), Arc<Served>>>,
+    served: HashMap<&'static str, HashMap<&'static str, HashMap<&'static str, Arc<Served>>>>,
     pub store: Arc<dyn Store>,
     pub admission: Admission,
     pub authorization: Arc<Authorization>,
@@ -174,12 +175,16 @@ impl Served {
     /// The key of an object, or the prefix of a namespace's or the whole resource's objects.
     pub fn key(&self, namespace: &str, name: &str) -> String {
         let root = &self.storage.cache.root;
-        if self.namespaced() { format!("{root}{namespace}/{name}") } else { format!("{root}{name}") }
+        if self.namespaced() { [root, namespace, "/", name].concat() } else { [root, name].concat() }
     }
 
     pub fn scope_key(&self, namespace: &str) -> String {
         let root = &self.storage.cache.root;
-        if self.namespaced() && !namespace.is_empty() { format!("{root}{namespace}/") } else { root.clone() }
+        if self.namespaced() && !namespace.is_empty() {
+            [root, namespace, "/"].concat()
+        } else {
+            root.clone()
+        }
     }
 
     pub fn not_found(&self, name: &str) -> Status {
@@ -236,11 +241,10 @@ impl Served {
     fn normalize(&self, object: &mut Value) -> Result<()> {
         let stored = self.storage.cache.layout.schema.filter(|_| self.rules_are_of_stored());
         let schema = stored.unwrap_or(self.schema);
-        machinery::codec::typed::normalize(object, schema).map_err(Status::internal)?;
         // Definitions and API services are kept as JSON.
-        if !matches!(self.kind.group, "apiextensions.k8s.io" | "apiregistration.k8s.io") {
-            machinery::codec::stored::forget_empty(object, schema);
-        }
+        let as_json = matches!(self.kind.group, "apiextensions.k8s.io" | "apiregistration.k8s.io");
+        let normalize = if as_json { typed::normalize } else { typed::normalize_for_storage };
+        normalize(object, schema).map_err(Status::internal)?;
         Ok(())
     }
 
@@ -322,7 +326,7 @@ impl Registry {
         authorizers: Vec<Choice>,
     ) -> Self {
         let mut storages: HashMap<(&str, &str), Arc<Storage>> = HashMap::new();
-        let mut served: HashMap<_, HashMap<_, _>> = HashMap::new();
+        let mut served: HashMap<_, HashMap<_, HashMap<_, _>>> = HashMap::new();
         let schema = api::schema::schema();
         for resource in api::resources::RESOURCES {
             let Some(kind) = api::kinds::KINDS.iter().find(|k| {
@@ -350,7 +354,8 @@ impl Registry {
                 resets: resets_of(resource),
                 versions: versions::Versions::of(kind),
             };
-            served.entry(kind.group).or_default().insert((kind.version, kind.resource), Arc::new(row));
+            let versions = served.entry(kind.group).or_default();
+            versions.entry(kind.version).or_default().insert(kind.resource, Arc::new(row));
         }
         let mut storage_of = |kind: &'static Kind| {
             let storage = storages.entry((kind.group, kind.resource));
@@ -375,8 +380,7 @@ impl Registry {
     }
 
     pub fn served(&self, group: &str, version: &str, resource: &str) -> Option<&Arc<Served>> {
-        let resources = self.served.get(group)?;
-        resources.iter().find(|(key, _)| **key == (version, resource)).map(|(_, served)| served)
+        self.served.get(group)?.get(version)?.get(resource)
     }
 
     /// A built-in resource that is known to be there.
@@ -386,7 +390,7 @@ impl Registry {
     }
 
     pub fn all(&self) -> impl Iterator<Item = &Arc<Served>> {
-        self.served.values().flat_map(HashMap::values)
+        self.served.values().flat_map(HashMap::values).flat_map(HashMap::values)
     }
 
     /// The other versions of the same objects, in a fixed order.

@@ -241,8 +241,7 @@ mod tests {
         (api::kinds::pod::KIND.default)(&mut pod);
         let normal = |object: &Value| {
             let mut object = object.clone();
-            machinery::codec::typed::normalize(&mut object, schema).expect("a pod");
-            machinery::codec::stored::forget_empty(&mut object, schema);
+            machinery::codec::typed::normalize_for_storage(&mut object, schema).expect("a pod");
             object
         };
         let bound = bind(&binding, &normal(&pod)).expect("it is free");

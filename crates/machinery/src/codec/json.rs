@@ -43,7 +43,8 @@ pub fn encode(value: &Value) -> Vec<u8> {
 }
 
 fn read(bytes: &[u8], schema: Option<SchemaRef<'_>>) -> Result<Decoded, JsonError> {
-    let input = String::from_utf8_lossy(bytes);
+    // Nearly all text is sound, which is quicker to tell than to look for what is not.
+    let input = std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
     let mut reader = Reader { input: &input, at: 0, depth: 0, findings: Findings::default() };
     let mut value = reader.document(schema).map_err(JsonError::Syntax)?;
     if let (Value::Null, Some(schema)) = (&value, schema) {

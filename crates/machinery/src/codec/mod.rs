@@ -8,7 +8,6 @@ pub mod json;
 mod leaf;
 mod path;
 pub mod protobuf;
-pub mod stored;
 pub mod text;
 pub mod time;
 pub mod typed;

@@ -32,9 +32,20 @@ pub fn normalize(value: &mut Value, schema: SchemaRef<'_>) -> Result<Report, Typ
     findings.finish()
 }
 
+/// The same, as storing leaves it: Kubernetes keeps its own kinds in protobuf, which knows no empty lists and maps, so
+/// fields that are always written come back as `null`.
+pub fn normalize_for_storage(value: &mut Value, schema: SchemaRef<'_>) -> Result<Report, TypeError> {
+    let mut findings = Findings::default();
+    Walk { findings: &mut findings, for_storage: true }.value(value, schema, &Path::ROOT);
+    if value.is_null() {
+        *value = zero(schema);
+    }
+    findings.finish()
+}
+
 /// The same for a part of a value, findings shared with whoever reads the whole.
 pub(crate) fn walk(value: &mut Value, schema: SchemaRef<'_>, path: &Path<'_>, findings: &mut Findings) {
-    Walk { findings }.value(value, schema, path);
+    Walk { findings, for_storage: false }.value(value, schema, path);
 }
 
 /// Errors on the way; shared by the walk over values and the JSON reader.
@@ -159,8 +170,22 @@ fn is_zero(value: &Value) -> bool {
     }
 }
 
+/// Turns an empty list or map into `null`.
+fn forget_empty(value: &mut Value, schema: SchemaRef<'_>) {
+    let empty = match &*value {
+        Value::Array(items) => items.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    };
+    if empty && matches!(schema.shape(), Shape::List | Shape::Map) {
+        *value = Value::Null;
+    }
+}
+
 struct Walk<'f> {
     findings: &'f mut Findings,
+    /// Empty lists and maps that are always written become `null`.
+    for_storage: bool,
 }
 
 impl Walk<'_> {
@@ -221,7 +246,11 @@ impl Walk<'_> {
                     if !(field.pointer && value.is_null()) {
                         self.value(value, of_field, &path);
                     }
-                    keep(field, of_field, value)
+                    let kept = keep(field, of_field, value);
+                    if kept && self.for_storage && field.presence == Presence::Always {
+                        forget_empty(value, of_field);
+                    }
+                    kept
                 }
                 None if schema.preserves_unknown() => true,
                 None => {
@@ -262,6 +291,8 @@ impl Walk<'_> {
     fn union(&mut self, value: &mut Value, union: Union, schema: SchemaRef<'_>, path: &Path<'_>) {
         let Some(element) = schema.element() else { return };
         self.findings.quiet += 1;
+        // Such types are kept as JSON.
+        let for_storage = std::mem::replace(&mut self.for_storage, false);
         match (union, &mut *value) {
             (_, Value::Object(_)) => self.value(value, element, path),
             (Union::SchemaOrArray, Value::Array(items)) => {
@@ -290,6 +321,7 @@ impl Walk<'_> {
             }
             _ => *value = Value::Null,
         }
+        self.for_storage = for_storage;
         self.findings.quiet -= 1;
     }
 }

@@ -4,9 +4,6 @@ use super::policy::{Level, Stage};
 use crate::user::UserInfo;
 use bytes::Bytes;
 use jiff::Timestamp;
-use machinery::codec::time::Instant;
-use serde::ser::SerializeMap;
-use serde::{Serialize, Serializer};
 use serde_json::Value;
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -17,39 +14,25 @@ const HEAD: &str = r#"{"kind":"Event","apiVersion":"audit.k8s.io/v1""#;
 /// Set on events whose objects were left out for their size.
 const TRUNCATED: &str = "audit.k8s.io/truncated";
 
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug)]
 pub struct Event<'a> {
     pub level: Level,
-    #[serde(rename = "auditID")]
     pub audit_id: &'a str,
     pub stage: Stage,
-    #[serde(rename = "requestURI")]
     pub request_uri: &'a str,
     pub verb: &'a str,
     pub user: User<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub impersonated_user: Option<User<'a>>,
-    #[serde(rename = "sourceIPs", skip_serializing_if = "<[IpAddr]>::is_empty")]
     pub source_ips: &'a [IpAddr],
-    #[serde(skip_serializing_if = "str::is_empty")]
     pub user_agent: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub object_ref: Option<ObjectRef<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub response_status: Option<&'a ResponseStatus>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub request_object: Option<&'a Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub response_object: Option<&'a Value>,
-    #[serde(serialize_with = "micro_time")]
     pub request_received_timestamp: Timestamp,
-    #[serde(serialize_with = "micro_time")]
     pub stage_timestamp: Timestamp,
     /// By key.
-    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "map")]
     pub annotations: Vec<(&'a str, &'a str)>,
-    #[serde(skip)]
     pub encoded: OnceCell<Bytes>,
 }
 
@@ -60,32 +43,13 @@ pub struct ResponseStatus {
     pub told: Option<Value>,
 }
 
-impl Serialize for ResponseStatus {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("code", &self.code)?;
-        for field in ["details", "message", "metadata", "reason", "status"] {
-            match self.told.as_ref().and_then(|told| told.get(field)) {
-                _ if field == "metadata" => map.serialize_entry(field, &serde_json::Map::new())?,
-                Some(value) => map.serialize_entry(field, value)?,
-                None => {}
-            }
-        }
-        map.end()
-    }
-}
-
 /// Who, as events carry it.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default)]
 pub struct User<'a> {
-    #[serde(skip_serializing_if = "str::is_empty")]
-    username: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    uid: &'a str,
-    #[serde(skip_serializing_if = "<[String]>::is_empty")]
-    groups: &'a [String],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    extra: Option<&'a BTreeMap<String, Vec<String>>>,
+    pub(super) username: &'a str,
+    pub(super) uid: &'a str,
+    pub(super) groups: &'a [String],
+    pub(super) extra: Option<&'a BTreeMap<String, Vec<String>>>,
 }
 
 impl<'a> From<&'a UserInfo> for User<'a> {
@@ -111,39 +75,14 @@ pub struct ObjectRef<'a> {
     pub subresource: &'a str,
 }
 
-/// What is empty is left out.
-impl Serialize for ObjectRef<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let fields = [
-            ("resource", self.resource),
-            ("namespace", self.namespace),
-            ("name", self.name),
-            ("uid", self.uid),
-            ("apiGroup", self.api_group),
-            ("apiVersion", self.api_version),
-            ("resourceVersion", self.resource_version),
-            ("subresource", self.subresource),
-        ];
-        serializer.collect_map(fields.into_iter().filter(|(_, text)| !text.is_empty()))
-    }
-}
-
-fn map<S: Serializer>(entries: &[(&str, &str)], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(entries.iter().copied())
-}
-
-/// Six decimals, always.
-fn micro_time<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
-    let micros = time.as_microsecond();
-    let (seconds, micros) = (micros.div_euclid(1_000_000), micros.rem_euclid(1_000_000));
-    let nanos = u32::try_from(micros * 1_000).unwrap_or(0);
-    serializer.serialize_str(&machinery::codec::time::format(Instant { seconds, nanos }, true))
-}
-
 impl Event<'_> {
     /// As JSON, without what it is: an item of a list that says so.
     fn item(&self) -> Bytes {
-        let encode = || serde_json::to_vec(self).unwrap_or_default().into();
+        let encode = || {
+            let mut out = Vec::with_capacity(1024);
+            self.write(&mut out);
+            out.into()
+        };
         self.encoded.get_or_init(encode).clone()
     }
 
@@ -166,8 +105,8 @@ impl Event<'_> {
         let start = out.len();
         out.extend_from_slice(HEAD.as_bytes());
         let item = out.len();
-        let written = serde_json::to_writer(&mut *out, self).is_ok();
-        if written && out.len() - item <= limit {
+        self.write(out);
+        if out.len() - item <= limit {
             // It goes on where the head ends.
             out[item] = b',';
         } else {
@@ -284,9 +223,18 @@ mod tests {
     #[test]
     fn refusals_tell_why() {
         let told = machinery::status::Status::bad_request("no").to_value();
-        let status = serde_json::to_value(ResponseStatus { code: 400, told: Some(told) }).expect("a value");
+        let (object, status) = (json!({}), ResponseStatus { code: 400, told: Some(told) });
+        let mut refused = event(&object, &status);
+        let groups = ["a".to_owned(), "b".to_owned()];
+        let extra = BTreeMap::from([("k".to_owned(), vec!["v\"".to_owned()])]);
+        refused.impersonated_user = Some(User { groups: &groups, extra: Some(&extra), ..User::default() });
+        let source = [IpAddr::from([127, 0, 0, 1])];
+        refused.source_ips = &source;
+        let refused: Value = serde_json::from_slice(&refused.item()).expect("JSON");
+        assert_eq!(refused["impersonatedUser"], json!({"groups": ["a", "b"], "extra": {"k": ["v\""]}}));
+        assert_eq!(refused["sourceIPs"], json!(["127.0.0.1"]));
         assert_eq!(
-            status,
+            refused["responseStatus"],
             json!({"code": 400, "message": "no", "metadata": {}, "reason": "BadRequest", "status": "Failure"})
         );
     }

@@ -5,6 +5,7 @@
 
 mod backend;
 mod event;
+mod event_text;
 pub mod log_file;
 mod policy;
 mod record;
@@ -24,7 +25,7 @@ use crate::serve::{Connection, Peer};
 use backend::{AuditError, Backend, Backends, BlockingLog, BufferedLog};
 use base::clock::Clock;
 use base::metrics::{IntCounter, IntCounterVec, Metrics, MetricsError};
-use http::HeaderValue;
+use http::{HeaderName, HeaderValue};
 use log_file::LogFile;
 use machinery::status::Status;
 use parking_lot::Mutex;
@@ -36,7 +37,9 @@ use std::time::{Duration, Instant};
 use webhook::Webhook;
 
 /// The header by which loops say why they write.
-const CAUSE: &str = "ferry-cause";
+const CAUSE: HeaderName = HeaderName::from_static("ferry-cause");
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 /// Events of the trail that wait for the disk; more are lost.
 const TRAIL_BUFFER: usize = 16 * 1024;
 
@@ -295,10 +298,11 @@ impl LogConfig {
 
 /// Who forwarded the request and who sent it, as far as headers are to be believed.
 fn source_ips(context: &Context, connection: &Connection) -> Vec<IpAddr> {
-    let header = |name: &str| context.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
+    let header =
+        |name: HeaderName| context.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
     let mut ips: Vec<IpAddr> =
-        header("x-forwarded-for").split(',').filter_map(|ip| ip.trim().parse().ok()).collect();
-    ips.extend(header("x-real-ip").trim().parse::<IpAddr>().ok().filter(|ip| !ips.contains(ip)));
+        header(FORWARDED_FOR).split(',').filter_map(|ip| ip.trim().parse().ok()).collect();
+    ips.extend(header(REAL_IP).trim().parse::<IpAddr>().ok().filter(|ip| !ips.contains(ip)));
     match connection.peer {
         Peer::Remote(address) => {
             let ip = address.ip().to_canonical();

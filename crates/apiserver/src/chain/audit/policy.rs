@@ -2,11 +2,11 @@
 
 use crate::authorize::Attributes;
 use crate::user::UserInfo;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
 /// How much an event tells.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub enum Level {
     #[default]
     None,
@@ -27,12 +27,23 @@ impl Level {
 }
 
 /// How far a request has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum Stage {
     RequestReceived,
     ResponseStarted,
     ResponseComplete,
     Panic,
+}
+
+impl Stage {
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::RequestReceived => "RequestReceived",
+            Self::ResponseStarted => "ResponseStarted",
+            Self::ResponseComplete => "ResponseComplete",
+            Self::Panic => "Panic",
+        }
+    }
 }
 
 /// The answer of a policy for one request.
