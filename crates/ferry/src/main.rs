@@ -14,6 +14,7 @@ mod images;
 mod kubeconfig;
 mod kubelet_file;
 mod kubernetes_flags;
+mod mark;
 mod memory;
 mod node;
 mod nodes;

@@ -13,10 +13,10 @@ use sys::nftables::{Batch, Family, Socket};
 
 use crate::cli::DataDir;
 use crate::end_pods::{self, Then};
+use crate::mark;
 use crate::nodes;
 use crate::serve::say;
 use crate::traces::{TABLES, Traces};
-use crate::up::stop_running;
 
 #[derive(Args, Debug)]
 pub struct ResetArgs {
@@ -49,9 +49,15 @@ pub async fn run(arguments: ResetArgs) -> Result<ExitCode> {
     if !arguments.yes && !confirmed(&data_dir)? {
         bail!("nothing was removed");
     }
-    if stop_running(&data_dir)? {
+    if mark::stop(&data_dir)? {
         say(format_args!("Stopped the cluster"));
     }
+    let socket = data_dir.join("runtime.sock");
+    ensure!(
+        std::os::unix::net::UnixStream::connect(&socket).is_err(),
+        "a container runtime still serves {}: stop it (`ferry runtime` or `ferry agent`, perhaps), then reset again",
+        socket.display()
+    );
     if let Some(traces) = &traces {
         let mut pods = end_pods::run(&data_dir, traces, Then::Remove).await.context("ending its pods")?;
         for directory in nodes::directories(&data_dir) {

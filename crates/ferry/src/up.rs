@@ -1,26 +1,26 @@
 //! `ferry up`: a control plane and a node in one process, until a signal; `ferry down` sends it.
 
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use base::tasks::TaskGroup;
 use clap::Args;
 use cluster::{Config, ControlPlane, NodeBeside, NodeConfig, ProxyConfig, ProxyMode};
-use rustix::process::{Pid, Signal, geteuid, kill_process};
+use rustix::process::geteuid;
 
 use crate::check;
 use crate::cli::{DataDir, ServeArgs};
 use crate::end_pods::{self, Then};
+use crate::mark::{self, Mark};
 use crate::node::{self, NodeArgs};
 use crate::nodes::{self, NodeRange, Nodes};
 use crate::serve::{Role, configure, say, stop_on_signal, without};
 use crate::traces::Traces;
 
 const DEFAULT_DATA_DIR: &str = "/var/lib/ferry";
-/// How long a cluster may take to end.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Args, Debug)]
 pub struct UpArgs {
@@ -67,16 +67,15 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
     let disabled = arguments.serve.disable.clone();
     let mut config = configure(arguments.serve, Role::Server)?;
     let data_dir = config.data_dir.clone();
-    if let Some(process) = Mark::running(&data_dir) {
-        bail!(
-            "a cluster runs in {} already (process {}); stop it with `ferry down`, or name another --data-dir",
-            data_dir.display(),
-            process.as_raw_nonzero()
-        );
-    }
+    mark::ensure_free(&data_dir)?;
     for note in check::before_start(&data_dir)? {
         say(format_args!("Note: {note}"));
     }
+    // Users of pods go through the directory of a node.
+    let mode = if geteuid().is_root() { 0o755 } else { 0o700 };
+    let made = std::fs::DirBuilder::new().recursive(true).mode(mode).create(&data_dir);
+    made.with_context(|| format!("making {}", data_dir.display()))?;
+    let mark = Mark::claim(&data_dir)?;
     let what = if data_dir.join("store").exists() { "Resuming" } else { "Starting" };
     say(format_args!("{what} the cluster in {}: certificates, store, API server ...", data_dir.display()));
     let mut beside = NodeConfig::new(&data_dir);
@@ -86,7 +85,6 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
     beside.static_pods.get_or_insert_with(|| data_dir.join("manifests"));
     let mut nodes = None;
     if geteuid().is_root() {
-        std::fs::create_dir_all(&data_dir).with_context(|| format!("making {}", data_dir.display()))?;
         let count = arguments.nodes.map_or_else(|| nodes::count(&data_dir), usize::from);
         ensure!(
             count == 1 || !config.listen.ip().is_loopback(),
@@ -108,7 +106,6 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
     let for_agents = flags_for_agents(&config, &disabled);
     let cgroup_root = beside.cgroup_root.clone();
     let plane = ControlPlane::build(config, tasks.clone()).await?;
-    let mark = Mark::write(&data_dir)?;
     let (mut node, mut traces, mut proxy) = (None, None, None);
     if geteuid().is_root() {
         let left = Traces {
@@ -325,58 +322,10 @@ fn fingerprint(path: &Path) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
-/// A file with the process' number, there as long as the cluster runs.
-struct Mark(PathBuf);
-
-impl Mark {
-    fn path(data_dir: &Path) -> PathBuf {
-        data_dir.join("ferry.pid")
-    }
-
-    fn write(data_dir: &Path) -> Result<Self> {
-        let path = Self::path(data_dir);
-        std::fs::write(&path, std::process::id().to_string())
-            .with_context(|| format!("writing {}", path.display()))?;
-        Ok(Self(path))
-    }
-
-    /// The process that wrote it, if it still runs and is a ferry.
-    fn running(data_dir: &Path) -> Option<Pid> {
-        let text = std::fs::read_to_string(Self::path(data_dir)).ok()?;
-        let number: i32 = text.trim().parse().ok()?;
-        let name = std::fs::read_to_string(format!("/proc/{number}/comm")).ok()?;
-        let lives = sys::process::start_time(number).is_ok();
-        Pid::from_raw(number).filter(|_| name.trim() == "ferry" && lives)
-    }
-}
-
-impl Drop for Mark {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-/// Ends the cluster of a data directory and waits until it has ended; false if none runs.
-pub fn stop_running(data_dir: &Path) -> Result<bool> {
-    let Some(process) = Mark::running(data_dir) else { return Ok(false) };
-    // Its number may be another's once it has ended; a zombie has ended.
-    let number = process.as_raw_nonzero().get();
-    let Ok(started) = sys::process::start_time(number) else { return Ok(false) };
-    kill_process(process, Signal::TERM).context("sending SIGTERM")?;
-    let begun = Instant::now();
-    while sys::process::start_time(number).ok() == Some(started) {
-        if begun.elapsed() > PATIENCE {
-            bail!("process {} has not ended in {} s", process.as_raw_nonzero(), PATIENCE.as_secs());
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    Ok(true)
-}
-
 /// `ferry down`.
 pub async fn down(arguments: DownArgs) -> Result<ExitCode> {
     let data_dir = &arguments.data_dir.data_dir;
-    let stopped = stop_running(data_dir)?;
+    let stopped = mark::stop(data_dir)?;
     if !stopped {
         say(format_args!("No cluster runs in {}", data_dir.display()));
     }
@@ -388,20 +337,4 @@ pub async fn down(arguments: DownArgs) -> Result<ExitCode> {
         _ => {}
     }
     Ok(ExitCode::SUCCESS)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mark_names_a_process_only_while_it_runs() {
-        let directory = tempfile::tempdir().expect("a directory");
-        assert!(Mark::running(directory.path()).is_none());
-        let mark = Mark::write(directory.path()).expect("written");
-        // This is a test, not a ferry.
-        assert!(Mark::running(directory.path()).is_none());
-        drop(mark);
-        assert!(!Mark::path(directory.path()).exists());
-    }
 }
