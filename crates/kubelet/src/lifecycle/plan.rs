@@ -29,7 +29,9 @@ pub enum KillReason {
     LivenessFailed,
     StartupFailed,
     SpecChanged,
-    /// It was created, but nobody knows whether it ever ran.
+    /// It was created and never started, because whoever wanted to ended in between. It goes without a trace.
+    NeverRan,
+    /// Nobody knows whether it runs.
     Unknown,
     /// The pod ends, or its sandbox is replaced.
     PodEnds,
@@ -218,7 +220,7 @@ impl Planner<'_> {
                 }
                 RunState::Created | RunState::Unknown => {
                     let newest = newest.clone();
-                    self.kill(member, &newest, KillReason::Unknown);
+                    self.kill(member, &newest, doubt(newest.state));
                     self.start(member);
                     return false;
                 }
@@ -260,7 +262,7 @@ impl Planner<'_> {
                 due
             }
             RunState::Created | RunState::Unknown => {
-                self.kill(member, &newest, KillReason::Unknown);
+                self.kill(member, &newest, doubt(newest.state));
                 self.start(member);
                 true
             }
@@ -300,7 +302,10 @@ impl Planner<'_> {
     fn start(&mut self, member: &Member) {
         let before = self.observed.container(member.name());
         self.plan.start.push(Start {
-            restarts: before.map_or(0, |before| before.restarts.saturating_add(1)),
+            restarts: before.map_or(0, |before| match before.state {
+                RunState::Created => before.restarts,
+                _ => before.restarts.saturating_add(1),
+            }),
             ended_at: before
                 .filter(|before| before.state == RunState::Exited)
                 .map(|before| before.finished_at),
@@ -318,13 +323,18 @@ impl Planner<'_> {
             KillReason::LivenessFailed => format!("Container {name} failed liveness probe{will}"),
             KillReason::StartupFailed => format!("Container {name} failed startup probe{will}"),
             KillReason::SpecChanged => format!("Container {name} definition changed{will}"),
-            KillReason::Unknown => {
+            KillReason::NeverRan | KillReason::Unknown => {
                 format!("Container is in {:?} state, try killing it before restart", container.state)
             }
             KillReason::PodEnds => format!("Stopping container {name}"),
         };
         self.plan.kill.push(Kill { id: container.id.clone(), name: name.to_owned(), reason, message });
     }
+}
+
+/// Why a container goes that neither runs nor has ended.
+fn doubt(state: RunState) -> KillReason {
+    if state == RunState::Created { KillReason::NeverRan } else { KillReason::Unknown }
 }
 
 /// Seconds as Kubernetes prints durations: `10s`, `2m40s`, `5m0s`.

@@ -95,6 +95,25 @@ fn init_containers_go_one_by_one() {
 }
 
 #[test]
+fn what_was_created_and_never_started_is_replaced_as_if_it_had_not_been() {
+    let pod = pod("Never", vec![container("i")], vec![container("a")]);
+    for (containers, name) in [
+        (vec![("i", RunState::Created, 0)], "i"),
+        (vec![("i", RunState::Exited, 0), ("a", RunState::Created, 0)], "a"),
+    ] {
+        let plan = run(&pod, &seen(&containers));
+        assert_eq!(starts(&plan), [name]);
+        assert_eq!(
+            (plan.start[0].restarts, plan.kill[0].reason),
+            (0, KillReason::NeverRan),
+            "{containers:?}"
+        );
+    }
+    let plan = run(&pod, &seen(&[("i", RunState::Unknown, 0)]));
+    assert_eq!((plan.start[0].restarts, plan.kill[0].reason), (1, KillReason::Unknown));
+}
+
+#[test]
 fn an_init_container_that_fails_for_good_ends_the_pod() {
     let pod = pod("Never", vec![container("i")], vec![container("a")]);
     let plan = run(&pod, &seen(&[("i", RunState::Exited, 1)]));

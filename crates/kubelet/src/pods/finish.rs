@@ -99,10 +99,7 @@ impl Worker {
         };
         tokio::select! {
             () = self.end_all(pod, observed, Some(grace)) => true,
-            () = hurried => {
-                self.told_to_end.extend(observed.running().map(|container| container.id.clone()));
-                false
-            }
+            () = hurried => false,
         }
     }
 

@@ -15,7 +15,7 @@ use crate::engine::EngineError;
 use crate::events::Kind;
 use crate::lifecycle::plan::Start;
 use crate::lifecycle::status::Waiting;
-use crate::lifecycle::{MemberKind, Observed, Plan, plan};
+use crate::lifecycle::{KillReason, MemberKind, Observed, Plan, plan};
 use crate::probes::Target;
 use crate::volumes;
 
@@ -93,7 +93,10 @@ impl Worker {
             }
         }
         for kill in &next.kill {
-            self.end_one(pod, kill).await;
+            match kill.reason {
+                KillReason::NeverRan => self.shared.engine.remove_container(&kill.id).await?,
+                _ => self.end_one(pod, kill).await,
+            }
         }
         let mut sandbox = observed.sandbox().cloned();
         if (next.create_sandbox.is_some() || !next.start.is_empty())

@@ -1,6 +1,6 @@
 //! The worker of one pod: observe, plan, act, tell; then wait for something to happen.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use tokio::sync::{Notify, watch};
 
 use super::followed::Follower;
+use super::kill::Ending;
 use super::last_words;
 use super::making::Making;
 use super::resize::Applied;
@@ -81,8 +82,8 @@ pub struct Worker {
     pub(super) follower: Arc<Follower>,
     /// The pod as its volumes have it.
     pub(super) prepared_for: Option<Arc<Pod>>,
-    /// Containers that were told to end.
-    pub(super) told_to_end: BTreeSet<String>,
+    /// What was done for containers that end.
+    pub(super) ending: Ending,
     pub(super) written: Option<PodStatus>,
     pub(super) retry: Duration,
     /// The pod ran out of time: reason and message.
@@ -136,7 +137,7 @@ impl Worker {
             refresh_at: None,
             follower,
             prepared_for: None,
-            told_to_end: BTreeSet::new(),
+            ending: Ending::default(),
             written: None,
             retry: RETRY,
             verdict: None,
