@@ -13,9 +13,11 @@ enum Form {
     List,
     /// A map, each key and value joined by this.
     Map(char),
+    /// A list of objects: a field of each and another, which is seconds.
+    Seconds(&'static str, &'static str),
 }
 
-use Form::{List, Map, Plain};
+use Form::{List, Map, Plain, Seconds};
 
 /// Where a field is, the flag that means the same (and its other names), and how to write it.
 const FIELDS: &[(&str, &[&str], Form)] = &[
@@ -46,6 +48,11 @@ const FIELDS: &[(&str, &[&str], Form)] = &[
     ("/rotateCertificates", &["rotate-certificates"], Plain),
     ("/serverTLSBootstrap", &["rotate-server-certificates"], Plain),
     ("/shutdownGracePeriod", &["node-shutdown-grace-period"], Plain),
+    (
+        "/shutdownGracePeriodByPodPriority",
+        &["node-shutdown-grace-period-by-pod-priority"],
+        Seconds("priority", "shutdownGracePeriodSeconds"),
+    ),
     ("/shutdownGracePeriodCriticalPods", &["node-shutdown-grace-period-critical-pods"], Plain),
     ("/staticPodPath", &["static-pods", "pod-manifest-path"], Plain),
     ("/systemReserved", &["system-reserved"], Map('=')),
@@ -142,6 +149,12 @@ fn render(value: &Value, form: &Form) -> Option<String> {
             let pairs = pairs.filter_map(|(key, value)| Some(format!("{key}{between}{}", plain(value)?)));
             Some(pairs.collect::<Vec<_>>().join(","))
         }
+        Seconds(name, seconds) => {
+            let items = value.as_array()?.iter();
+            let pairs =
+                items.map(|item| format!("{}={}s", plain(&item[*name]).unwrap_or_default(), item[*seconds]));
+            Some(pairs.collect::<Vec<_>>().join(","))
+        }
     }
 }
 
@@ -167,6 +180,7 @@ kubeReserved: {cpu: 100m}
 maxPods: 42
 rotateCertificates: true
 shutdownGracePeriod: 0s
+shutdownGracePeriodByPodPriority: [{priority: 0, shutdownGracePeriodSeconds: 20}, {priority: 1000, shutdownGracePeriodSeconds: 5}]
 staticPodPath: /etc/kubernetes/manifests
 "#;
 
@@ -194,6 +208,8 @@ staticPodPath: /etc/kubernetes/manifests
             kubelet.node.upkeep.eviction_hard.as_deref(),
             Some("memory.available<200Mi,nodefs.available<5%")
         );
+        let by_priority = kubelet.node.upkeep.node_shutdown_grace_period_by_pod_priority.as_deref();
+        assert_eq!(by_priority, Some("0=20s,1000=5s"));
     }
 
     #[test]

@@ -81,6 +81,16 @@ pub struct UpkeepArgs {
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration, help_heading = "Housekeeping")]
     pub node_shutdown_grace_period_critical_pods: Duration,
 
+    /// The same by priority instead: pods from that priority on, up to the next, have this long; the least important end
+    /// first.
+    #[arg(
+        long,
+        value_name = "PRIORITY=TIME[,...]",
+        conflicts_with = "node_shutdown_grace_period",
+        help_heading = "Housekeeping"
+    )]
+    pub node_shutdown_grace_period_by_pod_priority: Option<String>,
+
     /// Kernel parameters beyond the safe ones that pods may set, such as `kernel.msg*`.
     #[arg(long, value_name = "NAME[,...]", value_delimiter = ',', help_heading = "Housekeeping")]
     pub allowed_unsafe_sysctls: Vec<String>,
@@ -133,16 +143,31 @@ impl UpkeepArgs {
         ensure!(self.container_log_max_files > 1, "--container-log-max-files must be 2 or more");
         upkeep.logs.max_files = self.container_log_max_files;
         upkeep.pod_pids = Some(self.pod_max_pids).filter(|pids| *pids > 0);
-        upkeep.shutdown.total = self.node_shutdown_grace_period;
-        upkeep.shutdown.critical = self.node_shutdown_grace_period_critical_pods;
+        let (total, critical) =
+            (self.node_shutdown_grace_period, self.node_shutdown_grace_period_critical_pods);
         ensure!(
-            upkeep.shutdown.critical <= upkeep.shutdown.total,
+            critical <= total,
             "--node-shutdown-grace-period-critical-pods is a part of --node-shutdown-grace-period"
         );
+        upkeep.set_shutdown(total, critical);
+        if let Some(text) = self.node_shutdown_grace_period_by_pod_priority {
+            let steps = steps(&text).context("--node-shutdown-grace-period-by-pod-priority")?;
+            upkeep.set_shutdown_by_priority(steps);
+        }
         upkeep.unsafe_sysctls = self.allowed_unsafe_sysctls;
         upkeep.cgroups_per_qos = self.cgroups_per_qos;
         Ok(())
     }
+}
+
+/// Times by priority.
+fn steps(text: &str) -> Result<Vec<(i32, Duration)>> {
+    let parsed = pairs(text).map(|pair| {
+        let (priority, time) = pair?;
+        let priority = priority.parse().with_context(|| format!("{priority:?} is no priority"))?;
+        Ok((priority, parse_duration(time).map_err(|error| anyhow::anyhow!("{error}"))?))
+    });
+    parsed.collect()
 }
 
 fn pairs(text: &str) -> impl Iterator<Item = Result<(&str, &str)>> {

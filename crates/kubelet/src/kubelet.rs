@@ -28,7 +28,7 @@ use crate::server;
 use crate::shared::Shared;
 use crate::shutdown;
 use crate::static_pods;
-use crate::volumes::{PodDirectories, Tokens};
+use crate::volumes::{PodDirectories, PodVolumes, Tokens};
 
 /// Why a kubelet cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -120,6 +120,7 @@ impl Kubelet {
             tasks,
             services: informers.of::<Service>(),
             tokens: Tokens::default(),
+            volumes: PodVolumes::default(),
             pulls: Pulls::default(),
             settings,
             allocatable: RwLock::default(),
@@ -178,9 +179,16 @@ impl Kubelet {
         let pods = informers.of_selected::<Pod>(selection);
         shared.services.synced().await;
         let told = Arc::clone(&workers);
+        let mirrors = static_pods::Mirrors { pods: pods.clone(), changed: Arc::default() };
+        let mirror_changed = Arc::clone(&mirrors.changed);
         pods.on_event(move |change| match change {
             // Files decide about these, not the API server.
-            change if static_pods::is_mirror(change.object()) => {}
+            change if static_pods::is_mirror(change.object()) => {
+                let ends = change.object().metadata.deletion_timestamp.is_some();
+                if ends || matches!(change, Change::Deleted(_)) {
+                    mirror_changed.notify_one();
+                }
+            }
             Change::Added(pod) | Change::Updated { new: pod, .. } => told.put(Arc::clone(pod)),
             Change::Deleted(pod) => told.gone(Arc::clone(pod)),
         });
@@ -208,7 +216,7 @@ impl Kubelet {
             let found = static_pods::begin(&all, &workers, &directory);
             shared.tasks.spawn(async move {
                 tokio::select! {
-                    () = static_pods::follow(all, workers, directory, found) => {}
+                    () = static_pods::follow(all, workers, directory, found, mirrors) => {}
                     () = stopping => {}
                 }
             });

@@ -4,6 +4,7 @@
 //! told. [`engine`] is the runtime behind CRI, [`volumes`] the files of pods. [`pods`] has a worker per pod that puts
 //! them together; [`node`] keeps the node object, [`server`] answers on port 10250.
 
+mod changes;
 pub mod config;
 pub mod configure;
 pub mod csi;

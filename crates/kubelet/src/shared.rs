@@ -22,7 +22,7 @@ use crate::engine::Engine;
 use crate::events::Recorder;
 use crate::pods::{Cgroups, Followed, Pulls, Users};
 use crate::probes::Tally;
-use crate::volumes::Tokens;
+use crate::volumes::{PodVolumes, Tokens};
 
 /// Everything that is there once per kubelet.
 pub struct Shared {
@@ -34,6 +34,7 @@ pub struct Shared {
     pub tasks: TaskGroup,
     pub services: Cache<Service>,
     pub tokens: Tokens,
+    pub volumes: PodVolumes,
     pub pulls: Pulls,
     pub cgroups: Cgroups,
     pub users: Users,

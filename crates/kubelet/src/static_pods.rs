@@ -5,15 +5,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use client::{Client, DeleteOptions};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use client::{Client, ClientError, DeleteOptions, Preconditions};
+use k8s_openapi::api::core::v1::{Node, Pod, Volume, VolumeProjection};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use runtime::Cache;
 use sha2::{Digest, Sha256};
+use tokio::sync::Notify;
 
+use crate::changes::Changes;
+use crate::configure::sources::{of_environment, of_volumes};
 use crate::pods::Workers;
 use crate::shared::Shared;
 
-/// How often the directory is looked at.
+/// How often it is looked whether the API server shows the pods, and at a directory that cannot be watched.
 const LOOK: Duration = Duration::from_secs(20);
 const SOURCE: &str = "kubernetes.io/config.source";
 const HASH: &str = "kubernetes.io/config.hash";
@@ -49,7 +53,37 @@ pub fn parse(text: &[u8], node: &str) -> Result<Pod, String> {
     spec.node_name = Some(node.to_owned());
     spec.restart_policy.get_or_insert_with(|| "Always".to_owned());
     spec.termination_grace_period_seconds.get_or_insert(30);
+    if let Some(kind) = needed_objects(&pod) {
+        return Err(format!("static pods may not reference {kind}"));
+    }
     Ok(pod)
+}
+
+/// A kind of objects that the pod needs, although there may be nobody who keeps them.
+fn needed_objects(pod: &Pod) -> Option<&'static str> {
+    let spec = pod.spec.as_ref()?;
+    let (volumes, environment) = (of_volumes(pod), of_environment(pod));
+    let of_volume = |has: fn(&Volume) -> bool| spec.volumes.iter().flatten().any(has);
+    let projected = |has: fn(&VolumeProjection) -> bool| {
+        let all = spec.volumes.iter().flatten().filter_map(|volume| volume.projected.as_ref());
+        all.flat_map(|source| source.sources.iter().flatten()).any(has)
+    };
+    let account = spec.service_account_name.as_deref().is_some_and(|name| !name.is_empty());
+    [
+        (account || projected(|part| part.service_account_token.is_some()), "serviceaccounts"),
+        (!volumes.config_maps.is_empty() || !environment.config_maps.is_empty(), "configmaps"),
+        (!volumes.secrets.is_empty() || !environment.secrets.is_empty(), "secrets"),
+        (spec.image_pull_secrets.as_ref().is_some_and(|list| !list.is_empty()), "secrets"),
+        (projected(|part| part.cluster_trust_bundle.is_some()), "clustertrustbundles"),
+        (
+            of_volume(|volume| volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some()),
+            "persistentvolumeclaims",
+        ),
+        (of_volume(|volume| volume.csi.is_some()), "csidrivers"),
+        (spec.resource_claims.as_ref().is_some_and(|list| !list.is_empty()), "resourceclaims"),
+    ]
+    .into_iter()
+    .find_map(|(needed, kind)| needed.then_some(kind))
 }
 
 /// The pods of a directory, by file; files that are none are told of and left out.
@@ -90,38 +124,76 @@ pub fn begin(shared: &Shared, workers: &Arc<Workers>, directory: &Path) -> Runni
     running
 }
 
+/// What shows static pods at the API server: objects that only mirror files.
+pub struct Mirrors {
+    /// The pods of this node at the API server.
+    pub pods: Cache<Pod>,
+    /// Told when one of them is not as it was.
+    pub changed: Arc<Notify>,
+}
+
 /// Follows the directory until the kubelet stops.
-pub async fn follow(shared: Arc<Shared>, workers: Arc<Workers>, directory: PathBuf, mut running: Running) {
+pub async fn follow(
+    shared: Arc<Shared>,
+    workers: Arc<Workers>,
+    directory: PathBuf,
+    mut running: Running,
+    mirrors: Mirrors,
+) {
+    // A directory that is not there yet is looked for.
+    let mut changes = Changes::of(&directory).ok();
     loop {
         let wanted = wanted(&shared, &directory);
         for (uid, pod) in &running {
             if !wanted.contains_key(uid) {
                 workers.gone(Arc::clone(pod));
-                remove_mirror(&shared.client, pod).await;
             }
         }
         for (uid, pod) in &wanted {
             if !running.contains_key(uid) {
                 workers.put(Arc::clone(pod));
             }
-            if let Err(error) = ensure_mirror(&shared, pod).await {
-                tracing::debug!(%error, "no mirror of a static pod yet");
+            match ensure_mirror(&shared, &mirrors.pods, pod).await {
+                Ok(true) => workers.shown(uid),
+                Ok(false) => {}
+                Err(error) => tracing::warn!(%error, pod = uid, "a static pod is not shown"),
             }
         }
+        let known = |mirror: &Pod| wanted.values().any(|pod| name_of(pod) == name_of(mirror));
+        for mirror in mirrors.pods.all().iter().filter(|pod| is_mirror(pod) && !known(pod)) {
+            remove_mirror(&shared.client, mirror).await;
+        }
         running = wanted;
-        tokio::time::sleep(LOOK).await;
+        let file = async {
+            match &mut changes {
+                Some(changes) => changes.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = file => {}
+            () = mirrors.changed.notified() => {}
+            () = tokio::time::sleep(LOOK) => {}
+        }
+        if changes.is_none() {
+            changes = Changes::of(&directory).ok();
+        }
     }
 }
 
-/// Shows the pod at the API server.
-async fn ensure_mirror(shared: &Shared, pod: &Pod) -> Result<(), client::ClientError> {
-    let (namespace, name) =
-        (pod.metadata.namespace.as_deref().unwrap_or(""), pod.metadata.name.as_deref().unwrap_or(""));
+fn name_of(pod: &Pod) -> (&str, &str) {
+    (pod.metadata.namespace.as_deref().unwrap_or(""), pod.metadata.name.as_deref().unwrap_or(""))
+}
+
+/// Shows the pod at the API server; true if that was necessary. Nodes may only ask for pods that are theirs, so what is
+/// there is known from following those.
+async fn ensure_mirror(shared: &Shared, pods: &Cache<Pod>, pod: &Pod) -> Result<bool, ClientError> {
+    let (namespace, name) = name_of(pod);
     let hash = pod.metadata.uid.clone().unwrap_or_default();
-    if let Some(found) = shared.find::<Pod>(namespace, name).await? {
+    if let Some(found) = pods.get(namespace, name) {
         let mirrored = found.metadata.annotations.as_ref().and_then(|annotations| annotations.get(MIRROR));
         if mirrored == Some(&hash) && found.metadata.deletion_timestamp.is_none() {
-            return Ok(());
+            return Ok(false);
         }
         remove_mirror(&shared.client, &found).await;
     }
@@ -138,15 +210,24 @@ async fn ensure_mirror(shared: &Shared, pod: &Pod) -> Result<(), client::ClientE
             block_owner_deletion: None,
         }]);
     }
-    shared.client.create(namespace, &mirror).await.map(|_| ())
+    match shared.client.create(namespace, &mirror).await {
+        // It was made before what is followed told of it.
+        Err(error) if error.is_already_exists() => Ok(false),
+        made => made.map(|_| true),
+    }
 }
 
-async fn remove_mirror(client: &Client, pod: &Pod) {
-    let (namespace, name) =
-        (pod.metadata.namespace.as_deref().unwrap_or(""), pod.metadata.name.as_deref().unwrap_or(""));
-    let options = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
+/// Removes an object that shows a pod, and no other of its name.
+async fn remove_mirror(client: &Client, mirror: &Pod) {
+    let (namespace, name) = name_of(mirror);
+    let options = DeleteOptions {
+        grace_period_seconds: Some(0),
+        preconditions: Some(Preconditions { uid: mirror.metadata.uid.clone(), resource_version: None }),
+        ..DeleteOptions::default()
+    };
     if let Err(error) = client.delete::<Pod>(namespace, name, &options).await
         && !error.is_not_found()
+        && !error.is_conflict()
     {
         tracing::debug!(%error, name, "cannot remove the mirror of a static pod");
     }
@@ -168,5 +249,16 @@ mod tests {
         assert!(!is_mirror(&pod));
         assert!(parse(b"kind: Pod", "n1").is_err());
         assert!(parse(b"}{", "n1").is_err());
+        for (more, kind) in [
+            ("serviceAccountName: s", "serviceaccounts"),
+            ("volumes: [{name: v, secret: {secretName: s}}]", "secrets"),
+            ("volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]", "persistentvolumeclaims"),
+            ("imagePullSecrets: [{name: s}]", "secrets"),
+        ] {
+            let text =
+                format!("metadata: {{name: web}}\nspec: {{containers: [{{name: c, image: i}}], {more}}}\n");
+            let refused = parse(text.as_bytes(), "n1").expect_err("it needs others");
+            assert_eq!(refused, format!("static pods may not reference {kind}"));
+        }
     }
 }

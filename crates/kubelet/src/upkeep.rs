@@ -17,7 +17,7 @@ pub struct Upkeep {
     /// Most processes of one pod.
     pub pod_pids: Option<i64>,
     /// How long the machine waits for pods when it goes down.
-    pub shutdown: Grace,
+    pub(crate) shutdown: Grace,
     /// Kernel parameters beyond the safe ones that pods may set.
     pub unsafe_sysctls: Vec<String>,
     /// Whether pods' and classes' control groups get limits of their own.
@@ -42,6 +42,18 @@ pub struct LogRotation {
     pub max_size: u64,
     /// Files of one container, the current one included.
     pub max_files: usize,
+}
+
+impl Upkeep {
+    /// How long the machine waits for pods when it goes down, and how much of that is for critical ones.
+    pub fn set_shutdown(&mut self, total: Duration, critical: Duration) {
+        self.shutdown = Grace::new(total, critical);
+    }
+
+    /// The same by the pods' priorities.
+    pub fn set_shutdown_by_priority(&mut self, steps: Vec<(i32, Duration)>) {
+        self.shutdown = Grace::by_priority(steps);
+    }
 }
 
 impl Default for Upkeep {

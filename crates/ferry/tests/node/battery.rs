@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use super::machine::{Engine, Machine, until};
@@ -166,9 +166,8 @@ fn pods_are_told_what_they_asked_for(machine: &Machine) {
 fn commands_run_in_containers(machine: &Machine) {
     let output = machine.output(&["exec", "full", "-c", "main", "--", "sh", "-c", "exit 7"]);
     assert_eq!(output.status.code(), Some(7), "{}", String::from_utf8_lossy(&output.stderr));
-    let mut cat = Command::new("kubectl")
-        .env("KUBECONFIG", machine.kubeconfig())
-        .args(["exec", "-i", "full", "-c", "main", "--", "cat"])
+    let mut cat = machine
+        .command(&["exec", "-i", "full", "-c", "main", "--", "cat"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -182,9 +181,8 @@ fn ports_are_reached(machine: &Machine) {
     let page =
         machine.kubectl(&["get", "--raw", "/api/v1/namespaces/default/pods/full:8080/proxy/index.html"]);
     assert_eq!(page, "page\n");
-    let mut forward = Command::new("kubectl")
-        .env("KUBECONFIG", machine.kubeconfig())
-        .args(["port-forward", "full", "18080:8080"])
+    let mut forward = machine
+        .command(&["port-forward", "full", "18080:8080"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()

@@ -3,14 +3,16 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
-use super::images;
+use super::ferry::ferry;
+use super::kubectl::Kubectl;
+use super::programs::run;
+pub use super::wait::until;
+use super::{images, objects};
 
 pub const NODE: &str = "n1";
 pub const IMAGE: &str = "docker.io/test/busybox:1";
 const PAUSE: &str = "docker.io/test/pause:1";
-const PATIENCE: Duration = Duration::from_secs(90);
 
 /// What runs the containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,26 +25,16 @@ pub enum Engine {
 pub struct Machine {
     pub directory: tempfile::TempDir,
     engine: Engine,
+    kubectl: Kubectl,
     processes: Vec<Child>,
-}
-
-/// Waits until `look` has nothing to complain about.
-pub fn until(what: &str, mut look: impl FnMut() -> Result<(), String>) {
-    let begun = Instant::now();
-    loop {
-        match look() {
-            Ok(()) => return,
-            Err(last) if begun.elapsed() > PATIENCE => panic!("{what}: last seen: {last}"),
-            Err(_) => std::thread::sleep(Duration::from_millis(100)),
-        }
-    }
 }
 
 impl Machine {
     pub fn start(engine: Engine) -> Self {
         run(Command::new("ip").args(["link", "set", "lo", "up"]));
         let directory = tempfile::tempdir().expect("a directory");
-        let mut machine = Self { directory, engine, processes: Vec::new() };
+        let kubectl = Kubectl::new(directory.path().join("control-plane/kubeconfig"), directory.path());
+        let mut machine = Self { directory, engine, kubectl, processes: Vec::new() };
         match engine {
             Engine::Containerd => machine.start_containerd(),
             Engine::Own => machine.start_own_runtime(),
@@ -140,8 +132,8 @@ state = "{root}/containerd-state"
 
     fn start_own_runtime(&mut self) {
         let (data, socket) = (self.path("own"), self.socket());
-        let mut runtime = Command::new(env!("CARGO_BIN_EXE_ferry"));
-        runtime.args(["runtime", "--pod-cidr", "10.99.0.0/24", "--data-dir"]).arg(data);
+        let mut runtime = ferry(&["runtime", "--pod-cidr", "10.99.0.0/24", "--data-dir"]);
+        runtime.arg(data);
         // Nothing that this machine may have configured counts.
         runtime
             .arg("--cni-conf-dir")
@@ -149,22 +141,18 @@ state = "{root}/containerd-state"
             .arg("--registries")
             .arg(self.path("registries.yaml"));
         self.spawn("runtime", &mut runtime);
-        until("the runtime answers", || {
-            let mut list = Command::new(env!("CARGO_BIN_EXE_ferry"));
-            match list.args(["images", "list", "--socket"]).arg(&socket).output() {
-                Ok(output) if output.status.success() => Ok(()),
-                other => Err(format!("{other:?}\n{}", self.log("runtime"))),
-            }
+        until("the runtime answers", || match ferry(&["images", "list", "--socket"]).arg(&socket).output() {
+            Ok(output) if output.status.success() => Ok(()),
+            other => Err(format!("{other:?}\n{}", self.log("runtime"))),
         });
         let file = images::make(self.directory.path(), IMAGE, &["/bin/sh"], &[]);
-        let mut import = Command::new(env!("CARGO_BIN_EXE_ferry"));
-        run(import.args(["images", "import", "--socket"]).arg(&socket).arg(file));
+        run(ferry(&["images", "import", "--socket"]).arg(&socket).arg(file));
     }
 
     fn start_server(&mut self) {
         let data = self.path("control-plane");
-        let mut server = Command::new(env!("CARGO_BIN_EXE_ferry"));
-        self.spawn("server", server.args(["server", "--listen", "127.0.0.1:0", "--data-dir"]).arg(data));
+        let mut server = ferry(&["server", "--listen", "127.0.0.1:0", "--data-dir"]);
+        self.spawn("server", server.arg(data));
         until("the control plane is ready", || match self.try_kubectl(&["get", "--raw", "/readyz"]) {
             Ok(_) => Ok(()),
             Err(error) => Err(format!("{error}\n{}", self.log("server"))),
@@ -173,8 +161,8 @@ state = "{root}/containerd-state"
 
     fn start_kubelet(&mut self) {
         let data = self.path("node");
-        let mut kubelet = Command::new(env!("CARGO_BIN_EXE_ferry"));
-        kubelet.args(["kubelet", "--hostname-override", NODE, "--kubelet-listen", "0.0.0.0:0", "--data-dir"]);
+        let mut kubelet =
+            ferry(&["kubelet", "--hostname-override", NODE, "--kubelet-listen", "0.0.0.0:0", "--data-dir"]);
         kubelet.arg(data);
         let authority = self.path("control-plane/pki/client-ca.crt");
         let runtime = format!("unix://{}", self.socket().display());
@@ -205,9 +193,7 @@ state = "{root}/containerd-state"
         if file.exists() {
             return file;
         }
-        let mut create = Command::new(env!("CARGO_BIN_EXE_ferry"));
-        let made =
-            create.args(["token", "create", "--quiet", "--kubeconfig"]).arg(self.kubeconfig()).output();
+        let made = ferry(&["token", "create", "--quiet", "--kubeconfig"]).arg(self.kubeconfig()).output();
         let made = made.expect("ferry runs");
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         let token = String::from_utf8_lossy(&made.stdout).trim().to_owned();
@@ -248,23 +234,16 @@ state = "{root}/containerd-state"
         self.path("node/kubelet/pods")
     }
 
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        self.kubectl.command(arguments)
+    }
+
     pub fn output(&self, arguments: &[&str]) -> Output {
-        Command::new("kubectl")
-            .env("KUBECONFIG", self.kubeconfig())
-            .env("HOME", self.directory.path())
-            .args(arguments)
-            .stdin(Stdio::null())
-            .output()
-            .expect("kubectl runs")
+        self.command(arguments).output().expect("kubectl runs")
     }
 
     pub fn try_kubectl(&self, arguments: &[&str]) -> Result<String, String> {
-        let output = self.output(arguments);
-        if output.status.success() {
-            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-        } else {
-            Err(String::from_utf8_lossy(&output.stderr).into_owned())
-        }
+        self.kubectl.attempt(arguments)
     }
 
     pub fn kubectl(&self, arguments: &[&str]) -> String {
@@ -273,27 +252,15 @@ state = "{root}/containerd-state"
     }
 
     pub fn apply(&self, manifest: &str) {
-        let file = self.path("manifest.yaml");
-        fs::write(&file, manifest).expect("a file");
-        self.kubectl(&["apply", "-f", &file.display().to_string()]);
+        let outcome = self.kubectl.apply(manifest);
+        outcome.unwrap_or_else(|error| panic!("{error}\n{}", self.log("kubelet")));
     }
 
     /// Waits until a pod's field is as wanted.
     pub fn wait_for(&self, pod: &str, field: &str, wanted: &str) {
-        until(&format!("{pod}: {field} becomes {wanted:?}"), || {
-            match self.try_kubectl(&["get", "pod", pod, "-o", &format!("jsonpath={field}")]) {
-                Ok(text) if text == wanted => Ok(()),
-                other => Err(format!(
-                    "{other:?}\n{}\n{}",
-                    self.output_text(&["describe", "pod", pod]),
-                    self.log("kubelet")
-                )),
-            }
-        });
-    }
-
-    fn output_text(&self, arguments: &[&str]) -> String {
-        String::from_utf8_lossy(&self.output(arguments).stdout).into_owned()
+        let (object, what) = (format!("pod/{pod}"), format!("is {wanted:?}"));
+        let log = || self.log("kubelet");
+        objects::wait_until(&self.kubectl, (&object, field), &what, |text| text == wanted, log);
     }
 }
 
@@ -330,9 +297,4 @@ fn end_shims(directory: &Path) {
             let _ = rustix::process::kill_process(process, rustix::process::Signal::KILL);
         }
     }
-}
-
-fn run(command: &mut Command) {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }

@@ -6,42 +6,24 @@
 //! so.
 
 mod battery;
+#[path = "../support/ferry.rs"]
+mod ferry;
+#[path = "../support/images.rs"]
 mod images;
+#[path = "../support/kubectl.rs"]
+mod kubectl;
 mod machine;
-
-use std::process::Command;
+#[path = "../support/objects.rs"]
+mod objects;
+#[path = "../support/programs.rs"]
+mod programs;
+#[path = "../support/wait.rs"]
+mod wait;
 
 use machine::Engine;
 
 /// Set for the copy of the test that runs in a network of its own.
 const INSIDE: &str = "FERRY_TEST_IN_ITS_OWN_NETWORK";
-
-/// What the test needs and does not find here.
-fn missing(engine: Engine) -> Option<String> {
-    if !rustix::process::geteuid().is_root() {
-        return Some("not root".to_owned());
-    }
-    let (programs, files): (&[&str], &[&str]) = match engine {
-        Engine::Containerd => (
-            &["unshare", "ip", "tar", "kubectl", "containerd", "ctr", "runc"],
-            &["/usr/lib/cni/bridge", "/usr/bin/busybox"],
-        ),
-        Engine::Own => (&["unshare", "ip", "tar", "kubectl"], &["/usr/bin/busybox"]),
-    };
-    let found = |name: &&str| {
-        std::env::var_os("PATH")
-            .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(name).exists()))
-    };
-    if let Some(program) = programs.iter().find(|program| !found(program)) {
-        return Some(format!("no {program} here"));
-    }
-    for file in files {
-        if !std::path::Path::new(file).exists() {
-            return Some(format!("no {file} here"));
-        }
-    }
-    None
-}
 
 #[test]
 fn pods_run_on_containerd() {
@@ -55,22 +37,20 @@ fn pods_run_on_ferrys_own_runtime() {
 
 /// Runs the battery in a network and with mounts of its own.
 fn apart(engine: Engine) {
-    if let Some(reason) = missing(engine) {
+    let (programs, files): (&[&str], &[&str]) = match engine {
+        Engine::Containerd => (
+            &["unshare", "ip", "tar", "kubectl", "containerd", "ctr", "runc"],
+            &["/usr/lib/cni/bridge", "/usr/bin/busybox"],
+        ),
+        Engine::Own => (&["unshare", "ip", "tar", "kubectl"], &["/usr/bin/busybox"]),
+    };
+    if let Some(reason) = programs::missing(programs, files) {
         println!("skipped: {reason}");
         return;
     }
-    let own = std::env::current_exe().expect("the test's own path");
-    let outcome = Command::new("unshare")
-        .args(["--net", "--mount", "--"])
-        .arg(own)
-        .args(["--exact", "inside_a_network_of_its_own", "--ignored", "--nocapture", "--test-threads=1"])
-        .env(INSIDE, format!("{engine:?}"))
-        .output()
-        .expect("unshare runs");
-    let text =
-        format!("{}{}", String::from_utf8_lossy(&outcome.stdout), String::from_utf8_lossy(&outcome.stderr));
-    assert!(outcome.status.success(), "{text}");
-    println!("{text}");
+    let mark = format!("{engine:?}");
+    programs::in_own_namespaces("inside_a_network_of_its_own", (INSIDE, &mark), &[])
+        .unwrap_or_else(|text| panic!("{text}"));
 }
 
 #[test]

@@ -20,7 +20,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use kubectl::Kubectl;
-use programs::{has, in_own_namespaces, run};
+use programs::{in_own_namespaces, missing, run};
 use wait::until;
 
 /// Set for the copy of the test that runs in a network of its own.
@@ -31,15 +31,13 @@ const ONE_REQUEST: Duration = Duration::from_secs(5);
 
 #[test]
 fn somebody_who_is_not_root() {
-    if !rustix::process::geteuid().is_root() {
-        println!("skipped: not root, so it cannot be somebody else");
+    // Only root can be somebody else.
+    if let Some(reason) = missing(&["unshare", "ip", "setpriv", "kubectl"], &[]) {
+        println!("skipped: {reason}");
         return;
     }
-    if let Some(program) = ["unshare", "ip", "setpriv", "kubectl"].iter().find(|program| !has(program)) {
-        println!("skipped: no {program} here");
-        return;
-    }
-    in_own_namespaces("inside_a_network_of_its_own", INSIDE);
+    in_own_namespaces("inside_a_network_of_its_own", (INSIDE, "1"), &[])
+        .unwrap_or_else(|text| panic!("{text}"));
 }
 
 /// The program as somebody else.

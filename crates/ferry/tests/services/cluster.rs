@@ -4,9 +4,10 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
+use super::ferry::ferry;
 use super::kubectl::Kubectl;
 pub use super::programs::{has, run};
 pub use super::wait::until;
@@ -20,12 +21,6 @@ pub struct Cluster {
     directory: tempfile::TempDir,
     process: Child,
     kubectl: Kubectl,
-}
-
-fn ferry(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ferry"));
-    command.args(arguments).stdin(Stdio::null());
-    command
 }
 
 impl Cluster {

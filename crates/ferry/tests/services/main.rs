@@ -8,7 +8,9 @@ mod battery;
 mod cluster;
 mod described;
 mod endpoints;
-#[path = "../node/images.rs"]
+#[path = "../support/ferry.rs"]
+mod ferry;
+#[path = "../support/images.rs"]
 mod images;
 mod isolation;
 mod kinds;
@@ -22,30 +24,19 @@ mod udp;
 #[path = "../support/wait.rs"]
 mod wait;
 
-use programs::{has, in_own_namespaces};
+use programs::{in_own_namespaces, missing};
 
 /// Set for the copy of the test that runs in a network of its own.
 const INSIDE: &str = "FERRY_TEST_SERVICES_IN_ITS_OWN_NETWORK";
 
-/// What the test needs and does not find here.
-fn missing() -> Option<String> {
-    if !rustix::process::geteuid().is_root() {
-        return Some("not root".to_owned());
-    }
-    let programs = ["unshare", "ip", "tar", "kubectl"];
-    if let Some(program) = programs.iter().find(|program| !has(program)) {
-        return Some(format!("no {program} here"));
-    }
-    (!std::path::Path::new("/usr/bin/busybox").exists()).then(|| "no static busybox here".to_owned())
-}
-
 #[test]
 fn services_on_two_nodes() {
-    if let Some(reason) = missing() {
+    if let Some(reason) = missing(&["unshare", "ip", "tar", "kubectl"], &["/usr/bin/busybox"]) {
         println!("skipped: {reason}");
         return;
     }
-    in_own_namespaces("inside_a_network_of_its_own", INSIDE);
+    in_own_namespaces("inside_a_network_of_its_own", (INSIDE, "1"), &[])
+        .unwrap_or_else(|text| panic!("{text}"));
 }
 
 #[test]

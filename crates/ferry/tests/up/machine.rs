@@ -2,32 +2,23 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Command, Output};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::images;
+use super::ferry::ferry;
+use super::kubectl::Kubectl;
+use super::programs::run;
+pub use super::wait::until;
+use super::{images, objects};
 
 pub const IMAGE: &str = "docker.io/test/busybox:1";
-const PATIENCE: Duration = Duration::from_secs(90);
 
 pub struct Machine {
     pub directory: tempfile::TempDir,
     cgroup: String,
+    kubectl: Kubectl,
     ferry: Option<Child>,
-}
-
-/// Waits until `look` has nothing to complain about.
-pub fn until(what: &str, mut look: impl FnMut() -> Result<(), String>) {
-    let begun = Instant::now();
-    loop {
-        match look() {
-            Ok(()) => return,
-            Err(last) if begun.elapsed() > PATIENCE => panic!("{what}: last seen: {last}"),
-            Err(_) => std::thread::sleep(Duration::from_millis(100)),
-        }
-    }
 }
 
 /// Removes control groups of this name; how many there were.
@@ -62,10 +53,10 @@ impl Machine {
     }
 
     pub fn new(cgroup: &str) -> Self {
-        let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().expect("ip runs");
-        assert!(up.success());
+        run(Command::new("ip").args(["link", "set", "lo", "up"]));
         let directory = tempfile::tempdir().expect("a directory");
-        Self { directory, cgroup: cgroup.to_owned(), ferry: None }
+        let kubectl = Kubectl::new(directory.path().join("data/kubeconfig"), directory.path());
+        Self { directory, cgroup: cgroup.to_owned(), kubectl, ferry: None }
     }
 
     pub fn data(&self) -> PathBuf {
@@ -89,20 +80,12 @@ impl Machine {
             killed.wait().expect("it ended");
         }
         let log = fs::File::create(self.directory.path().join("log")).expect("a log");
-        let child = Command::new(env!("CARGO_BIN_EXE_ferry"))
-            .args([
-                "up",
-                "--listen",
-                "127.0.0.1:0",
-                "--kubelet-listen",
-                "0.0.0.0:0",
-                "--hostname-override",
-                "n1",
-            ])
+        let listen = ["--listen", "127.0.0.1:0", "--kubelet-listen", "0.0.0.0:0"];
+        let child = ferry(&["up", "--hostname-override", "n1"])
+            .args(listen)
             .args(["--cgroup-root", &self.cgroup, "--data-dir"])
             .arg(self.data())
             .args(flags)
-            .stdin(Stdio::null())
             .stdout(fs::File::create(self.directory.path().join("said")).expect("a file"))
             .stderr(log)
             .spawn()
@@ -136,13 +119,7 @@ impl Machine {
 
     /// Another command of the binary, for this cluster.
     pub fn ferry(&self, arguments: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_ferry"))
-            .args(arguments)
-            .arg("--data-dir")
-            .arg(self.data())
-            .stdin(Stdio::null())
-            .output()
-            .expect("ferry runs")
+        ferry(arguments).arg("--data-dir").arg(self.data()).output().expect("ferry runs")
     }
 
     /// Removes the cluster.
@@ -155,22 +132,11 @@ impl Machine {
     }
 
     pub fn kubectl_command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new("kubectl");
-        command
-            .env("KUBECONFIG", self.data().join("kubeconfig"))
-            .env("HOME", self.directory.path())
-            .args(arguments)
-            .stdin(Stdio::null());
-        command
+        self.kubectl.command(arguments)
     }
 
     pub fn try_kubectl(&self, arguments: &[&str]) -> Result<String, String> {
-        let output = self.kubectl_command(arguments).output().expect("kubectl runs");
-        if output.status.success() {
-            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-        } else {
-            Err(String::from_utf8_lossy(&output.stderr).into_owned())
-        }
+        self.kubectl.attempt(arguments)
     }
 
     pub fn kubectl(&self, arguments: &[&str]) -> String {
@@ -179,9 +145,7 @@ impl Machine {
     }
 
     pub fn apply(&self, manifest: &str) {
-        let file = self.directory.path().join("manifest.yaml");
-        fs::write(&file, manifest).expect("a file");
-        self.kubectl(&["apply", "-f", &file.display().to_string()]);
+        self.kubectl.apply(manifest).unwrap_or_else(|error| panic!("{error}\n{}", self.log()));
     }
 
     /// Waits until a field of an object is as wanted.
@@ -190,16 +154,7 @@ impl Machine {
     }
 
     pub fn wait_until(&self, object: &str, field: &str, what: &str, fits: impl Fn(&str) -> bool) {
-        until(&format!("{field} of {object} {what}"), || {
-            match self.try_kubectl(&["get", object, "-o", &format!("jsonpath={field}")]) {
-                Ok(text) if fits(&text) => Ok(()),
-                other => Err(format!(
-                    "{other:?}\n{}\n{}",
-                    self.try_kubectl(&["describe", object]).unwrap_or_default(),
-                    self.log()
-                )),
-            }
-        });
+        objects::wait_until(&self.kubectl, (object, field), what, fits, || self.log());
     }
 }
 

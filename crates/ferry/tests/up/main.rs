@@ -5,56 +5,41 @@
 //! running ends with those. It needs root, kubectl and a static busybox; without one of them it says so.
 
 mod csi;
-#[path = "../node/images.rs"]
+mod endings;
+#[path = "../support/ferry.rs"]
+mod ferry;
+#[path = "../support/images.rs"]
 mod images;
 mod killed;
+#[path = "../support/kubectl.rs"]
+mod kubectl;
 mod lifecycle;
 mod machine;
+#[path = "../support/objects.rs"]
+mod objects;
 mod pods;
+#[path = "../support/programs.rs"]
+mod programs;
 mod promises;
+#[path = "../support/wait.rs"]
+mod wait;
 mod workloads;
-
-use std::process::Command;
 
 /// Set for the copy of a test that runs in namespaces of its own: the control group it may use.
 const INSIDE: &str = "FERRY_TEST_CGROUP";
 
-/// What the tests need and do not find here.
-fn missing() -> Option<String> {
-    if !rustix::process::geteuid().is_root() {
-        return Some("not root".to_owned());
-    }
-    let found = |name: &&str| {
-        std::env::var_os("PATH")
-            .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(name).exists()))
-    };
-    if let Some(program) = ["unshare", "ip", "tar", "kubectl"].iter().find(|program| !found(program)) {
-        return Some(format!("no {program} here"));
-    }
-    (!std::path::Path::new("/usr/bin/busybox").exists()).then(|| "no static busybox here".to_owned())
-}
-
 /// Runs the ignored test `name` of this binary in namespaces of its own.
 fn apart(name: &str) {
-    if let Some(reason) = missing() {
+    if let Some(reason) = programs::missing(&["unshare", "ip", "tar", "kubectl"], &["/usr/bin/busybox"]) {
         println!("skipped: {reason}");
         return;
     }
     let cgroup = format!("/ferry-test-{}-{}", std::process::id(), name.replace(':', ""));
-    let own = std::env::current_exe().expect("the test's own path");
-    let outcome = Command::new("unshare")
-        .args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--"])
-        .arg(own)
-        .args(["--exact", name, "--ignored", "--nocapture", "--test-threads=1"])
-        .env(INSIDE, &cgroup)
-        .output()
-        .expect("unshare runs");
+    let more = ["--pid", "--fork", "--kill-child", "--mount-proc"];
+    let outcome = programs::in_own_namespaces(name, (INSIDE, &cgroup), &more);
     let left = machine::remove_cgroups(&cgroup);
-    let text =
-        format!("{}{}", String::from_utf8_lossy(&outcome.stdout), String::from_utf8_lossy(&outcome.stderr));
-    assert!(outcome.status.success(), "{text}");
-    assert!(left == 0, "{left} control groups were left behind\n{text}");
-    println!("{text}");
+    outcome.unwrap_or_else(|text| panic!("{text}"));
+    assert!(left == 0, "{left} control groups were left behind");
 }
 
 /// The control group that the copy inside may use.
@@ -133,6 +118,21 @@ fn storage_drivers_bring_volumes_inside() {
     if let Some(cgroup) = inside() {
         let machine = machine::Machine::start(&cgroup);
         csi::run(&machine);
+        machine.reset();
+    }
+}
+
+#[test]
+fn containers_end_and_begin_again() {
+    apart("containers_end_and_begin_again_inside");
+}
+
+#[test]
+#[ignore = "started by its sibling in namespaces of its own"]
+fn containers_end_and_begin_again_inside() {
+    if let Some(cgroup) = inside() {
+        let machine = machine::Machine::start(&cgroup);
+        endings::run(&machine);
         machine.reset();
     }
 }

@@ -101,6 +101,27 @@ fn promises() -> Vec<Promise> {
                 {"secret": {"name": "secret", "items": [{"key": "one", "path": "one", "mode": 0o400}]}}]}})),
         ),
         promise(
+            "variables-of-a-file",
+            "echo $FROM and $NONE",
+            "value of a file and\n",
+            json!({
+                "initContainers": [{"name": "i", "image": IMAGE, "volumeMounts": [{"name": "v", "mountPath": "/v"}],
+                    "command": ["sh", "-c", "echo \"A='value of a file'\" > /v/env"]}],
+                "volumes": [volume("v", json!({"emptyDir": {}}))],
+                "container": {"env": [
+                    {"name": "FROM", "valueFrom": {"fileKeyRef": {"volumeName": "v", "path": "env", "key": "A"}}},
+                    {"name": "NONE", "valueFrom": {"fileKeyRef": {"volumeName": "v", "path": "env", "key": "B", "optional": true}}}]}}),
+        ),
+        promise(
+            "image-volume",
+            "ls /v/bin/busybox /part/busybox; touch /v/file 2>/dev/null || echo refused",
+            "/part/busybox\n/v/bin/busybox\nrefused\n",
+            json!({
+                "volumes": [volume("v", json!({"image": {"reference": IMAGE, "pullPolicy": "Never"}}))],
+                "container": {"volumeMounts": [
+                    {"name": "v", "mountPath": "/v"}, {"name": "v", "mountPath": "/part", "subPath": "bin"}]}}),
+        ),
+        promise(
             "empty-dir",
             "ls -ld /v | head -c 10; umask 0; touch /v/f; ls -l /v/f | head -c 10",
             "drwxrwxrwx-rw-rw-rw-",

@@ -1,6 +1,8 @@
 //! One container: command, environment, mounts, resources, security.
 
-use cri::v1::{ContainerConfig, ContainerMetadata, ImageSpec, KeyValue, LinuxContainerConfig, Mount, Signal};
+use cri::v1::{
+    ContainerConfig, ContainerMetadata, Device, ImageSpec, KeyValue, LinuxContainerConfig, Mount, Signal,
+};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::downward::PodFacts;
@@ -31,6 +33,7 @@ pub struct Request<'a> {
     pub facts: &'a PodFacts<'a>,
     pub node: &'a NodeSettings,
     pub mounts: Vec<Mount>,
+    pub devices: Vec<Device>,
     /// Id of the container whose processes an ephemeral one sees.
     pub target: Option<&'a str>,
     pub volume_groups: &'a [i64],
@@ -80,6 +83,7 @@ pub fn config(request: Request<'_>) -> Result<ContainerConfig, ConfigError> {
             .map(|(key, value)| KeyValue { key: key.clone(), value: value.clone().into_bytes() })
             .collect(),
         mounts: request.mounts,
+        devices: request.devices,
         labels: labels::of_container(pod, container),
         annotations: labels::annotations(pod, container, request.restarts),
         log_path: log_path(&container.name, request.restarts),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
 
 use super::downward::{self, DownwardError, PodFacts};
+use super::env_file::{self, FileError};
 use super::expansion::expand;
 use super::{Sources, services};
 
@@ -15,6 +16,10 @@ pub enum EnvironmentError {
     NoObject { kind: &'static str, name: String },
     #[error("couldn't find key {key} in {kind} {namespace}/{name}")]
     NoKey { kind: &'static str, namespace: String, name: String, key: String },
+    #[error("couldn't parse env file")]
+    File(#[from] FileError),
+    #[error("environment variable key {key:?} not found in file {path:?}")]
+    NotInFile { key: String, path: String },
     #[error(transparent)]
     Downward(#[from] DownwardError),
 }
@@ -134,6 +139,15 @@ fn value_of(
                 name: key.name.clone(),
                 key: key.key.clone(),
             }),
+        };
+    }
+    if let Some(key) = &from.file_key_ref {
+        let file = sources.files.get(&(key.volume_name.clone(), key.path.clone()));
+        let value = file.map(|text| env_file::value(text, &key.key)).transpose()?.flatten();
+        return match value {
+            Some(value) => Ok(Some(Value::Fetched(value))),
+            None if key.optional == Some(true) => Ok(None),
+            None => Err(EnvironmentError::NotInFile { key: key.key.clone(), path: key.path.clone() }),
         };
     }
     Ok(Some(Value::Fetched(String::new())))

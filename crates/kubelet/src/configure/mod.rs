@@ -3,6 +3,7 @@
 pub mod container;
 pub mod dns;
 pub mod downward;
+pub mod env_file;
 pub mod environment;
 pub mod expansion;
 pub mod hosts;

@@ -12,6 +12,8 @@ use crate::lifecycle::members::members;
 pub struct Sources {
     pub config_maps: BTreeMap<String, ConfigMap>,
     pub secrets: BTreeMap<String, Secret>,
+    /// Files of the pod's volumes that have variables in them, by volume and path.
+    pub files: BTreeMap<(String, String), String>,
     /// Services whose addresses become environment variables.
     pub services: Vec<Arc<Service>>,
 }

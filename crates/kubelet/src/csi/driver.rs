@@ -1,7 +1,7 @@
 //! A storage driver that is known, and the calls to it.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cri::csi::{
@@ -9,6 +9,7 @@ use cri::csi::{
     NodeServiceCapabilityRPCType, NodeServiceCapabilityType,
 };
 use parking_lot::Mutex;
+use tokio::sync::OwnedMutexGuard;
 use tonic::client::Grpc;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
@@ -53,6 +54,12 @@ impl Driver {
         Ok(Self { name: name.to_owned(), channel, capabilities: capabilities.collect(), info })
     }
 
+    /// The same driver, with what it says of the node now.
+    pub async fn again(&self) -> Result<Self, Status> {
+        let info = self.node().node_get_info(within(NodeGetInfoRequest {})).await?.into_inner();
+        Ok(Self { info, ..self.clone() })
+    }
+
     #[must_use]
     pub fn node(&self) -> NodeClient {
         NodeClient::new(Grpc::new(self.channel.clone()))
@@ -69,26 +76,64 @@ impl Driver {
     }
 }
 
-/// The drivers of this node, by name.
+/// The drivers of this node, by name, and the volumes that somebody is at work on.
 #[derive(Debug, Default)]
-pub struct Drivers(Mutex<BTreeMap<String, Driver>>);
+pub struct Drivers {
+    known: Mutex<BTreeMap<String, Driver>>,
+    turns: Mutex<HashMap<(String, String), Weak<tokio::sync::Mutex<()>>>>,
+}
 
 impl Drivers {
     #[must_use]
     pub fn find(&self, name: &str) -> Option<Driver> {
-        self.0.lock().get(name).cloned()
+        self.known.lock().get(name).cloned()
     }
 
     pub fn add(&self, driver: Driver) {
-        self.0.lock().insert(driver.name.clone(), driver);
+        self.known.lock().insert(driver.name.clone(), driver);
     }
 
     pub fn remove(&self, name: &str) {
-        self.0.lock().remove(name);
+        self.known.lock().remove(name);
     }
 
     #[must_use]
     pub fn all(&self) -> Vec<Driver> {
-        self.0.lock().values().cloned().collect()
+        self.known.lock().values().cloned().collect()
+    }
+
+    /// Waits until nobody else stages, publishes or takes away this volume, for this or another pod.
+    pub async fn turn(&self, driver: &str, handle: &str) -> OwnedMutexGuard<()> {
+        let lock = {
+            let mut turns = self.turns.lock();
+            turns.retain(|_, lock| lock.strong_count() > 0);
+            let slot = turns.entry((driver.to_owned(), handle.to_owned())).or_default();
+            slot.upgrade().unwrap_or_else(|| {
+                let fresh = Arc::default();
+                *slot = Arc::downgrade(&fresh);
+                fresh
+            })
+        };
+        lock.lock_owned().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Poll;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn one_at_a_time_for_each_volume() {
+        let drivers = Drivers::default();
+        let first = drivers.turn("d", "h").await;
+        let _other = drivers.turn("d", "g").await;
+        let mut waiting = Box::pin(drivers.turn("d", "h"));
+        assert!(matches!(futures_util::poll!(&mut waiting), Poll::Pending));
+        drop(first);
+        drop(waiting.await);
+        drop(drivers.turn("e", "h").await);
+        assert_eq!(drivers.turns.lock().len(), 2, "those that are not used any more are forgotten");
     }
 }

@@ -25,6 +25,9 @@ pub struct Published {
     /// Where it is staged; empty if the driver does not stage.
     #[serde(default)]
     pub staging_path: String,
+    /// Where a volume that is a device is; others are mounted beside this record.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub target_path: String,
 }
 
 /// The directory of a volume in a pod's directory; it is mounted on `mount` in it.
@@ -34,6 +37,24 @@ pub fn directory(pod: &Path, volume: &str) -> PathBuf {
 }
 
 impl Published {
+    /// Where the driver puts the volume.
+    #[must_use]
+    pub fn target(&self, directory: &Path) -> PathBuf {
+        if self.is_block() { PathBuf::from(&self.target_path) } else { directory.join("mount") }
+    }
+
+    /// Whether it is a device.
+    #[must_use]
+    pub fn is_block(&self) -> bool {
+        !self.target_path.is_empty()
+    }
+
+    /// Forgets the volume: the last that is done.
+    pub fn remove(&self, directory: &Path) -> io::Result<()> {
+        fs::remove_file(directory.join(FILE))?;
+        fs::remove_dir(directory)
+    }
+
     pub fn write(&self, directory: &Path) -> io::Result<()> {
         fs::create_dir_all(directory)?;
         let text = serde_json::to_vec(self)?;
@@ -80,6 +101,11 @@ mod tests {
         };
         published.write(&directory(&pod, "pv")).expect("written");
         assert_eq!(of_pod(&pod), [(directory(&pod, "pv"), published.clone())]);
-        assert_eq!(in_use(kubelet.path()), [(pod, published)]);
+        assert_eq!(in_use(kubelet.path()), [(pod.clone(), published.clone())]);
+        assert_eq!(published.target(Path::new("/d")), Path::new("/d/mount"));
+        let device = Published { target_path: "/dev/x".into(), ..published.clone() };
+        assert_eq!(device.target(Path::new("/d")), Path::new("/dev/x"));
+        published.remove(&directory(&pod, "pv")).expect("removed");
+        assert!(of_pod(&pod).is_empty());
     }
 }

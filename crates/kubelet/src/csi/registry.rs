@@ -2,30 +2,30 @@
 //! was taken. The API server learns of them from the node's `CSINode`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use client::{ClientError, Patch};
 use cri::registration::{InfoRequest, RegistrationClient, RegistrationStatus};
 use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver, CSINodeSpec, VolumeNodeResources};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSINodeDriver, CSINodeSpec, VolumeNodeResources};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use rustix::fs::inotify;
 use serde_json::json;
-use tokio::io::unix::AsyncFd;
 use tonic::client::Grpc;
 
 use super::driver::{Driver, within};
+use crate::changes::Changes;
 use crate::shared::Shared;
 
 /// What a plugin must say it is.
 const KIND: &str = "CSIPlugin";
 /// How often the directory is looked at where it cannot be watched, or something failed.
 const AGAIN: Duration = Duration::from_secs(5);
-/// How long to wait for more changes before looking.
-const SETTLE: Duration = Duration::from_millis(20);
+/// How often a driver's settings are looked at, which may come after the driver.
+const SETTINGS: Duration = Duration::from_secs(60);
+/// The shortest time between two questions, in seconds.
+const SHORTEST: u64 = 10;
 const ANNOTATION: &str = "csi.volume.kubernetes.io/nodeid";
 
 /// Follows the directory of registrations until the kubelet stops.
@@ -43,42 +43,61 @@ pub async fn follow(shared: Arc<Shared>) {
         }
     };
     let mut known: BTreeMap<PathBuf, Option<String>> = BTreeMap::new();
+    let mut asked = BTreeMap::new();
     loop {
         let failed = look(&shared, &directory, &mut known).await;
-        match &mut changes {
-            Some(changes) if !failed => changes.next().await,
-            Some(changes) => {
-                let _ = tokio::time::timeout(AGAIN, changes.next()).await;
+        let due = ask_again(&shared, &mut asked).await;
+        let wait =
+            if failed || changes.is_none() { Some(due.map_or(AGAIN, |due| due.min(AGAIN))) } else { due };
+        let change = async {
+            match &mut changes {
+                Some(changes) => changes.next().await,
+                None => std::future::pending().await,
             }
-            None => tokio::time::sleep(AGAIN).await,
+        };
+        match wait {
+            Some(wait) => {
+                let _ = tokio::time::timeout(wait, change).await;
+            }
+            None => change.await,
         }
     }
 }
 
-/// Changes in a directory.
-struct Changes(AsyncFd<OwnedFd>);
-
-impl Changes {
-    fn of(directory: &Path) -> std::io::Result<Self> {
-        let watch = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
-        let wanted = inotify::WatchFlags::CREATE
-            | inotify::WatchFlags::DELETE
-            | inotify::WatchFlags::MOVED_TO
-            | inotify::WatchFlags::MOVED_FROM;
-        inotify::add_watch(&watch, directory, wanted)?;
-        #[expect(deprecated, reason = "the descriptor is owned by what is returned, and open for as long")]
-        let watched = AsyncFd::new(watch)?;
-        Ok(Self(watched))
+/// Asks drivers again what the node can do for them, those that want that: how many volumes they can have here may change.
+/// When to look next; never without drivers.
+async fn ask_again(shared: &Arc<Shared>, asked: &mut BTreeMap<String, Instant>) -> Option<Duration> {
+    let drivers = shared.drivers.all();
+    asked.retain(|name, _| drivers.iter().any(|driver| driver.name == *name));
+    let (mut next, mut changed) = (None::<Duration>, false);
+    for driver in drivers {
+        let settings = shared.find::<CSIDriver>("", &driver.name).await.ok().flatten();
+        let period = settings.and_then(|found| found.spec.node_allocatable_update_period_seconds);
+        let Some(period) = period.and_then(|seconds| u64::try_from(seconds).ok()) else {
+            // It may come to want that.
+            next = Some(next.map_or(SETTINGS, |next| next.min(SETTINGS)));
+            continue;
+        };
+        let period = Duration::from_secs(period.max(SHORTEST));
+        let last = *asked.entry(driver.name.clone()).or_insert_with(Instant::now);
+        if last.elapsed() >= period {
+            asked.insert(driver.name.clone(), Instant::now());
+            match driver.again().await {
+                Ok(told) if told.info != driver.info => {
+                    changed = true;
+                    shared.drivers.add(told);
+                }
+                Ok(_) => {}
+                Err(error) => tracing::debug!(driver = driver.name, %error, "a driver does not answer"),
+            }
+        }
+        let left = period.saturating_sub(asked.get(&driver.name).map_or(Duration::ZERO, Instant::elapsed));
+        next = Some(next.map_or(left, |next| next.min(left)));
     }
-
-    async fn next(&mut self) {
-        let Ok(mut ready) = self.0.readable().await else { return tokio::time::sleep(AGAIN).await };
-        ready.clear_ready();
-        tokio::time::sleep(SETTLE).await;
-        let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
-        let mut reader = inotify::Reader::new(self.0.get_ref(), &mut buffer);
-        while reader.next().is_ok() {}
+    if changed && let Err(error) = tell(shared).await {
+        tracing::warn!(%error, "the API server does not know what changed about the node's storage drivers");
     }
+    next
 }
 
 /// Compares the sockets with what is known; true if something is to be tried again.

@@ -229,6 +229,16 @@ impl Engine {
         self.containers(None).await
     }
 
+    /// Metrics of pods and containers, if the runtime has any beyond the usual: what they are, and what they say.
+    pub async fn metrics(&self) -> Outcome<(Vec<v1::MetricDescriptor>, Vec<v1::PodSandboxMetrics>)> {
+        let asked = v1::ListMetricDescriptorsRequest::default();
+        let answer = self.calls.runtime.clone().list_metric_descriptors(within(asked, QUICK)).await?;
+        let descriptors = answer.into_inner().descriptors;
+        let asked = v1::ListPodSandboxMetricsRequest::default();
+        let answer = self.calls.runtime.clone().list_pod_sandbox_metrics(within(asked, QUICK)).await?;
+        Ok((descriptors, answer.into_inner().pod_metrics))
+    }
+
     pub async fn sandbox_stats(&self) -> Outcome<Vec<v1::PodSandboxStats>> {
         let asked = v1::ListPodSandboxStatsRequest::default();
         let answer = self.calls.runtime.clone().list_pod_sandbox_stats(within(asked, QUICK)).await?;

@@ -1,9 +1,7 @@
 //! Pods that put more on the node's disk than they may: in an `emptyDir`, in a container, or altogether.
 
-use std::collections::{BTreeMap, HashSet};
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
@@ -14,11 +12,9 @@ use crate::lifecycle::members::members;
 use crate::lifecycle::qos;
 use crate::pods::Workers;
 use crate::shared::Shared;
-use crate::volumes::PodDirectories;
+use crate::volumes::{PodDirectories, disk_usage};
 
 const RESOURCE: &str = "ephemeral-storage";
-/// Directories and files that are counted at most; what has more is far over any limit.
-const MOST_ENTRIES: usize = 10_000_000;
 
 /// Evicts pods that are over a limit of theirs. Pods without limits cost nothing.
 pub async fn look(shared: &Arc<Shared>, workers: &Arc<Workers>) {
@@ -127,29 +123,9 @@ async fn layers(shared: &Shared) -> BTreeMap<String, BTreeMap<String, i64>> {
     found
 }
 
-/// Bytes that a directory occupies, file systems mounted below it aside.
+/// Bytes that a directory occupies.
 fn size(directory: &Path) -> i64 {
-    let Ok(top) = fs::symlink_metadata(directory) else { return 0 };
-    let mut pending: Vec<PathBuf> = vec![directory.to_owned()];
-    let (mut blocks, mut seen, mut entries) = (0_u64, HashSet::new(), 0_usize);
-    while let Some(path) = pending.pop() {
-        let Ok(listed) = fs::read_dir(&path) else { continue };
-        for entry in listed.flatten() {
-            let Ok(meta) = entry.metadata() else { continue };
-            entries += 1;
-            if entries > MOST_ENTRIES {
-                return i64::MAX;
-            }
-            if meta.dev() != top.dev() || (meta.nlink() > 1 && !meta.is_dir() && !seen.insert(meta.ino())) {
-                continue;
-            }
-            blocks = blocks.saturating_add(meta.blocks());
-            if meta.is_dir() {
-                pending.push(entry.path());
-            }
-        }
-    }
-    i64::try_from(blocks.saturating_mul(512)).unwrap_or(i64::MAX)
+    i64::try_from(disk_usage(directory).bytes).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
@@ -186,15 +162,5 @@ mod tests {
                 .expect("too much")
                 .starts_with("Pod ephemeral local storage usage exceeds")
         );
-    }
-
-    #[test]
-    fn sizes_are_what_is_occupied() {
-        let directory = tempfile::tempdir().expect("a directory");
-        assert_eq!(size(&directory.path().join("none")), 0);
-        fs::write(directory.path().join("f"), vec![1; 100_000]).expect("a file");
-        fs::hard_link(directory.path().join("f"), directory.path().join("g")).expect("a link");
-        let size = size(directory.path());
-        assert!((100_000..200_000).contains(&size), "{size}");
     }
 }

@@ -15,8 +15,11 @@ pub const OWNED: [&str; 8] = [
     "PodScheduled",
     "PodResizePending",
     "PodResizeInProgress",
-    "AllContainersRestarting",
+    ALL_RESTARTING,
 ];
+
+/// The condition of a pod whose containers all begin anew.
+pub const ALL_RESTARTING: &str = "AllContainersRestarting";
 
 /// The condition of a pod that others end; the kubelet writes it when it is the one, for this reason.
 pub const DISRUPTION: &str = "DisruptionTarget";
@@ -51,8 +54,17 @@ pub fn conditions(
     statuses: &[ContainerStatus],
     phase: &str,
     sandbox_is_up: bool,
+    restarting_all: Option<bool>,
     now: &Time,
 ) -> Vec<PodCondition> {
+    let restarting = restarting_all.map(|is| match is {
+        true => Finding {
+            reason: "RestartAllContainersStarted",
+            message: "container exited with restart policy rule".to_owned(),
+            ..Finding::TRUE
+        },
+        false => Finding::no("", String::new()),
+    });
     let sandbox = Finding { status: sandbox_is_up, ..Finding::TRUE };
     let containers = containers_ready(pod, statuses, phase);
     let ready = ready(pod, &containers);
@@ -63,9 +75,9 @@ pub fn conditions(
         ("ContainersReady", containers),
         ("PodScheduled", Finding::TRUE),
     ];
+    let findings = findings.into_iter().chain(restarting.map(|finding| (ALL_RESTARTING, finding)));
     let old = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     findings
-        .into_iter()
         .map(|(name, finding)| {
             let status = if finding.status { "True" } else { "False" };
             let before = old.iter().find(|condition| condition.type_ == name);

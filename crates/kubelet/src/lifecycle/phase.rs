@@ -1,6 +1,6 @@
 //! The phase of a pod, from the states of its containers.
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
 
 use super::members::is_sidecar;
 use super::restart;
@@ -43,6 +43,14 @@ struct Count {
     succeeded: usize,
 }
 
+/// Whether the container will not run again, though it ended with `code`: it might have gone with all others of its pod.
+fn is_for_good(pod: &Pod, container: &Container, status: &ContainerStatus, code: i32) -> bool {
+    let states = [status.state.as_ref(), status.last_state.as_ref()];
+    let ended = states.into_iter().flatten().find_map(|state| state.terminated.as_ref());
+    let removed = ended.and_then(|ended| ended.reason.as_deref()) == Some(restart::RESTARTING_ALL);
+    !removed && !restart::on_exit(pod, container, code)
+}
+
 /// The phase. `terminal`: nothing of the pod will be started any more; `initialised`: ordinary containers have run.
 #[must_use]
 pub fn phase(pod: &Pod, statuses: &[ContainerStatus], terminal: bool, initialised: bool) -> &'static str {
@@ -69,9 +77,9 @@ pub fn phase(pod: &Pod, statuses: &[ContainerStatus], terminal: bool, initialise
             }
             continue;
         }
-        match status.and_then(exit_code) {
-            Some(0) if !status.is_some_and(is_running) => {}
-            Some(code) => count.failed_for_good |= !restart::on_exit(pod, container, code),
+        match status.and_then(|status| Some((status, exit_code(status)?))) {
+            Some((status, 0)) if !is_running(status) => {}
+            Some((status, code)) => count.failed_for_good |= is_for_good(pod, container, status, code),
             None => count.pending_init += 1,
         }
     }
@@ -82,7 +90,7 @@ pub fn phase(pod: &Pod, statuses: &[ContainerStatus], terminal: bool, initialise
             Some(status) => match exit_code(status) {
                 Some(code) => {
                     count.stopped += 1;
-                    count.stopped_for_good += usize::from(!restart::on_exit(pod, container, code));
+                    count.stopped_for_good += usize::from(is_for_good(pod, container, status, code));
                     count.succeeded += usize::from(code == 0 && !is_waiting(status));
                 }
                 None if is_waiting(status) => count.waiting += 1,

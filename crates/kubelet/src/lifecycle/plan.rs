@@ -54,6 +54,14 @@ pub struct Start {
     pub ended_at: Option<Timestamp>,
 }
 
+/// A container that goes with all others of its pod, so that they begin anew.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reset {
+    pub id: String,
+    pub name: String,
+    pub running: bool,
+}
+
 /// The next steps of a pod, in the order: kill, replace the sandbox, start.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
@@ -62,6 +70,8 @@ pub struct Plan {
     /// Make a sandbox with this attempt number.
     pub create_sandbox: Option<u32>,
     pub kill: Vec<Kill>,
+    /// Containers to remove, in this order; then nothing else is done.
+    pub reset: Vec<Reset>,
     pub start: Vec<Start>,
     /// Containers that wait before they are restarted, and the message about it.
     pub backing_off: BTreeMap<String, String>,
@@ -72,7 +82,11 @@ pub struct Plan {
 impl Plan {
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        !self.kill_pod && self.create_sandbox.is_none() && self.kill.is_empty() && self.start.is_empty()
+        !self.kill_pod
+            && self.create_sandbox.is_none()
+            && self.kill.is_empty()
+            && self.reset.is_empty()
+            && self.start.is_empty()
     }
 
     fn wake(&mut self, at: Timestamp) {
@@ -115,11 +129,39 @@ pub fn plan(
     let mut planner = Planner { pod, observed, probes, backoff, hash, now, plan: Plan::default() };
     let Some(spec) = &pod.spec else { return planner.plan };
     let all = members(spec);
+    planner.plan.reset = resets(&all, observed);
+    if !planner.plan.reset.is_empty() {
+        return planner.plan;
+    }
     match sandbox_needed(pod, observed) {
         Some(attempt) => planner.afresh(attempt, &all),
         None => planner.onward(&all),
     }
     planner.plan
+}
+
+/// If a container ended in a way that its rules answer by starting the whole pod again: all containers but those that
+/// look into it. The ones that ended so go last: as long as they are there, it is known what is to be done.
+fn resets(all: &[Member], observed: &Observed) -> Vec<Reset> {
+    let asks = |member: &Member, seen: &ObservedContainer| {
+        seen.state == RunState::Exited && restart::restarts_all(&member.container, seen.exit_code)
+    };
+    let own: Vec<&Member> = all.iter().filter(|member| member.kind != MemberKind::Ephemeral).collect();
+    let asked =
+        own.iter().any(|member| observed.container(member.name()).is_some_and(|newest| asks(member, newest)));
+    if !asked {
+        return Vec::new();
+    }
+    let (mut first, mut last) = (Vec::new(), Vec::new());
+    for member in own.into_iter().rev() {
+        for seen in observed.containers.iter().filter(|seen| seen.name == member.name()) {
+            let running = seen.state != RunState::Exited;
+            let reset = Reset { id: seen.id.clone(), name: seen.name.clone(), running };
+            if asks(member, seen) { last.push(reset) } else { first.push(reset) }
+        }
+    }
+    first.extend(last);
+    first
 }
 
 impl Planner<'_> {

@@ -185,3 +185,29 @@ fn durations_look_like_kubernetes() {
         assert_eq!(go_duration(seconds), want);
     }
 }
+
+#[test]
+fn one_container_may_let_all_begin_anew() {
+    let rule = r#"{"name": "a", "restartPolicy": "Never", "restartPolicyRules": [
+        {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]}"#;
+    let asking: Container = serde_json::from_str(rule).expect("a container");
+    let pod = pod("Never", vec![container("i"), sidecar("s")], vec![asking, container("b")]);
+    let all = [
+        ("i", RunState::Exited, 0),
+        ("s", RunState::Running, 0),
+        ("a", RunState::Exited, 42),
+        ("b", RunState::Running, 0),
+    ];
+    let plan = run(&pod, &seen(&all));
+    let order: Vec<_> = plan.reset.iter().map(|one| (one.name.as_str(), one.running)).collect();
+    assert_eq!(order, [("b", true), ("s", true), ("i", false), ("a", false)]);
+    assert!(plan.start.is_empty() && plan.kill.is_empty() && !plan.is_idle());
+    // When all are gone, it begins with the first.
+    let plan = run(&pod, &seen(&[]));
+    assert_eq!(plan.start.iter().map(|start| start.member.name()).collect::<Vec<_>>(), ["i"]);
+    let other = run(
+        &pod,
+        &seen(&[("i", RunState::Exited, 0), ("s", RunState::Running, 0), ("a", RunState::Exited, 1)]),
+    );
+    assert!(other.reset.is_empty());
+}

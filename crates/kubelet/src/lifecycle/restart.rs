@@ -11,16 +11,41 @@ pub fn policy<'a>(pod: &'a Pod, container: &'a Container) -> &'a str {
     container.restart_policy.as_deref().or(of_pod).unwrap_or("Always")
 }
 
+/// What a rule says that lets the whole pod begin anew.
+const ALL: &str = "RestartAllContainers";
+/// Why containers that were removed with all others of their pod are not there.
+pub const RESTARTING_ALL: &str = "RestartingAllContainers";
+
+/// What the first rule that fits says about an end with `exit_code`.
+fn action(container: &Container, exit_code: i32) -> Option<&str> {
+    let fits = container.restart_policy_rules.iter().flatten().find(|rule| {
+        rule.exit_codes.as_ref().is_some_and(|codes| {
+            let listed = codes.values.iter().flatten().any(|code| *code == exit_code);
+            if codes.operator == "NotIn" { !listed } else { listed }
+        })
+    });
+    fits.map(|rule| rule.action.as_str())
+}
+
+/// Whether the whole pod begins anew when the container ends like this.
+#[must_use]
+pub fn restarts_all(container: &Container, exit_code: i32) -> bool {
+    action(container, exit_code) == Some(ALL)
+}
+
+/// Whether a container of the pod could ask for that.
+#[must_use]
+pub fn may_restart_all(pod: &Pod) -> bool {
+    let spec = pod.spec.iter();
+    let all = spec.flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
+    all.into_iter().any(|one| one.restart_policy_rules.iter().flatten().any(|rule| rule.action == ALL))
+}
+
 /// Whether a container that ended with `exit_code` runs again. Its own rules come first, then the policy.
 #[must_use]
 pub fn on_exit(pod: &Pod, container: &Container, exit_code: i32) -> bool {
-    for rule in container.restart_policy_rules.iter().flatten() {
-        let Some(codes) = &rule.exit_codes else { continue };
-        let listed = codes.values.iter().flatten().any(|code| *code == exit_code);
-        let matches = if codes.operator == "NotIn" { !listed } else { listed };
-        if matches && rule.action.starts_with("Restart") {
-            return true;
-        }
+    if action(container, exit_code).is_some_and(|action| action == "Restart" || action == ALL) {
+        return true;
     }
     match policy(pod, container) {
         "Never" => false,
@@ -85,5 +110,9 @@ mod tests {
         assert!(on_exit(&pod("Never"), &container(rule("In", vec![42])), 42));
         assert!(!on_exit(&pod("Always"), &container(rule("In", vec![42])), 1));
         assert!(on_exit(&pod("Never"), &container(rule("NotIn", vec![0])), 7));
+        let all = ContainerRestartRule { action: ALL.to_owned(), ..rule("In", vec![42]) };
+        assert!(!restarts_all(&container(rule("In", vec![42])), 42));
+        assert!(restarts_all(&container(all.clone()), 42) && !restarts_all(&container(all.clone()), 0));
+        assert!(on_exit(&pod("Never"), &container(all), 42));
     }
 }

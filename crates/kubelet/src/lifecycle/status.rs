@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::conditions::{BY_KUBELET, DISRUPTION, OWNED, conditions, has_run};
+use super::conditions::{ALL_RESTARTING, BY_KUBELET, DISRUPTION, OWNED, conditions, has_run};
 use super::members::{as_container, is_sidecar};
 use super::observed::{Observed, ObservedContainer, RunState};
 use super::phase::{find, phase};
@@ -77,7 +77,8 @@ pub fn status(pod: &Pod, observed: &Observed, around: &Surroundings<'_>) -> PodS
     };
     let now = seconds(around.now);
     let sandbox_is_up = sandbox_needed(pod, observed).is_none();
-    let mut list = conditions(pod, &all, phase, sandbox_is_up, &now);
+    let restarting = restart::may_restart_all(pod).then(|| teller.asks_for_all());
+    let mut list = conditions(pod, &all, phase, sandbox_is_up, restarting, &now);
     let foreign =
         old.conditions.iter().flatten().filter(|condition| !OWNED.contains(&condition.type_.as_str()));
     list.extend(foreign.cloned());
@@ -261,6 +262,14 @@ impl Teller<'_> {
                 spec.containers.iter().any(|c| self.observed.container(&c.name).is_some())
             });
         if let Some(old) = old {
+            if self.all_restart() && old.state.as_ref().is_some_and(|state| state.waiting.is_none()) {
+                return ContainerStatus {
+                    restart_count: old.restart_count.saturating_add(1),
+                    state: Some(wait(restart::RESTARTING_ALL, Some(REMOVED.to_owned()))),
+                    last_state: Some(ended(restart::RESTARTING_ALL, REMOVED)),
+                    ..status
+                };
+            }
             if old.state.as_ref().is_some_and(|state| state.terminated.is_some()) {
                 return old.clone();
             }
@@ -270,7 +279,7 @@ impl Teller<'_> {
             let told = status.last_state.as_ref().is_some_and(|state| state.terminated.is_some());
             if ran && !told {
                 // It used to run and is gone: it has ended, though nobody knows how.
-                status.last_state = Some(ended_unseen());
+                status.last_state = Some(ended("ContainerStatusUnknown", LOST));
                 if self.pod.metadata.deletion_timestamp.is_none() {
                     status.restart_count += 1;
                 }
@@ -329,6 +338,23 @@ impl Teller<'_> {
         }
     }
 
+    /// Whether a container ended so that all begin anew.
+    fn asks_for_all(&self) -> bool {
+        let spec = self.pod.spec.iter();
+        let all = spec.flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
+        all.into_iter().any(|container| {
+            self.observed.container(&container.name).is_some_and(|newest| {
+                newest.state == RunState::Exited && restart::restarts_all(container, newest.exit_code)
+            })
+        })
+    }
+
+    /// Whether containers that are not there went because all begin anew.
+    fn all_restart(&self) -> bool {
+        let old = self.pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        old.into_iter().any(|one| one.type_ == ALL_RESTARTING && one.status == "True")
+    }
+
     fn mounts(&self, container: &Container) -> Option<Vec<VolumeMountStatus>> {
         let mode = |mount: &VolumeMount| {
             let recursive = is_recursive(mount, self.around.recursive_read_only);
@@ -360,12 +386,17 @@ fn wait(reason: &str, message: Option<String>) -> ContainerState {
     }
 }
 
-fn ended_unseen() -> ContainerState {
+const LOST: &str =
+    "The container could not be located when the pod was deleted.  The container used to be Running";
+const REMOVED: &str = "The container is removed because RestartAllContainers in place";
+
+/// The state of a container whose end nobody saw.
+fn ended(reason: &str, message: &str) -> ContainerState {
     ContainerState {
         terminated: Some(ContainerStateTerminated {
             exit_code: 137,
-            reason: Some("ContainerStatusUnknown".to_owned()),
-            message: Some("The container could not be located when the pod was deleted.  The container used to be Running".to_owned()),
+            reason: Some(reason.to_owned()),
+            message: Some(message.to_owned()),
             ..ContainerStateTerminated::default()
         }),
         ..ContainerState::default()

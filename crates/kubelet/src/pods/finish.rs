@@ -83,6 +83,7 @@ impl Worker {
         }
         self.shared.users.forget(&self.uid);
         self.shared.tokens.forget(&self.uid);
+        self.shared.volumes.forget(&self.uid);
         self.shared.probes.forget(&self.uid);
         tracing::info!(pod = %self.uid, "removed");
         Ok(Round::Done)

@@ -7,12 +7,15 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use super::hooks;
 use super::worker::Worker;
+use crate::engine::EngineError;
 use crate::events::Kind;
 use crate::lifecycle::members::{member, members};
-use crate::lifecycle::{Kill, KillReason, MemberKind, Observed};
+use crate::lifecycle::plan::Reset;
+use crate::lifecycle::{Kill, KillReason, Member, MemberKind, Observed};
 use crate::shared::Shared;
 
 /// Every container gets at least this long.
@@ -50,43 +53,50 @@ impl Worker {
         });
         let grace = probe.and_then(|probe| probe.termination_grace_period_seconds).unwrap_or(of_pod);
         let ip = self.pod_ip(pod);
-        end(&self.shared, &self.ending, pod, &kill.id, &kill.name, &kill.message, grace, &ip).await;
+        let told = Told { id: &kill.id, name: &kill.name, message: &kill.message, grace };
+        end(&self.shared, &self.ending, pod, &told, &ip, std::future::ready(())).await;
+    }
+
+    /// Removes containers one after the other, running ones without the time they would have otherwise; their logs stay.
+    pub(super) async fn remove_all(&mut self, pod: &Arc<Pod>, all: &[Reset]) -> Result<(), EngineError> {
+        let ip = self.pod_ip(pod);
+        for one in all {
+            if one.running {
+                let told = Told { id: &one.id, name: &one.name, message: "killing", grace: 0 };
+                end(&self.shared, &self.ending, pod, &told, &ip, std::future::ready(())).await;
+            }
+            self.shared.engine.remove_container(&one.id).await?;
+        }
+        Ok(())
     }
 
     /// Ends every container, sidecars after the ones they serve and in the reverse of their order, then the sandboxes.
-    /// `grace` overrides the pod's own.
+    /// What containers do before they stop, sidecars do at once. `grace` overrides the pod's own.
     pub(super) async fn end_all(&mut self, pod: &Arc<Pod>, observed: &Observed, grace: Option<i64>) {
         let of_pod = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds).unwrap_or(30);
         let grace = grace.unwrap_or(of_pod);
-        let begun = Instant::now();
-        let all = pod.spec.as_ref().map(members).unwrap_or_default();
-        let sidecars: Vec<&str> = all
-            .iter()
-            .filter(|member| member.kind == MemberKind::Sidecar)
-            .map(crate::lifecycle::Member::name)
-            .collect();
         let ip = self.pod_ip(pod);
-        let mut waves: Vec<Vec<(String, String)>> = vec![Vec::new()];
-        let running = |name: &str| {
-            observed
-                .running()
-                .filter(|c| c.name == name)
-                .map(|c| (c.id.clone(), c.name.clone()))
-                .collect::<Vec<_>>()
-        };
-        for container in observed.running().filter(|container| !sidecars.contains(&container.name.as_str())) {
-            waves[0].push((container.id.clone(), container.name.clone()));
-        }
-        waves.extend(sidecars.iter().rev().map(|name| running(name)));
-        for wave in waves.into_iter().filter(|wave| !wave.is_empty()) {
-            let left = grace.saturating_sub(i64::try_from(begun.elapsed().as_secs()).unwrap_or(0));
-            let (shared, ending, ip) = (&self.shared, &self.ending, &ip);
-            let ends = wave.iter().map(|(id, name)| async move {
-                let message = format!("Stopping container {name}");
-                end(shared, ending, pod, id, name, &message, left, ip).await;
-            });
-            join_all(ends).await;
-        }
+        let waves = waves(pod, observed);
+        let done = watch::Sender::new(0_usize);
+        let ends = waves.iter().enumerate().map(|(at, wave)| {
+            let (shared, ending, done, ip) = (&self.shared, &self.ending, &done, ip.as_str());
+            async move {
+                let ends = wave.iter().map(|(id, name)| {
+                    let message = format!("Stopping container {name}");
+                    let mut before = done.subscribe();
+                    async move {
+                        let turn = async {
+                            let _ = before.wait_for(|done| *done >= at).await;
+                        };
+                        let told = Told { id, name, message: &message, grace };
+                        end(shared, ending, pod, &told, ip, turn).await;
+                    }
+                });
+                join_all(ends).await;
+                done.send_modify(|done| *done = (*done).max(at + 1));
+            }
+        });
+        join_all(ends).await;
         for sandbox in observed.sandboxes.iter().filter(|sandbox| sandbox.ready) {
             if let Err(error) = self.shared.engine.stop_sandbox(&sandbox.id).await {
                 tracing::warn!(pod = %self.uid, sandbox = sandbox.id, %error, "cannot stop the sandbox");
@@ -103,22 +113,43 @@ impl Worker {
     }
 }
 
-/// Ends one container: its hook first, within the grace it has.
-#[expect(clippy::too_many_arguments, reason = "each is a different fact about the one container")]
+/// Which containers end together, by id and name: ordinary ones first, then sidecars in the reverse of their order.
+fn waves(pod: &Pod, observed: &Observed) -> Vec<Vec<(String, String)>> {
+    let all = pod.spec.as_ref().map(members).unwrap_or_default();
+    let sidecars: Vec<&str> =
+        all.iter().filter(|member| member.kind == MemberKind::Sidecar).map(Member::name).collect();
+    let running = |wanted: &dyn Fn(&str) -> bool| -> Vec<(String, String)> {
+        let found = observed.running().filter(|container| wanted(&container.name));
+        found.map(|container| (container.id.clone(), container.name.clone())).collect()
+    };
+    let ordinary = running(&|name| !sidecars.contains(&name));
+    let rest = sidecars.iter().rev().map(|sidecar| running(&|name| name == *sidecar));
+    std::iter::once(ordinary).chain(rest).filter(|wave| !wave.is_empty()).collect()
+}
+
+/// A container that is to end, within `grace` seconds.
+struct Told<'a> {
+    id: &'a str,
+    name: &'a str,
+    message: &'a str,
+    grace: i64,
+}
+
+/// Ends one container: its hook first, then, when it is its turn, the container itself; all within the grace it has.
 async fn end(
     shared: &Shared,
     ending: &Ending,
     pod: &Pod,
-    id: &str,
-    name: &str,
-    message: &str,
-    grace: i64,
+    told: &Told<'_>,
     pod_ip: &str,
+    turn: impl Future<Output = ()>,
 ) {
+    let Told { id, name, message, grace } = *told;
     if ending.is_news(id) {
         shared.recorder.container(pod, name, Kind::Normal, "Killing", message);
     }
     let begun = Instant::now();
+    let limit = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
     let container = member(pod, name).map(|member| member.container);
     let hook = container
         .as_ref()
@@ -126,7 +157,6 @@ async fn end(
         .and_then(|lifecycle| lifecycle.pre_stop.as_ref());
     if let (Some(hook), Some(container), true, true) = (hook, &container, grace > 0, ending.has_hook_left(id))
     {
-        let limit = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
         let running = hooks::run(&shared.engine, hook, id, container, pod, pod_ip);
         match tokio::time::timeout(limit, running).await {
             Ok(Ok(())) => {}
@@ -144,6 +174,7 @@ async fn end(
         }
         ending.hook_ended(id);
     }
+    let _ = tokio::time::timeout(limit.saturating_sub(begun.elapsed()), turn).await;
     let spent = i64::try_from(begun.elapsed().as_secs()).unwrap_or(i64::MAX);
     let left = grace.saturating_sub(spent).max(LEAST_GRACE);
     let left = Duration::from_secs(u64::try_from(left).unwrap_or(0));
@@ -155,6 +186,26 @@ async fn end(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lifecycle::{ObservedContainer, RunState};
+
+    #[test]
+    fn sidecars_end_last_and_backwards() {
+        let text = br#"{"spec": {"initContainers": [{"name": "i"}, {"name": "s1", "restartPolicy": "Always"},
+            {"name": "s2", "restartPolicy": "Always"}], "containers": [{"name": "a"}, {"name": "b"}]}}"#;
+        let pod: Pod = serde_json::from_slice(text).expect("a pod");
+        let containers = ["s1", "b", "s2", "a"].map(|name| ObservedContainer {
+            id: format!("id-{name}"),
+            name: name.to_owned(),
+            state: RunState::Running,
+            ..ObservedContainer::default()
+        });
+        let observed = Observed { containers: containers.to_vec(), ..Observed::default() };
+        let names: Vec<Vec<String>> = waves(&pod, &observed)
+            .into_iter()
+            .map(|wave| wave.into_iter().map(|one| one.1).collect())
+            .collect();
+        assert_eq!(names, [vec!["b", "a"], vec!["s2"], vec!["s1"]]);
+    }
 
     #[test]
     fn a_hook_that_is_broken_off_runs_again() {

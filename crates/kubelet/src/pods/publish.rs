@@ -19,7 +19,10 @@ impl Worker {
             let foreign = current.status.take().unwrap_or_default();
             current.status = Some(with_foreign_conditions(written.clone(), &foreign));
         }
-        let resize = self.orders.borrow().resize.clone();
+        let (resize, shown) = {
+            let order = self.orders.borrow();
+            (order.resize.clone(), order.shown)
+        };
         let probes = |id: &str| self.verdict_of(id);
         let in_effect = |id: &str| self.applied.get(id).and_then(|applied| applied.resources.clone());
         let told = status::status(
@@ -39,7 +42,7 @@ impl Worker {
                 now: self.shared.clock.now(),
             },
         );
-        if current.status.as_ref() == Some(&told) {
+        if shown == self.written_to && current.status.as_ref() == Some(&told) {
             self.written = Some(told);
             return;
         }
@@ -47,7 +50,7 @@ impl Worker {
             (pod.metadata.namespace.as_deref().unwrap_or(""), pod.metadata.name.as_deref().unwrap_or(""));
         let patch = Patch::Strategic(patch(pod, &told));
         match self.shared.client.patch::<Pod>(namespace, name, Some("status"), &patch).await {
-            Ok(_) => self.written = Some(told),
+            Ok(_) => (self.written, self.written_to) = (Some(told), shown),
             Err(error) if error.is_not_found() => {}
             Err(error) => tracing::warn!(pod = %self.uid, %error, "cannot write the status"),
         }

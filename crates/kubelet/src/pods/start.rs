@@ -1,5 +1,6 @@
 //! Starting one container.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -12,8 +13,8 @@ use crate::configure::sources::of_environment;
 use crate::events::Kind;
 use crate::lifecycle::plan::Start;
 use crate::lifecycle::status::Waiting;
-use crate::lifecycle::{Kill, KillReason, Observed, ObservedSandbox};
-use crate::volumes;
+use crate::lifecycle::{Kill, KillReason, Member, Observed, ObservedSandbox};
+use crate::volumes::{self, Prepared};
 
 /// A container that does not run: why, and when to try again.
 pub(super) struct NotStarted {
@@ -25,6 +26,25 @@ pub(super) struct NotStarted {
 
 fn because(reason: &str, message: String) -> NotStarted {
     NotStarted { waiting: Waiting { reason: reason.to_owned(), message }, retry_at: None, created: false }
+}
+
+/// Most bytes of a file of variables.
+const LARGEST: u64 = 1 << 20;
+
+/// The files that the container's variables come from, as far as they are there.
+fn files(member: &Member, prepared: &Prepared) -> Result<BTreeMap<(String, String), String>, String> {
+    let mut found = BTreeMap::new();
+    for env in member.container.env.iter().flatten() {
+        let Some(key) = env.value_from.as_ref().and_then(|from| from.file_key_ref.as_ref()) else { continue };
+        let volume = prepared.get(&key.volume_name).filter(|volume| !volume.device && volume.image.is_none());
+        let Some(volume) = volume else {
+            return Err(format!("cannot find the volume {:?} referenced by FileKeyRef", key.volume_name));
+        };
+        let text = volumes::read_file(&volume.path, &key.path, LARGEST)
+            .map_err(|error| format!("failed to open environment variable file {:?}: {error}", key.path))?;
+        found.extend(text.map(|text| ((key.volume_name.clone(), key.path.clone()), text)));
+    }
+    Ok(found)
 }
 
 impl Worker {
@@ -48,9 +68,9 @@ impl Worker {
             tell(Kind::Warning, "Failed", format!("Error: {}", none.waiting.reason));
             NotStarted { waiting: none.waiting, retry_at: none.retry_at, created: false }
         })?;
-        let mut volume_images = std::collections::BTreeMap::new();
+        let mut volume_images = BTreeMap::new();
         let prepared = self.prepared.clone().unwrap_or_default();
-        for (volume, ready) in &prepared {
+        for (volume, ready) in prepared.iter() {
             let used = member.container.volume_mounts.iter().flatten().any(|mount| mount.name == *volume);
             if let Some((reference, policy)) = ready.image.as_ref().filter(|_| used) {
                 let pulled = pull::ensure(&shared, pod, name, reference, policy, &sandbox_config).await;
@@ -68,7 +88,8 @@ impl Worker {
             because("CreateContainerConfigError", text)
         };
         let references = of_environment(pod);
-        let sources = shared.sources(pod, &references).await.map_err(|error| wrong(error.to_string()))?;
+        let mut sources = shared.sources(pod, &references).await.map_err(|error| wrong(error.to_string()))?;
+        sources.files = files(member, &prepared).map_err(wrong)?;
         let allocatable = Arc::clone(&shared.allocatable.read());
         let host_network = pod.spec.as_ref().and_then(|spec| spec.host_network) == Some(true);
         let ips = if host_network { &shared.settings.host_ips } else { &on.ips };
@@ -87,6 +108,7 @@ impl Worker {
             &|volume| volume_images.get(volume).cloned().unwrap_or_default(),
         )
         .map_err(|error| wrong(error.to_string()))?;
+        let devices = volumes::devices(member, &prepared).map_err(|error| wrong(error.to_string()))?;
         let target = member
             .target
             .as_deref()
@@ -101,6 +123,7 @@ impl Worker {
             facts: &facts,
             node: &shared.settings,
             mounts,
+            devices,
             target,
             volume_groups: &[],
             environment: &environment,

@@ -40,6 +40,9 @@ impl Worker {
             let observed = self.observe(pod).await?;
             self.watch_probes(pod, &observed);
             self.publish(pod, &observed, false).await;
+            if !next.reset.is_empty() {
+                return Ok(Round::Wait(Some(self.shared.clock.now())));
+            }
             let again = self.plan(pod, &observed);
             if again.kill_pod && again.create_sandbox.is_none() && !next.kill_pod {
                 return Ok(Round::Wait(Some(self.shared.clock.now())));
@@ -85,6 +88,10 @@ impl Worker {
     async fn act(&mut self, pod: &Arc<Pod>, next: &Plan, observed: &Observed) -> Result<Acted, EngineError> {
         if next.is_idle() {
             return Ok(Acted::Nothing);
+        }
+        if !next.reset.is_empty() {
+            self.remove_all(pod, &next.reset).await?;
+            return Ok(Acted::All);
         }
         if next.kill_pod {
             self.end_all(pod, observed, None).await;
@@ -246,11 +253,14 @@ impl Worker {
             facts: &facts,
             tokens: &self.shared.tokens,
             drivers: &self.shared.drivers,
+            recorder: &self.shared.recorder,
             kubelet: &self.shared.config.directory,
             now: self.shared.clock.now(),
         };
         match volumes::prepare(&context).await {
             Ok(prepared) => {
+                let prepared = Arc::new(prepared);
+                self.shared.volumes.set(&self.uid, &prepared);
                 self.prepared = Some(prepared);
                 let has_files =
                     pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()).any(|volume| {
@@ -260,13 +270,21 @@ impl Worker {
                             || volume.projected.is_some()
                             || volume.persistent_volume_claim.is_some()
                             || volume.ephemeral.is_some()
+                            || volume.csi.is_some()
                     });
                 self.refresh_at = has_files.then(|| self.next_refresh());
                 self.prepared_for = Some(Arc::clone(pod));
                 Ok(())
             }
             Err((name, error)) => {
-                Err(failed(format!("MountVolume.SetUp failed for volume {name:?} : {error}")))
+                let (reason, step) = if volumes::use_of(pod, &name).mapped {
+                    ("FailedMapVolume", "MapVolume.SetUpDevice")
+                } else {
+                    ("FailedMount", "MountVolume.SetUp")
+                };
+                let text = format!("{step} failed for volume {name:?} : {error}");
+                self.shared.recorder.pod(pod, Kind::Warning, reason, text);
+                Err(Acted::Some { retry_at: None })
             }
         }
     }
@@ -284,7 +302,7 @@ impl Worker {
         match self.prepare_volumes(pod, observed).await {
             Ok(()) => None,
             Err(_) => {
-                self.refresh_at = Some(self.next_refresh());
+                self.refresh_at = Some(self.soon());
                 None
             }
         }

@@ -19,7 +19,7 @@ use crate::lifecycle::status::Waiting;
 use crate::lifecycle::{Backoff, Observed, Verdict};
 use crate::probes::ProbeSet;
 use crate::shared::Shared;
-use crate::volumes::{PodDirectories, Prepared};
+use crate::volumes::{Measure, PodDirectories, Prepared};
 
 /// How long to wait after something failed, doubling.
 const RETRY: Duration = Duration::from_secs(1);
@@ -39,6 +39,8 @@ pub struct Order {
     pub evicted: Option<(String, String, Option<i64>)>,
     /// Why the pod has not the resources it asks for now: reason and message.
     pub resize: Option<(String, String)>,
+    /// How often the pod, which is a file of the node, was shown at the API server.
+    pub shown: u32,
 }
 
 impl Order {
@@ -75,7 +77,7 @@ pub struct Worker {
     pub(super) backoff: Backoff,
     pub(super) waiting: BTreeMap<String, Waiting>,
     pub(super) probes: ProbeSet,
-    pub(super) prepared: Option<Prepared>,
+    pub(super) prepared: Option<Arc<Prepared>>,
     /// When volumes are looked at again.
     pub(super) refresh_at: Option<Timestamp>,
     /// Told of changes of what volumes are made of.
@@ -85,6 +87,8 @@ pub struct Worker {
     /// What was done for containers that end.
     pub(super) ending: Ending,
     pub(super) written: Option<PodStatus>,
+    /// To which of the objects that show the pod it was written.
+    pub(super) written_to: u32,
     pub(super) retry: Duration,
     /// The pod ran out of time: reason and message.
     pub(super) verdict: Option<(String, String)>,
@@ -139,6 +143,7 @@ impl Worker {
             prepared_for: None,
             ending: Ending::default(),
             written: None,
+            written_to: 0,
             retry: RETRY,
             verdict: None,
             seen_before,
@@ -251,12 +256,19 @@ impl Worker {
         started.saturating_add(SignedDuration::from_secs(limit)).ok()
     }
 
+    /// When volumes that could not be brought up to date are tried again.
+    pub(super) fn soon(&self) -> Timestamp {
+        let now = self.shared.clock.now();
+        now.saturating_add(REFRESH_CLAIMS).unwrap_or(now)
+    }
+
     /// When volumes are due: when a token is, or after a while.
     pub(super) fn next_refresh(&self) -> Timestamp {
         let now = self.shared.clock.now();
-        let drivers = self.prepared.iter().flatten().any(|(_, volume)| volume.path.ends_with("mount"));
+        let drivers = self.prepared.iter().flat_map(|prepared| prepared.values());
+        let drivers = drivers.into_iter().any(|volume| matches!(volume.measure, Measure::Driver { .. }));
         let later = now.saturating_add(if drivers { REFRESH_CLAIMS } else { REFRESH }).unwrap_or(now);
-        self.shared.tokens.renewal(&self.uid).map_or(later, |renewal| renewal.min(later))
+        self.shared.tokens.renewal(&self.uid, now).map_or(later, |renewal| renewal.min(later))
     }
 }
 

@@ -61,7 +61,7 @@ impl Workers {
         let evicted = refused.map(|(reason, message)| (reason, message, None));
         // Of one that ran before, what it was given counts; what it asks for since then has to fit first.
         let given = if new { Arc::clone(&pod) } else { Arc::new(admit::with_resources_of_status(&pod)) };
-        let order = Order { pod: given, gone: false, evicted, resize: None };
+        let order = Order { pod: given, gone: false, evicted, resize: None, shown: 0 };
         entries.insert(uid.clone(), self.begin(uid.clone(), order));
         if !new {
             self.change(&mut entries, &uid, pod);
@@ -122,7 +122,7 @@ impl Workers {
             entry.orders.send_modify(|order| order.gone = true);
             return;
         }
-        let order = Order { pod, gone: true, evicted: None, resize: None };
+        let order = Order { pod, gone: true, evicted: None, resize: None, shown: 0 };
         entries.insert(uid.clone(), self.begin(uid, order));
     }
 
@@ -130,6 +130,13 @@ impl Workers {
     pub fn evict(&self, uid: &str, reason: &str, message: String, grace: Option<i64>) {
         if let Some(entry) = self.entries.lock().get(uid) {
             entry.orders.send_modify(|order| order.evicted = Some((reason.to_owned(), message, grace)));
+        }
+    }
+
+    /// A pod that is a file of the node is shown at the API server by a new object, which has no status yet.
+    pub fn shown(&self, uid: &str) {
+        if let Some(entry) = self.entries.lock().get(uid) {
+            entry.orders.send_modify(|order| order.shown = order.shown.wrapping_add(1));
         }
     }
 

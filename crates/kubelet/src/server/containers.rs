@@ -12,11 +12,12 @@ use hyper::body::{Frame, Incoming};
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
 use percent_encoding::percent_decode_str;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::route::Route;
 use super::{Reply, Server, metrics, streams, summary, text, typed};
+use crate::configure::labels;
 use crate::configure::sandbox::log_directory;
 use crate::lifecycle::members::member;
 use crate::lifecycle::{ObservedContainer, RunState};
@@ -40,7 +41,8 @@ impl Server {
     pub(super) async fn route(&self, request: Request<Incoming>, route: Route) -> Reply {
         match route {
             Route::Health => text(StatusCode::OK, "ok"),
-            Route::Pods | Route::RunningPods => self.pods(),
+            Route::Pods => self.pods(),
+            Route::RunningPods => self.running_pods().await,
             Route::Logs { namespace, pod, container } => {
                 self.container_logs(&request, &namespace, &pod, &container).await
             }
@@ -73,7 +75,11 @@ impl Server {
                 Ok(id) => streams::port_forward(&self.shared, request, &id).await,
                 Err(reply) => reply,
             },
-            Route::Summary => summary::summary(&self.shared, &self.workers).await,
+            Route::Summary => {
+                let query = parameters(request.uri().query());
+                let only = query.iter().any(|(name, value)| name == "only_cpu_and_memory" && value == "true");
+                summary::summary(&self.shared, &self.workers, &self.busy, only).await
+            }
             Route::MetricsOfResources => metrics::of_resources(&self.shared, &self.workers).await,
             Route::MetricsOfContainers => metrics::of_cadvisor(&self.shared).await,
             Route::MetricsOfProbes => metrics::of_probes(&self.shared.probes),
@@ -84,6 +90,31 @@ impl Server {
 
     fn pods(&self) -> Reply {
         let items: Vec<_> = self.workers.pods().iter().map(|pod| Pod::clone(pod)).collect();
+        let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items});
+        typed(StatusCode::OK, "application/json", list.to_string())
+    }
+
+    /// What runs, as the runtime knows it.
+    async fn running_pods(&self) -> Reply {
+        let all = match self.shared.engine.running_containers().await {
+            Ok(all) => all,
+            Err(error) => return text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+        };
+        let mut pods: BTreeMap<String, Value> = BTreeMap::new();
+        for container in all {
+            let label = |name: &str| container.labels.get(name).cloned().unwrap_or_default();
+            let image = container.image.as_ref().map(|image| image.image.clone()).unwrap_or_default();
+            let (uid, name) = (label(labels::POD_UID), label(labels::POD_NAME));
+            let namespace = label(labels::POD_NAMESPACE);
+            let pod = pods.entry(uid.clone()).or_insert_with(|| {
+                let meta = json!({"name": name, "namespace": namespace, "uid": uid});
+                json!({"metadata": meta, "spec": {"containers": []}, "status": {}})
+            });
+            if let Some(list) = pod["spec"]["containers"].as_array_mut() {
+                list.push(json!({"name": label(labels::CONTAINER_NAME), "image": image, "resources": {}}));
+            }
+        }
+        let items: Vec<Value> = pods.into_values().collect();
         let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items});
         typed(StatusCode::OK, "application/json", list.to_string())
     }

@@ -6,25 +6,32 @@ use std::sync::Arc;
 
 use http::StatusCode;
 
+use super::runtime_metrics::{self, Owner};
 use super::usage::{self, Usage};
-use super::{Reply, summary, text, typed};
+use super::{Reply, machine, summary, text, typed};
 use crate::node;
 use crate::pods::Workers;
 use crate::probes::Tally;
 use crate::shared::Shared;
+use crate::volumes::Amounts;
 
 const CONTENT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// A page of metrics being written.
 #[derive(Default)]
-struct Page(String);
+pub struct Page(String);
 
 impl Page {
-    fn metric(&mut self, name: &str, kind: &str, help: &str) {
+    #[cfg(test)]
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+
+    pub fn metric(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    fn row(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+    pub fn row(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         self.0.push_str(name);
         for (at, (label, text)) in labels.iter().enumerate() {
             let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
@@ -64,7 +71,7 @@ const WORKING_SET: OfContainer = (
     |usage| usage.memory.map(|memory| memory.value.working_set.to_string()),
 );
 /// What cAdvisor made known beyond those.
-const MORE: [OfContainer; 5] = [
+const MORE: [OfContainer; 4] = [
     (
         "container_memory_usage_bytes",
         "gauge",
@@ -74,12 +81,6 @@ const MORE: [OfContainer; 5] = [
     ("container_memory_rss", "gauge", "Size of RSS in bytes.", |usage| {
         usage.memory.map(|memory| memory.value.rss.to_string())
     }),
-    (
-        "container_memory_failures_total",
-        "counter",
-        "Cumulative count of memory allocation failures.",
-        |usage| usage.memory.map(|memory| memory.value.major_page_faults.to_string()),
-    ),
     ("container_fs_usage_bytes", "gauge", "Number of bytes that are consumed by the container.", |usage| {
         usage.disk.map(|disk| disk.value.bytes.to_string())
     }),
@@ -124,7 +125,7 @@ pub async fn of_resources(shared: &Shared, workers: &Arc<Workers>) -> Reply {
             page.row(name, &labels, begun.as_second());
         }
     }
-    let (cpu, memory) = usage::of_machine();
+    let (cpu, memory) = (machine::processor_time(), machine::memory().working_set);
     let node = "Cumulative cpu time consumed by the node in core-seconds";
     page.single("node_cpu_usage_seconds_total", "counter", node, in_seconds(cpu));
     let node = "Current working set of the node in bytes";
@@ -157,7 +158,14 @@ pub async fn of_cadvisor(shared: &Shared) -> Reply {
     for metric in [CPU, WORKING_SET].into_iter().chain(MORE) {
         of_containers(&mut page, &all, metric, true);
     }
-    of_networks(&mut page, shared).await;
+    page_faults(&mut page, &all);
+    let sandboxes = shared.engine.sandbox_stats().await.unwrap_or_default();
+    of_networks(&mut page, &sandboxes);
+    if let Ok((descriptors, metrics)) = shared.engine.metrics().await {
+        let written = [CPU, WORKING_SET].into_iter().chain(MORE).map(|row| row.0);
+        let written = written.chain(NETWORK.map(|row| row.0)).chain([FAULTS]).collect();
+        runtime_metrics::write(&mut page, &descriptors, &metrics, &owners(&all, &sandboxes), &written);
+    }
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     page.single("machine_cpu_cores", "gauge", "Number of logical CPU cores.", cores);
     let memory = node::memory_capacity();
@@ -165,15 +173,56 @@ pub async fn of_cadvisor(shared: &Shared) -> Reply {
     page.reply()
 }
 
+const FAULTS: &str = "container_memory_failures_total";
+
+/// Pages that were not where they were looked for.
+fn page_faults(page: &mut Page, all: &[Usage]) {
+    page.metric(FAULTS, "counter", "Cumulative count of memory allocation failures.");
+    for (usage, memory) in all.iter().filter_map(|usage| Some((usage, usage.memory?.value))) {
+        for (kind, count) in [("pgfault", memory.page_faults), ("pgmajfault", memory.major_page_faults)] {
+            let labels = [
+                ("container", usage.container.as_str()),
+                ("failure_type", kind),
+                ("id", &usage.id),
+                ("name", &usage.id),
+                ("namespace", &usage.namespace),
+                ("pod", &usage.pod),
+                ("scope", "container"),
+            ];
+            page.row(FAULTS, &labels, count);
+        }
+    }
+}
+
+/// To whom containers and sandboxes belong, by their ids.
+fn owners(all: &[Usage], sandboxes: &[cri::v1::PodSandboxStats]) -> BTreeMap<String, Owner> {
+    let of_containers = all.iter().map(|usage| {
+        let owner = Owner {
+            container: usage.container.clone(),
+            namespace: usage.namespace.clone(),
+            pod: usage.pod.clone(),
+        };
+        (usage.id.clone(), owner)
+    });
+    let of_sandboxes = sandboxes.iter().filter_map(|one| {
+        let attributes = one.attributes.as_ref()?;
+        let meta = attributes.metadata.as_ref()?;
+        let owner = Owner { namespace: meta.namespace.clone(), pod: meta.name.clone(), ..Owner::default() };
+        Some((attributes.id.clone(), owner))
+    });
+    of_containers.chain(of_sandboxes).collect()
+}
+
+const NETWORK: [(&str, &str, bool); 2] = [
+    ("container_network_receive_bytes_total", "Cumulative count of bytes received", true),
+    ("container_network_transmit_bytes_total", "Cumulative count of bytes transmitted", false),
+];
+
 /// Traffic of pods that have a network of their own, where the runtime measures it.
-async fn of_networks(page: &mut Page, shared: &Shared) {
-    let stats = shared.engine.sandbox_stats().await.unwrap_or_default();
-    for (name, help, receive) in [
-        ("container_network_receive_bytes_total", "Cumulative count of bytes received", true),
-        ("container_network_transmit_bytes_total", "Cumulative count of bytes transmitted", false),
-    ] {
+fn of_networks(page: &mut Page, stats: &[cri::v1::PodSandboxStats]) {
+    for (name, help, receive) in NETWORK {
         page.metric(name, "counter", help);
-        for one in &stats {
+        for one in stats {
             let meta = one.attributes.as_ref().and_then(|attributes| attributes.metadata.as_ref());
             let interface = one
                 .linux
@@ -250,32 +299,54 @@ pub async fn of_kubelet(shared: &Shared, workers: &Arc<Workers>) -> Reply {
     page.row("kubelet_node_name", &[("node", &shared.config.node_name)], 1);
     page.metric("kubernetes_build_info", "gauge", "The version of Kubernetes that this kubelet behaves as.");
     page.row("kubernetes_build_info", &[("git_version", crate::KUBERNETES_VERSION)], 1);
-    let (ticks, pages) = own();
-    let per_second = rustix::param::clock_ticks_per_second().max(1);
-    let cpu = in_seconds(ticks.saturating_mul(1_000_000_000 / per_second));
+    volumes_of(&mut page, shared, &pods).await;
+    let own = machine::own();
     page.single(
         "process_cpu_seconds_total",
         "counter",
         "Total user and system CPU time spent in seconds.",
-        cpu,
+        in_seconds(own.cpu.nanoseconds),
     );
-    let bytes = pages.saturating_mul(rustix::param::page_size() as u64);
-    page.single("process_resident_memory_bytes", "gauge", "Resident memory size in bytes.", bytes);
+    let help = "Resident memory size in bytes.";
+    page.single("process_resident_memory_bytes", "gauge", help, own.memory.rss);
     page.reply()
 }
 
-/// Ticks of processor time and pages of memory of this process.
-fn own() -> (u64, u64) {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields: Vec<u64> = stat
-        .rsplit(')')
-        .next()
-        .unwrap_or("")
-        .split_whitespace()
-        .map(|word| word.parse().unwrap_or(0))
-        .collect();
-    let field = |at: usize| fields.get(at).copied().unwrap_or(0);
-    (field(11).saturating_add(field(12)), field(21))
+/// Name, help, and what of a volume it tells.
+type OfVolume = (&'static str, &'static str, fn(&Amounts) -> u64);
+
+const OF_VOLUMES: [OfVolume; 6] = [
+    ("kubelet_volume_stats_capacity_bytes", "Capacity in bytes of the volume", |v| v.capacity),
+    ("kubelet_volume_stats_available_bytes", "Number of available bytes in the volume", |v| v.available),
+    ("kubelet_volume_stats_used_bytes", "Number of used bytes in the volume", |v| v.used),
+    ("kubelet_volume_stats_inodes", "Maximum number of inodes in the volume", |v| v.inodes),
+    ("kubelet_volume_stats_inodes_free", "Number of free inodes in the volume", |v| v.inodes_free),
+    ("kubelet_volume_stats_inodes_used", "Number of used inodes in the volume", |v| v.inodes_used),
+];
+
+/// How full the volumes of claims are; one that several pods have is told once.
+async fn volumes_of(page: &mut Page, shared: &Shared, pods: &[Arc<k8s_openapi::api::core::v1::Pod>]) {
+    let now = shared.clock.now();
+    let mut claims: BTreeMap<(String, String), Amounts> = BTreeMap::new();
+    for pod in pods {
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        for volume in shared.volumes.measure(uid, &shared.drivers, now).await.iter() {
+            let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+            if let Some(claim) = &volume.claim {
+                claims.entry((namespace, claim.clone())).or_insert(volume.amounts);
+            }
+        }
+    }
+    if claims.is_empty() {
+        return;
+    }
+    for (name, help, value) in OF_VOLUMES {
+        page.metric(name, "gauge", help);
+        for ((namespace, claim), amounts) in &claims {
+            let labels = [("namespace", namespace.as_str()), ("persistentvolumeclaim", claim)];
+            page.row(name, &labels, value(amounts));
+        }
+    }
 }
 
 #[cfg(test)]

@@ -2,8 +2,10 @@
 
 mod access;
 mod containers;
+mod machine;
 mod metrics;
 mod route;
+mod runtime_metrics;
 mod streams;
 mod summary;
 mod tls;
@@ -55,13 +57,15 @@ pub struct Server {
     workers: Arc<Workers>,
     acceptor: TlsAcceptor,
     access: Access,
+    /// How busy the machine is.
+    busy: machine::Rate,
 }
 
 impl Server {
     pub fn new(shared: Arc<Shared>, workers: Arc<Workers>) -> Result<Self, ServeError> {
         let acceptor = tls::acceptor(&shared.config)?;
         let access = Access::new(shared.client.clone(), shared.config.node_name.clone());
-        Ok(Self { shared, workers, acceptor, access })
+        Ok(Self { shared, workers, acceptor, access, busy: machine::Rate::default() })
     }
 
     /// Serves until `tasks` stops.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cri::v1::{ContainerStats, UInt64Value};
+use cri::v1::{ContainerStats, LinuxPodSandboxStats, UInt64Value};
 
 use crate::configure::labels;
 use crate::engine::EngineError;
@@ -24,6 +24,8 @@ pub struct Cpu {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Memory {
     pub working_set: u64,
+    /// What is left of the limit, if there is one.
+    pub available: Option<u64>,
     pub usage: u64,
     pub rss: u64,
     pub page_faults: u64,
@@ -34,6 +36,12 @@ pub struct Memory {
 pub struct Disk {
     pub bytes: u64,
     pub inodes: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Swap {
+    pub available: u64,
+    pub usage: u64,
 }
 
 /// What one container uses; what was not measured is absent.
@@ -47,6 +55,7 @@ pub struct Usage {
     pub cpu: Option<Sample<Cpu>>,
     pub memory: Option<Sample<Memory>>,
     pub disk: Option<Sample<Disk>>,
+    pub swap: Option<Sample<Swap>>,
 }
 
 fn value(number: Option<&UInt64Value>) -> u64 {
@@ -73,6 +82,7 @@ impl From<ContainerStats> for Usage {
                 at: memory.timestamp,
                 value: Memory {
                     working_set: value(memory.working_set_bytes.as_ref()),
+                    available: memory.available_bytes.map(|bytes| bytes.value).filter(|bytes| *bytes > 0),
                     usage: value(memory.usage_bytes.as_ref()),
                     rss: value(memory.rss_bytes.as_ref()),
                     page_faults: value(memory.page_faults.as_ref()),
@@ -86,6 +96,13 @@ impl From<ContainerStats> for Usage {
                     inodes: value(disk.inodes_used.as_ref()),
                 },
             }),
+            swap: stats.swap.map(|swap| Sample {
+                at: swap.timestamp,
+                value: Swap {
+                    available: value(swap.swap_available_bytes.as_ref()),
+                    usage: value(swap.swap_usage_bytes.as_ref()),
+                },
+            }),
             id: attributes.id,
         }
     }
@@ -95,6 +112,17 @@ impl From<ContainerStats> for Usage {
 pub async fn of_containers(shared: &Shared) -> Result<Vec<Usage>, EngineError> {
     let stats = shared.engine.container_stats().await?;
     Ok(stats.into_iter().map(Usage::from).filter(|usage| !usage.uid.is_empty()).collect())
+}
+
+/// What a pod's sandbox has beyond its containers: traffic and processes, by the pod's UID.
+pub async fn of_sandboxes(shared: &Shared) -> BTreeMap<String, LinuxPodSandboxStats> {
+    // Runtimes need not know this.
+    let stats = shared.engine.sandbox_stats().await.unwrap_or_default();
+    let with_uid = stats.into_iter().filter_map(|one| {
+        let uid = one.attributes?.metadata?.uid;
+        Some((uid, one.linux?))
+    });
+    with_uid.filter(|(uid, _)| !uid.is_empty()).collect()
 }
 
 /// By pod UID.
@@ -118,20 +146,8 @@ pub fn together(own: &[&Usage]) -> (Cpu, Memory) {
         sum.1.working_set += memory.working_set;
         sum.1.usage += memory.usage;
         sum.1.rss += memory.rss;
+        sum.1.page_faults += memory.page_faults;
+        sum.1.major_page_faults += memory.major_page_faults;
     }
     sum
-}
-
-/// Used processor time, in nanoseconds, and memory of the whole machine.
-#[must_use]
-pub fn of_machine() -> (u64, i64) {
-    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    let first = stat.lines().next().unwrap_or("");
-    let ticks: Vec<u64> = first.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
-    // user, nice, system, irq, softirq, steal; idle and waiting do not count.
-    let busy: u64 =
-        ticks.iter().enumerate().filter(|(at, _)| !matches!(at, 3 | 4)).take(6).map(|(_, t)| *t).sum();
-    let per_second = rustix::param::clock_ticks_per_second().max(1);
-    let memory = crate::node::memory_capacity().saturating_sub(crate::node::memory_available());
-    (busy.saturating_mul(1_000_000_000 / per_second), memory)
 }

@@ -1,33 +1,37 @@
-//! Empty directories, on disk or in memory.
+//! Empty directories: on disk, in memory, or in huge pages.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use k8s_openapi::api::core::v1::EmptyDirVolumeSource;
+use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, PodSpec};
 use machinery::quantity::Quantity;
 use rustix::mount::{MountFlags, mount};
 
-/// Makes the directory; one in memory is a file system of its own, limited if a limit is given.
-pub fn prepare(path: &Path, source: &EmptyDirVolumeSource, memory_limit: Option<i64>) -> io::Result<()> {
+use crate::lifecycle::members::members;
+
+/// Makes the directory. One in memory is a file system of its own, not larger than what it may have: its own limit, and
+/// `most`, which is what all of the pod may.
+pub fn prepare(
+    path: &Path,
+    source: &EmptyDirVolumeSource,
+    spec: &PodSpec,
+    most: Option<i64>,
+) -> io::Result<()> {
     let fresh = !path.exists();
     fs::create_dir_all(path)?;
     let medium = source.medium.as_deref().unwrap_or("");
-    if medium == "Memory" && !is_mount_point(path)? {
-        let limit = source
-            .size_limit
-            .as_ref()
-            .and_then(|text| Quantity::parse(&text.0).ok())
-            .map(|quantity| quantity.value())
-            .filter(|limit| *limit > 0);
-        let limit = match (limit, memory_limit) {
-            (Some(own), Some(of_pod)) => Some(own.min(of_pod)),
-            (own, of_pod) => own.or(of_pod),
+    if !medium.is_empty() && !is_mount_point(path)? {
+        let (kind, options) = match medium {
+            "Memory" => {
+                let limit = size(source).into_iter().chain(most).min();
+                (c"tmpfs", limit.map_or_else(String::new, |limit| format!("size={limit}")))
+            }
+            _ => (c"hugetlbfs", format!("pagesize={}", page_size(medium, spec)?)),
         };
-        let options = limit.map_or_else(String::new, |limit| format!("size={limit}"));
         let options = std::ffi::CString::new(options)?;
-        mount(c"tmpfs", path, c"tmpfs", MountFlags::empty(), Some(options.as_c_str()))?;
+        mount(kind, path, kind, MountFlags::empty(), Some(options.as_c_str()))?;
     }
     // Later the pod's group may have been given more.
     if fresh {
@@ -36,10 +40,78 @@ pub fn prepare(path: &Path, source: &EmptyDirVolumeSource, memory_limit: Option<
     Ok(())
 }
 
+fn size(source: &EmptyDirVolumeSource) -> Option<i64> {
+    let text = source.size_limit.as_ref()?;
+    Quantity::parse(&text.0).ok().map(|quantity| quantity.value()).filter(|limit| *limit > 0)
+}
+
+/// Bytes of the pages that a medium of huge pages means: the size it names, which a container must have asked for, or the
+/// only size that containers ask for.
+fn page_size(medium: &str, spec: &PodSpec) -> io::Result<i64> {
+    let wrong = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
+    let bytes = |text: &str| {
+        Quantity::parse(text).map(|size| size.value()).map_err(|_| wrong(format!("no page size: {text:?}")))
+    };
+    let mut asked = std::collections::BTreeSet::new();
+    for member in members(spec) {
+        let Some(resources) = &member.container.resources else { continue };
+        let names = resources.requests.iter().chain(&resources.limits).flat_map(|list| list.keys());
+        for size in names.filter_map(|name| name.strip_prefix("hugepages-")) {
+            asked.insert(bytes(size)?);
+        }
+    }
+    let Some(named) = medium.strip_prefix("HugePages").map(|rest| rest.trim_start_matches('-')) else {
+        return Err(wrong(format!("unknown storage medium {medium:?}")));
+    };
+    if !named.is_empty() {
+        let named = bytes(named)?;
+        return if asked.contains(&named) {
+            Ok(named)
+        } else {
+            Err(wrong(format!("medium {medium:?} is not among what containers ask for")))
+        };
+    }
+    match asked.iter().collect::<Vec<_>>()[..] {
+        [one] => Ok(*one),
+        [] => Err(wrong("medium \"HugePages\" needs a container that asks for huge pages".to_owned())),
+        _ => Err(wrong("medium \"HugePages\" is for pods that ask for one size of huge pages".to_owned())),
+    }
+}
+
 /// Whether something is mounted on `path`: binds of the same file system count too.
 pub fn is_mount_point(path: &Path) -> io::Result<bool> {
     use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     let found = statx(CWD, path, flags, StatxFlags::BASIC_STATS)?;
     Ok(found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_of_huge_pages() {
+        let spec = |sizes: &[&str]| -> PodSpec {
+            let containers: Vec<_> = sizes
+                .iter()
+                .map(|size| {
+                    let limits = serde_json::json!({format!("hugepages-{size}"): "4Mi"});
+                    serde_json::json!({"name": "c", "resources": {"limits": limits}})
+                })
+                .collect();
+            serde_json::from_value(serde_json::json!({"containers": containers})).expect("a spec")
+        };
+        for (medium, sizes, want) in [
+            ("HugePages", &["2Mi"][..], Some(2 << 20)),
+            ("HugePages", &["2Mi", "2Mi"], Some(2 << 20)),
+            ("HugePages", &[], None),
+            ("HugePages", &["2Mi", "1Gi"], None),
+            ("HugePages-1Gi", &["2Mi", "1Gi"], Some(1 << 30)),
+            ("HugePages-1Gi", &["2Mi"], None),
+            ("Paper", &["2Mi"], None),
+        ] {
+            assert_eq!(page_size(medium, &spec(sizes)).ok(), want, "{medium} {sizes:?}");
+        }
+    }
 }

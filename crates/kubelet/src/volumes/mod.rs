@@ -1,20 +1,27 @@
 //! Volumes: directories of the node made ready for a pod, and how its containers mount them.
 
 mod atomic;
+mod devices;
 mod directories;
+mod disk_usage;
 mod empty_dir;
 mod host_path;
 mod mounts;
 pub(crate) mod ownership;
 mod payload;
 mod prepare;
+mod stats;
 mod sub_path;
+mod tokens;
 mod trust_bundle;
 
+pub use devices::{devices, is_block_device, use_of};
 pub use directories::PodDirectories;
+pub use disk_usage::{DiskUsage, disk_usage};
 pub(crate) use empty_dir::is_mount_point;
 pub use mounts::{is_recursive, mounts};
 pub use payload::{File, Payload, PayloadError};
-pub use prepare::{
-    Context, Prepared, PreparedVolume, Tokens, VolumeError, prepare, release_parts, tear_down,
-};
+pub use prepare::{Context, Prepared, PreparedVolume, VolumeError, prepare, release_parts, tear_down};
+pub use stats::{Amounts, Measure, PodVolumes, VolumeStats};
+pub use sub_path::read as read_file;
+pub use tokens::Tokens;

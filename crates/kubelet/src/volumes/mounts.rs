@@ -28,7 +28,7 @@ pub fn mounts(
     let mut out = Vec::new();
     let wrong = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
     for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
-        let Some(volume) = prepared.get(&mount.name) else {
+        let Some(volume) = prepared.get(&mount.name).filter(|volume| !volume.device) else {
             return Err(wrong(format!("volume {:?} is not mounted", mount.name)));
         };
         let lookup = |name: &str| {

@@ -1,25 +1,26 @@
 //! Makes the volumes of a pod ready, brings them up to date, and removes them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use client::{Client, ClientError};
-use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    PersistentVolume, PersistentVolumeClaim, Pod, ProjectedVolumeSource, ServiceAccountTokenProjection,
-    Volume,
+    PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, Pod, ProjectedVolumeSource, Volume,
 };
-use parking_lot::Mutex;
 
+use super::devices::{is_block_device, use_of};
 use super::directories::{PodDirectories, plugin};
 use super::payload::{self, File, Payload, PayloadError};
+use super::stats::Measure;
+use super::tokens::Tokens;
 use super::trust_bundle::{self, BundleError};
 use super::{atomic, empty_dir, host_path, ownership, sub_path};
 use crate::configure::Sources;
 use crate::configure::downward::PodFacts;
 use crate::csi::{CsiError, Drivers, Publishing};
+use crate::events::Recorder;
 use crate::lifecycle::qos;
 
 /// Why a volume is not ready.
@@ -37,6 +38,12 @@ pub enum VolumeError {
     Read { what: String, source: ClientError },
     #[error("persistentvolumeclaim {0:?} is not bound")]
     Unbound(String),
+    #[error("volume {volume} has volumeMode {mode}, but is specified in {list}")]
+    OtherMode { volume: String, mode: String, list: &'static str },
+    #[error("volume {0:?} is of a kind that cannot be a block device")]
+    NoBlock(String),
+    #[error("{0} is not a block device")]
+    NoDevice(PathBuf),
     #[error("volume {0:?} is of a kind that this node does not support")]
     Unsupported(String),
     #[error(transparent)]
@@ -54,22 +61,16 @@ pub struct PreparedVolume {
     pub read_only: bool,
     /// The image it is made of, and when to pull that.
     pub image: Option<(String, String)>,
+    /// It is a device, not a directory.
+    pub device: bool,
+    /// The claim it belongs to.
+    pub claim: Option<String>,
+    /// How to find out how full it is.
+    pub measure: Measure,
 }
 
 /// The volumes of a pod, by name.
 pub type Prepared = BTreeMap<String, PreparedVolume>;
-
-/// Tokens of service accounts, kept until they are due for renewal.
-#[derive(Debug, Default)]
-pub struct Tokens {
-    cache: Mutex<HashMap<(String, String, i64), Token>>,
-}
-
-#[derive(Clone, Debug)]
-struct Token {
-    text: String,
-    renew_at: Timestamp,
-}
 
 /// What preparing volumes needs.
 pub struct Context<'a> {
@@ -80,6 +81,7 @@ pub struct Context<'a> {
     pub facts: &'a PodFacts<'a>,
     pub tokens: &'a Tokens,
     pub drivers: &'a Drivers,
+    pub recorder: &'a Recorder,
     /// The kubelet's own directory.
     pub kubelet: &'a Path,
     pub now: Timestamp,
@@ -90,11 +92,15 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> VolumeError {
     |source| VolumeError::Files { path, source }
 }
 
-/// Makes every volume ready and current. Called again, it changes only what is not.
+/// Makes every volume that containers use ready and current. Called again, it changes only what is not.
 pub async fn prepare(context: &Context<'_>) -> Result<Prepared, (String, VolumeError)> {
     let mut prepared = Prepared::new();
     let volumes = context.pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
     for volume in volumes {
+        let wanted = use_of(context.pod, &volume.name);
+        if !wanted.mounted && !wanted.mapped {
+            continue;
+        }
         let ready = context.one(volume).await.map_err(|error| (volume.name.clone(), error))?;
         prepared.insert(volume.name.clone(), ready);
     }
@@ -117,12 +123,15 @@ impl Context<'_> {
         Publishing {
             client: self.client,
             drivers: self.drivers,
+            tokens: self.tokens,
+            recorder: self.recorder,
             node: self.facts.node_name,
             kubelet: self.kubelet,
             pod_directory: &self.directories.root,
             pod: self.pod,
             fs_group: self.fs_group(),
             group_on_mismatch: self.group_on_mismatch(),
+            now: self.now,
         }
     }
 
@@ -151,15 +160,22 @@ impl Context<'_> {
             return Ok(PreparedVolume { image, read_only: true, ..PreparedVolume::default() });
         }
         if let Some(source) = &volume.persistent_volume_claim {
-            return self.claim(&source.claim_name, source.read_only == Some(true)).await;
+            return self.claim(volume, &source.claim_name, source.read_only == Some(true)).await;
         }
         if volume.ephemeral.is_some() {
             let pod = self.pod.metadata.name.as_deref().unwrap_or("");
-            return self.claim(&format!("{pod}-{}", volume.name), false).await;
+            return self.claim(volume, &format!("{pod}-{}", volume.name), false).await;
         }
         if let Some(source) = &volume.csi {
-            let path = self.publishing().inline(&volume.name, source).await?;
-            return Ok(PreparedVolume { path, read_only: source.read_only == Some(true), image: None });
+            let publishing = self.publishing();
+            let path = publishing.inline(&volume.name, source).await?;
+            let handle = publishing.inline_handle(&volume.name);
+            return Ok(PreparedVolume {
+                path,
+                read_only: source.read_only == Some(true),
+                measure: Measure::Driver { driver: source.driver.clone(), handle },
+                ..PreparedVolume::default()
+            });
         }
         let Some(plugin) = plugin(volume) else {
             return Err(VolumeError::Unsupported(volume.name.clone()));
@@ -167,16 +183,19 @@ impl Context<'_> {
         let path = self.directories.volume(plugin, &volume.name);
         if let Some(source) = &volume.empty_dir {
             let fresh = !path.exists();
-            let memory = self.pod.spec.as_ref().and_then(|spec| qos::pod_limits(spec, "memory"));
-            empty_dir::prepare(&path, source, memory.map(|milli| milli / 1000)).map_err(at(&path))?;
+            let spec = self.pod.spec.clone().unwrap_or_default();
+            let of_node = self.facts.allocatable.and_then(|all| all.get("memory").copied());
+            let most = qos::pod_limits(&spec, "memory").into_iter().chain(of_node).min();
+            empty_dir::prepare(&path, source, &spec, most.map(|milli| milli / 1000)).map_err(at(&path))?;
             if let Some(group) = self.fs_group().filter(|_| fresh) {
                 ownership::give_to_group(&path, group, false).map_err(at(&path))?;
             }
-            return Ok(PreparedVolume { path, ..PreparedVolume::default() });
+            return Ok(PreparedVolume { path, measure: Measure::Files, ..PreparedVolume::default() });
         }
         let files = self.payload(volume).await?;
         self.write(&path, files)?;
-        Ok(PreparedVolume { path, read_only: true, image: None })
+        let measure = Measure::Files;
+        Ok(PreparedVolume { path, read_only: true, measure, ..PreparedVolume::default() })
     }
 
     fn write(&self, path: &Path, files: Payload) -> Result<(), VolumeError> {
@@ -246,7 +265,10 @@ impl Context<'_> {
                 payload::downward_api(files, self.pod, self.facts, items, default)?;
             }
             if let Some(token) = &part.service_account_token {
-                let text = self.token(token).await?;
+                let life = Some(token.expiration_seconds.unwrap_or(3600));
+                let audience = token.audience.as_deref().unwrap_or_default();
+                let got = self.tokens.get(self.client, self.pod, audience, life, self.now).await;
+                let text = got.map_err(VolumeError::Token)?.text;
                 let owner = self.single_user();
                 let private = owner.is_some() || self.fs_group().is_some();
                 let mode = default.and_then(|mode| u32::try_from(mode).ok()).unwrap_or(0o644);
@@ -262,96 +284,74 @@ impl Context<'_> {
         Ok(())
     }
 
-    async fn token(&self, source: &ServiceAccountTokenProjection) -> Result<String, VolumeError> {
-        let meta = &self.pod.metadata;
-        let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        let audience = text(&source.audience);
-        let seconds = source.expiration_seconds.unwrap_or(3600);
-        let key = (text(&meta.uid), audience.clone(), seconds);
-        if let Some(token) = self.tokens.cache.lock().get(&key).filter(|token| self.now < token.renew_at) {
-            return Ok(token.text.clone());
-        }
-        let account = self
-            .pod
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.service_account_name.clone())
-            .filter(|name| !name.is_empty())
-            .unwrap_or_else(|| "default".to_owned());
-        let request = TokenRequest {
-            spec: Some(TokenRequestSpec {
-                audiences: (!audience.is_empty()).then(|| vec![audience]),
-                expiration_seconds: Some(seconds),
-                bound_object_ref: Some(BoundObjectReference {
-                    api_version: Some("v1".to_owned()),
-                    kind: Some("Pod".to_owned()),
-                    name: meta.name.clone(),
-                    uid: meta.uid.clone(),
-                }),
-            }),
-            ..TokenRequest::default()
-        };
-        let path = format!("/api/v1/namespaces/{}/serviceaccounts/{account}/token", text(&meta.namespace));
-        let answer: TokenRequest = self.client.post(&path, &request).await.map_err(VolumeError::Token)?;
-        let status = answer.status.unwrap_or_default();
-        // Renewed after four fifths of its life, or a day if that is earlier.
-        let ends = status.expiration_timestamp.map_or(self.now, |time| time.0);
-        let life = ends.duration_since(self.now);
-        let life = (life * 4 / 5).min(SignedDuration::from_hours(24));
-        let renew_at = self.now.saturating_add(life).unwrap_or(self.now);
-        let token = Token { text: status.token.unwrap_or_default(), renew_at };
-        self.tokens.cache.lock().insert(key, token.clone());
-        Ok(token.text)
-    }
-
     /// A claim's volume, if it is one that lives on this node.
-    async fn claim(&self, name: &str, read_only: bool) -> Result<PreparedVolume, VolumeError> {
+    async fn claim(
+        &self,
+        volume: &Volume,
+        name: &str,
+        read_only: bool,
+    ) -> Result<PreparedVolume, VolumeError> {
         let namespace = self.pod.metadata.namespace.as_deref().unwrap_or("");
         let read = |what: String| move |source| VolumeError::Read { what, source };
         let claim: PersistentVolumeClaim =
             self.client.get(namespace, name).await.map_err(read(format!("persistentvolumeclaim {name}")))?;
         let bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
-        let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()).filter(|_| bound);
-        let Some(volume) = volume else { return Err(VolumeError::Unbound(name.to_owned())) };
+        let bound_to = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()).filter(|_| bound);
+        let Some(bound_to) = bound_to else { return Err(VolumeError::Unbound(name.to_owned())) };
         let found: PersistentVolume =
-            self.client.get("", &volume).await.map_err(read(format!("persistentvolume {volume}")))?;
+            self.client.get("", &bound_to).await.map_err(read(format!("persistentvolume {bound_to}")))?;
         let spec = found.spec.clone().unwrap_or_default();
+        let device = self.is_device(&volume.name, &spec)?;
+        let claimed =
+            PreparedVolume { read_only, device, claim: Some(name.to_owned()), ..PreparedVolume::default() };
         if let Some(source) = &spec.csi {
+            let read_only = read_only || source.read_only == Some(true);
             let path = self.publishing().persistent(&found, source, &claim, read_only).await?;
-            return Ok(PreparedVolume { path, read_only, image: None });
+            let (driver, handle) = (source.driver.clone(), source.volume_handle.clone());
+            return Ok(PreparedVolume {
+                path,
+                read_only,
+                measure: Measure::Driver { driver, handle },
+                ..claimed
+            });
         }
-        let (path, own) = if let Some(source) = &spec.host_path {
+        if let Some(source) = spec.host_path.as_ref().filter(|_| !device) {
             let path = PathBuf::from(&source.path);
             host_path::prepare(&path, source.type_.as_deref().unwrap_or(""))
                 .map_err(VolumeError::HostPath)?;
-            (path, false)
-        } else if let Some(source) = &spec.local {
-            let path = PathBuf::from(&source.path);
-            if !path.exists() {
-                return Err(VolumeError::HostPath(format!("path {:?} does not exist", source.path)));
-            }
-            (path, true)
-        } else {
-            return Err(VolumeError::Unsupported(volume));
+            return Ok(PreparedVolume { path, ..claimed });
+        }
+        let Some(source) = &spec.local else {
+            let kind = if device { VolumeError::NoBlock } else { VolumeError::Unsupported };
+            return Err(kind(bound_to));
         };
+        let path = PathBuf::from(&source.path);
+        if !path.exists() {
+            return Err(VolumeError::HostPath(format!("path {:?} does not exist", source.path)));
+        }
+        if device {
+            if !is_block_device(&path) {
+                return Err(VolumeError::NoDevice(path));
+            }
+            return Ok(PreparedVolume { path, measure: Measure::Device, ..claimed });
+        }
         let once = self.group_on_mismatch();
-        if let Some(group) =
-            self.fs_group().filter(|group| own && !(once && ownership::is_given(&path, *group)))
-        {
+        if let Some(group) = self.fs_group().filter(|group| !(once && ownership::is_given(&path, *group))) {
             ownership::give_to_group(&path, group, false).map_err(at(&path))?;
         }
-        Ok(PreparedVolume { path, read_only, image: None })
-    }
-}
-
-impl Tokens {
-    /// When a token of the pod is due for renewal.
-    pub fn renewal(&self, uid: &str) -> Option<Timestamp> {
-        self.cache.lock().iter().filter(|(key, _)| key.0 == uid).map(|(_, token)| token.renew_at).min()
+        Ok(PreparedVolume { path, measure: Measure::FileSystem, ..claimed })
     }
 
-    pub fn forget(&self, uid: &str) {
-        self.cache.lock().retain(|key, _| key.0 != uid);
+    /// Whether the pod gets a volume as a device; it has to use it as what it is.
+    fn is_device(&self, name: &str, volume: &PersistentVolumeSpec) -> Result<bool, VolumeError> {
+        let mode = volume.volume_mode.as_deref().unwrap_or("Filesystem");
+        let (device, wanted) = (mode == "Block", use_of(self.pod, name));
+        let list = match (device, wanted.mounted, wanted.mapped) {
+            (true, true, _) => "volumeMounts",
+            (false, _, true) => "volumeDevices",
+            _ => return Ok(device),
+        };
+        Err(VolumeError::OtherMode { volume: name.to_owned(), mode: mode.to_owned(), list })
     }
 }
 

@@ -1,7 +1,7 @@
 //! `subPath`: a part of a volume, opened step by step so that no symbolic link in it leads out of the volume.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
@@ -54,6 +54,29 @@ fn open_within(volume: &Path, part: &str) -> io::Result<OwnedFd> {
     Ok(current)
 }
 
+/// Reads a file of a volume, if it is there: links lead nowhere out of the volume, and more than `most` bytes are too many.
+pub fn read(volume: &Path, part: &str, most: u64) -> io::Result<Option<String>> {
+    let root = rustix::fs::open(volume, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let within = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let file = match openat2(&root, part, flags, Mode::empty(), within) {
+        Ok(opened) => fs::File::from(opened),
+        Err(rustix::io::Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let wrong = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text.to_owned());
+    if !file.metadata()?.is_file() {
+        return Err(wrong("not a file"));
+    }
+    let mut text = String::new();
+    file.take(most.saturating_add(1)).read_to_string(&mut text)?;
+    if u64::try_from(text.len()).unwrap_or(u64::MAX) > most {
+        Err(wrong("too large"))
+    } else {
+        Ok(Some(text))
+    }
+}
+
 /// Ends a bind made before, if any.
 fn release_one(target: &Path) -> io::Result<()> {
     loop {
@@ -102,5 +125,23 @@ mod tests {
         assert!(open_within(&volume, "good").is_ok());
         assert!(open_within(&volume, "inside/new/deep").is_ok());
         assert!(volume.join("inside/new/deep").is_dir());
+    }
+
+    #[test]
+    fn files_are_read_within_the_volume() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let volume = directory.path().join("v");
+        fs::create_dir_all(volume.join("d")).expect("a directory");
+        fs::write(directory.path().join("secret"), "hidden").expect("a file");
+        fs::write(volume.join("d/f"), "text").expect("a file");
+        std::os::unix::fs::symlink("d/f", volume.join("inside")).expect("a link");
+        std::os::unix::fs::symlink("../secret", volume.join("outside")).expect("a link");
+        for (part, want) in [("d/f", Some("text")), ("inside", Some("text")), ("none", None)] {
+            assert_eq!(read(&volume, part, 4).expect("read").as_deref(), want, "{part}");
+        }
+        for part in ["outside", "../secret", "d"] {
+            assert!(read(&volume, part, 100).is_err(), "{part}");
+        }
+        assert!(read(&volume, "d/f", 3).is_err(), "too large");
     }
 }

@@ -1,0 +1,199 @@
+//! How full volumes are: what the summary and the metrics tell of them.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
+
+use super::disk_usage::disk_usage;
+use super::prepare::{Prepared, PreparedVolume};
+use crate::csi::{self, Drivers};
+use crate::node;
+
+/// What was measured is told again for this long: counting files is work.
+const FRESH: SignedDuration = SignedDuration::from_secs(20);
+/// How long a driver may take to tell; what it tells later is not waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How a volume is measured.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Measure {
+    /// Not at all.
+    #[default]
+    Nothing,
+    /// Files are counted; the room is that of the file system they are on.
+    Files,
+    /// It is a file system of its own.
+    FileSystem,
+    /// Only its size is known.
+    Device,
+    /// Its driver knows.
+    Driver { driver: String, handle: String },
+}
+
+/// How full a volume is; what is not known is nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amounts {
+    pub available: u64,
+    pub capacity: u64,
+    pub used: u64,
+    pub inodes: u64,
+    pub inodes_free: u64,
+    pub inodes_used: u64,
+}
+
+/// A volume of a pod that was measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeStats {
+    /// The pod's name for it.
+    pub name: String,
+    /// The claim it belongs to, in the pod's namespace.
+    pub claim: Option<String>,
+    pub at: Timestamp,
+    pub amounts: Amounts,
+}
+
+/// The volumes that pods have, and what was last measured of them.
+#[derive(Debug, Default)]
+pub struct PodVolumes(Mutex<HashMap<String, Entry>>);
+
+#[derive(Debug)]
+struct Entry {
+    prepared: Arc<Prepared>,
+    measured: Option<(Timestamp, Arc<[VolumeStats]>)>,
+}
+
+impl PodVolumes {
+    /// A pod has these volumes from now on.
+    pub fn set(&self, uid: &str, prepared: &Arc<Prepared>) {
+        let mut all = self.0.lock();
+        let prepared = Arc::clone(prepared);
+        match all.get_mut(uid) {
+            Some(entry) => entry.prepared = prepared,
+            None => drop(all.insert(uid.to_owned(), Entry { prepared, measured: None })),
+        }
+    }
+
+    pub fn forget(&self, uid: &str) {
+        self.0.lock().remove(uid);
+    }
+
+    /// How full the volumes of a pod are.
+    pub async fn measure(&self, uid: &str, drivers: &Drivers, now: Timestamp) -> Arc<[VolumeStats]> {
+        let prepared = match self.0.lock().get(uid) {
+            None => return Arc::default(),
+            Some(Entry { measured: Some((at, known)), .. }) if now.duration_since(*at) < FRESH => {
+                return Arc::clone(known);
+            }
+            Some(entry) => Arc::clone(&entry.prepared),
+        };
+        let all = prepared.iter().map(|(name, volume)| async move {
+            let amounts = measure(volume, drivers).await?;
+            Some(VolumeStats { name: name.clone(), claim: volume.claim.clone(), at: now, amounts })
+        });
+        let found: Arc<[VolumeStats]> =
+            futures_util::future::join_all(all).await.into_iter().flatten().collect();
+        if let Some(entry) = self.0.lock().get_mut(uid) {
+            entry.measured = Some((now, Arc::clone(&found)));
+        }
+        found
+    }
+}
+
+/// Nothing if that is not possible now.
+async fn measure(volume: &PreparedVolume, drivers: &Drivers) -> Option<Amounts> {
+    if let Measure::Driver { driver, handle } = &volume.measure {
+        let driver = drivers.find(driver)?;
+        let asked = csi::usage(&driver, handle, &volume.path);
+        return match tokio::time::timeout(PATIENCE, asked).await {
+            Ok(Ok(amounts)) => amounts,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, handle, "a driver does not tell how full its volume is");
+                None
+            }
+            Err(_) => None,
+        };
+    }
+    let (path, how) = (volume.path.clone(), volume.measure.clone());
+    tokio::task::spawn_blocking(move || look(&path, &how)).await.ok()?.ok()
+}
+
+fn look(path: &Path, how: &Measure) -> io::Result<Amounts> {
+    let nothing = || io::Error::from(io::ErrorKind::Unsupported);
+    match how {
+        Measure::Nothing | Measure::Driver { .. } => Err(nothing()),
+        Measure::Files => {
+            let (used, around) = (disk_usage(path), of_file_system(path));
+            Ok(Amounts { used: used.bytes, inodes_used: used.inodes, ..around })
+        }
+        Measure::FileSystem => Ok(of_file_system(path)),
+        Measure::Device => {
+            let capacity = File::open(path)?.seek(SeekFrom::End(0))?;
+            Ok(Amounts { capacity, ..Amounts::default() })
+        }
+    }
+}
+
+fn of_file_system(path: &Path) -> Amounts {
+    let found = node::file_system_of(path);
+    let ((capacity, available), (inodes, inodes_free)) = (found.bytes, found.inodes);
+    let count = |number: i64| u64::try_from(number).unwrap_or(0);
+    Amounts {
+        available: count(available),
+        capacity: count(capacity),
+        used: count(capacity - available),
+        inodes: count(inodes),
+        inodes_free: count(inodes_free),
+        inodes_used: count(inodes - inodes_free),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn volumes_are_measured_now_and_then() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let volume = |measure| PreparedVolume {
+            path: directory.path().to_owned(),
+            measure,
+            claim: Some("c".to_owned()),
+            ..PreparedVolume::default()
+        };
+        let prepared = Arc::new(Prepared::from([
+            ("files".to_owned(), volume(Measure::Files)),
+            ("host".to_owned(), volume(Measure::Nothing)),
+            ("whole".to_owned(), volume(Measure::FileSystem)),
+            ("gone".to_owned(), volume(Measure::Driver { driver: "d".into(), handle: "h".into() })),
+        ]));
+        let (volumes, drivers) = (PodVolumes::default(), Drivers::default());
+        let at = |seconds: i64| Timestamp::from_second(seconds).expect("a time");
+        assert!(volumes.measure("uid", &drivers, at(0)).await.is_empty());
+        volumes.set("uid", &prepared);
+        let found = volumes.measure("uid", &drivers, at(1)).await;
+        let names: Vec<&str> = found.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(names, ["files", "whole"]);
+        assert!(found[0].amounts.capacity > 0 && found[0].amounts.inodes_used == 1, "{found:?}");
+        std::fs::write(directory.path().join("f"), [0; 10_000]).expect("a file");
+        assert_eq!(volumes.measure("uid", &drivers, at(2)).await, found, "told again");
+        let later = volumes.measure("uid", &drivers, at(60)).await;
+        assert_eq!(later[0].amounts.inodes_used, 2);
+        assert!(later[0].amounts.used >= 10_000);
+        volumes.forget("uid");
+        assert!(volumes.measure("uid", &drivers, at(61)).await.is_empty());
+    }
+
+    #[test]
+    fn sizes_of_devices() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        file.as_file().set_len(4096).expect("a size");
+        let amounts = look(file.path(), &Measure::Device).expect("a size");
+        assert_eq!(amounts, Amounts { capacity: 4096, ..Amounts::default() });
+    }
+}
