@@ -239,7 +239,7 @@ state = "{root}/containerd-state"
     }
 
     pub fn output(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).output().expect("kubectl runs")
+        self.kubectl.output(arguments)
     }
 
     pub fn try_kubectl(&self, arguments: &[&str]) -> Result<String, String> {

@@ -2,7 +2,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
+
+/// How often it is asked that does not listen.
+const TRIES: usize = 5;
 
 /// The administrator of a cluster.
 pub struct Kubectl {
@@ -26,9 +29,23 @@ impl Kubectl {
         command
     }
 
+    /// Runs it to its end. Some releases throw away what a command in a container says before they have got ready to
+    /// listen, and say so; what was asked for is asked for again then.
+    pub fn output(&self, arguments: &[&str]) -> Output {
+        let mut tries = 0;
+        loop {
+            let output = self.command(arguments).output().expect("kubectl runs");
+            tries += 1;
+            let deaf = String::from_utf8_lossy(&output.stderr).contains("Unknown stream id");
+            if !deaf || tries == TRIES {
+                return output;
+            }
+        }
+    }
+
     /// What it prints; what it complains about if it fails.
     pub fn attempt(&self, arguments: &[&str]) -> Result<String, String> {
-        let output = self.command(arguments).output().expect("kubectl runs");
+        let output = self.output(arguments);
         if output.status.success() {
             Ok(String::from_utf8_lossy(&output.stdout).into_owned())
         } else {
