@@ -1,6 +1,7 @@
 //! The device taint eviction loop. Watches pods, resource claims and resource slices; deletes pods that use a device with
 //! a NoExecute taint which their claim does not tolerate, or no longer tolerates.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -9,6 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{DeviceTaint, DeviceToleration, ResourceClaim, ResourceSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use parking_lot::Mutex;
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
 
@@ -25,7 +27,11 @@ struct DeviceEviction {
     pods: Cache<Pod>,
     claims: Cache<ResourceClaim>,
     slices: Cache<ResourceSlice>,
+    /// Pods that are to go in a while.
+    waiting: Mutex<HashSet<Key>>,
 }
+
+const REASON: &str = "DeviceTaintManagerEviction";
 
 pub fn build(ctx: &Context) -> Box<dyn Loop> {
     let pods = ctx.watch::<Pod>(|change| {
@@ -43,7 +49,7 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
         let uses = |claim: &ResourceClaim| results(claim).any(|result| result.driver == *driver);
         all.all().iter().filter(|claim| uses(claim)).flat_map(|claim| users(claim)).collect()
     });
-    Box::new(DeviceEviction { pods, claims, slices })
+    Box::new(DeviceEviction { pods, claims, slices, waiting: Mutex::default() })
 }
 
 fn results(
@@ -64,8 +70,13 @@ fn users(claim: &ResourceClaim) -> Vec<Key> {
 #[async_trait]
 impl Loop for DeviceEviction {
     async fn reconcile(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
+        let was_waiting = self.waiting.lock().remove(key);
         let Some(pod) = self.pods.get_key(key) else { return Ok(Action::Done) };
-        if pod_facts::is_deleting(&pod) || pod_facts::is_finished(&pod) {
+        let is_scheduled = pod
+            .spec
+            .as_ref()
+            .is_some_and(|spec| spec.node_name.as_ref().is_some_and(|node| !node.is_empty()));
+        if !is_scheduled || pod_facts::is_deleting(&pod) || pod_facts::is_finished(&pod) {
             return Ok(Action::Done);
         }
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
@@ -76,13 +87,18 @@ impl Loop for DeviceEviction {
         let claims: Vec<_> =
             self.claims.list(&key.namespace).into_iter().filter(|claim| mine(claim)).collect();
         let now = ctx.clock.now();
-        let Some(end) = plan(&claims, &self.slices.all(), now) else { return Ok(Action::Done) };
+        let Some(end) = plan(&claims, &self.slices.all(), now) else {
+            if was_waiting {
+                ctx.recorder.normal(&*pod, REASON, "Cancelling deletion");
+            }
+            return Ok(Action::Done);
+        };
         let left = end.duration_since(now);
         if left.is_positive() {
+            self.waiting.lock().insert(key.clone());
             return Ok(requeue(Some(left)));
         }
-        let full = format!("{}/{}", key.namespace, key.name);
-        ctx.recorder.normal(&*pod, "DeviceTaintManagerEviction", format!("Marking for deletion Pod {full}"));
+        ctx.recorder.normal(&*pod, REASON, "Marking for deletion");
         let condition = json!({
             "type": "DisruptionTarget", "status": "True", "reason": "DeletionByDeviceTaintManager",
             "message": "Device Taint manager: deleting due to NoExecute taint", "lastTransitionTime": Time(now),
@@ -104,10 +120,14 @@ impl Loop for DeviceEviction {
 fn plan(claims: &[Arc<ResourceClaim>], slices: &[Arc<ResourceSlice>], now: Timestamp) -> Option<Timestamp> {
     let mut earliest: Option<Timestamp> = None;
     for result in claims.iter().flat_map(|claim| results(claim)) {
-        let pools = slices
-            .iter()
-            .filter(|slice| slice.spec.driver == result.driver && slice.spec.pool.name == result.pool);
-        let devices = pools.flat_map(|slice| slice.spec.devices.iter().flatten());
+        let is_pool = |slice: &&Arc<ResourceSlice>| {
+            slice.spec.driver == result.driver && slice.spec.pool.name == result.pool
+        };
+        // While a pool is published anew, what it was before no longer counts.
+        let generation = slices.iter().filter(is_pool).map(|slice| slice.spec.pool.generation).max();
+        let pool =
+            slices.iter().filter(is_pool).filter(|slice| Some(slice.spec.pool.generation) == generation);
+        let devices = pool.flat_map(|slice| slice.spec.devices.iter().flatten());
         let tolerations = result.tolerations.as_deref().unwrap_or_default();
         for taint in devices
             .filter(|device| device.name == result.device)
@@ -139,9 +159,10 @@ fn end(taint: &DeviceTaint, tolerations: &[DeviceToleration], now: Timestamp) ->
     since.checked_add(SignedDuration::from_secs(shortest?.max(0))).ok()
 }
 
+/// Unlike with nodes, only what names the effect tolerates it.
 fn tolerates(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-    if given(&toleration.effect).is_some_and(|effect| effect != taint.effect) {
+    if toleration.effect.as_deref() != Some(&taint.effect) {
         return false;
     }
     if given(&toleration.key).is_some_and(|key| key != taint.key) {
@@ -149,9 +170,7 @@ fn tolerates(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {
     }
     match toleration.operator.as_deref() {
         Some("Exists") => true,
-        None | Some("" | "Equal") => {
-            given(&toleration.key).is_some() && given(&toleration.value) == given(&taint.value)
-        }
+        None | Some("" | "Equal") => given(&toleration.value) == given(&taint.value),
         Some(_) => false,
     }
 }
@@ -177,13 +196,23 @@ mod tests {
                 ] } } },
             })).expect("a claim"))
         };
-        let slices = [Arc::new(slice)];
+        let slices = [Arc::new(slice.clone())];
         let when = |claim| plan(&[claim], &slices, at(500));
         assert_eq!(when(claim("gpu1", json!([]))), None);
         assert_eq!(when(claim("gpu0", json!([]))), Some(at(100)));
-        let tolerate =
-            |seconds: serde_json::Value| json!([{ "operator": "Exists", "tolerationSeconds": seconds }]);
+        let tolerate = |seconds: serde_json::Value| json!([{ "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds }]);
         assert_eq!(when(claim("gpu0", tolerate(json!(60)))), Some(at(160)));
+        assert_eq!(when(claim("gpu0", tolerate(json!(-5)))), Some(at(100)));
         assert_eq!(when(claim("gpu0", tolerate(json!(null)))), None);
+        assert_eq!(when(claim("gpu0", json!([{ "operator": "Exists" }]))), Some(at(100)), "no effect");
+        // The pool as it was before.
+        let mut newer = slice;
+        newer.spec.pool.generation = 2;
+        newer.spec.devices.iter_mut().flatten().for_each(|device| device.taints = None);
+        let both = [slices[0].clone(), Arc::new(newer)];
+        assert_eq!(plan(&[claim("gpu0", json!([]))], &both, at(500)), None);
+        let equal = |value: &str| json!([{ "key": "broken", "effect": "NoExecute", "value": value }]);
+        assert_eq!(when(claim("gpu0", equal(""))), None);
+        assert_eq!(when(claim("gpu0", equal("x"))), Some(at(100)));
     }
 }

@@ -1,13 +1,17 @@
 //! The storage version migrator. Watches migrations; writes every object of a migration's resource anew, unchanged, so
-//! that it is stored in the version of today.
+//! that it is stored in the version of today. Of one resource one migration runs at a time, the oldest first.
+
+use std::sync::Arc;
 
 use async_trait::async_trait;
-use client::{ListOptions, Patch};
+use client::{ClientError, Dynamic, ListOptions, Patch, ResourceInfo};
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::storagemigration::v1beta1::StorageVersionMigration;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::GroupResource;
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
 
-use crate::condition;
+use crate::{condition, requeue};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "storage-version-migrator-controller",
@@ -17,94 +21,232 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 const PAGE: u32 = 500;
+/// What must be possible with a resource.
+const VERBS: [&str; 3] = ["update", "patch", "list"];
+/// A resource that nobody serves may just have been defined: for so long it is looked for again.
+const UNKNOWN: SignedDuration = SignedDuration::from_secs(60);
+const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(5);
 
 struct Migrator {
     migrations: Cache<StorageVersionMigration>,
 }
 
 pub fn build(ctx: &Context) -> Box<dyn Loop> {
-    Box::new(Migrator { migrations: ctx.watch_self() })
+    let all = ctx.cache::<StorageVersionMigration>();
+    let migrations = ctx.watch::<StorageVersionMigration>(move |change| {
+        // Whoever waits for this one may go on.
+        let changed = change.object();
+        let others = all.all();
+        let waiting =
+            others.iter().filter(|other| resource(other) == resource(changed)).map(|other| Key::of(&**other));
+        waiting.chain([Key::of(&**changed)]).collect()
+    });
+    Box::new(Migrator { migrations })
+}
+
+fn resource(migration: &StorageVersionMigration) -> Option<&GroupResource> {
+    migration.spec.as_ref().map(|spec| &spec.resource)
+}
+
+fn has(migration: &StorageVersionMigration, kind: &str) -> bool {
+    condition::holds(migration.status.as_ref().and_then(|status| status.conditions.as_ref()), kind)
+}
+
+fn is_over(migration: &StorageVersionMigration) -> bool {
+    has(migration, "Succeeded") || has(migration, "Failed")
+}
+
+/// What is next for a migration.
+#[derive(Debug, PartialEq)]
+enum Plan {
+    Nothing,
+    Start,
+    Run,
+    Finish,
 }
 
 #[async_trait]
 impl Loop for Migrator {
     async fn reconcile(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
         let Some(migration) = self.migrations.get_key(key) else { return Ok(Action::Done) };
-        let mut updated = migration.as_ref().clone();
-        let status = updated.status.get_or_insert_default();
-        if ["Succeeded", "Failed"].iter().any(|end| condition::holds(status.conditions.as_ref(), end)) {
-            return Ok(Action::Done);
-        }
-        let now = ctx.clock.now();
-        let wanted = migration.spec.clone().unwrap_or_default().resource;
-        let discovery = ctx.client.discover().await?;
-        let found = discovery
-            .preferred
-            .iter()
-            .find(|info| info.key.group == wanted.group && info.key.resource == wanted.resource);
-        let Some(info) = found.filter(|info| info.can("list") && info.can("patch")).cloned() else {
-            let message = "resource does not exist in GC, or cannot be listed and patched";
-            condition::set(
-                &mut status.conditions,
-                "Failed",
-                true,
-                "StorageVersionMigrationFailed",
-                message,
-                now,
-            );
-            ctx.client.update_status(&updated).await?;
-            return Ok(Action::Done);
-        };
-        if !condition::holds(status.conditions.as_ref(), "Running") {
-            let reason = "StorageVersionMigrationInProgress";
-            condition::set(&mut status.conditions, "Running", true, reason, "", now);
-            updated = ctx.client.update_status(&updated).await?;
-        }
-        let resource = ctx.client.dynamic(&info.key);
-        let mut options = ListOptions { limit: PAGE, ..ListOptions::default() };
-        let mut revision = None;
-        loop {
-            let page = resource.list_metadata("", &options).await?;
-            revision.get_or_insert_with(|| page.resource_version().to_owned());
-            for object in &page.items {
-                let meta = &object.metadata;
-                let (namespace, name) = (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref());
-                let patch = Patch::Apply {
-                    manager: DESCRIPTOR.name.to_owned(),
-                    force: false,
-                    object: json!({
-                        "apiVersion": info.key.api_version(),
-                        "kind": info.kind,
-                        "metadata": {
-                            "name": name, "namespace": meta.namespace, "uid": meta.uid,
-                            "resourceVersion": meta.resource_version,
-                        },
-                    }),
-                };
-                match resource.patch(namespace, name.unwrap_or_default(), None, &patch).await {
-                    // Gone, or written by somebody else meanwhile, which is as good.
-                    Err(error) if error.is_not_found() || error.is_conflict() => {}
-                    Err(error) => return Err(error.into()),
-                    Ok(_) => {}
-                }
+        match plan(&migration, &self.migrations.all()) {
+            Plan::Nothing => {}
+            Plan::Start => {
+                set(ctx, &migration, ("Running", true, "MigrationRunning", "The migration is running"))
+                    .await?;
             }
-            match page.next_page() {
-                Some(next) => options.continue_token = next.to_owned(),
-                None => break,
+            Plan::Finish => {
+                set(ctx, &migration, ("Running", false, "MigrationCompleted", "Migration completed")).await?;
             }
+            Plan::Run => return run(ctx, &migration).await,
         }
-        let status = updated.status.get_or_insert_default();
-        status.resource_version = revision;
-        condition::set(&mut status.conditions, "Running", false, "StorageVersionMigrationSucceeded", "", now);
-        condition::set(
-            &mut status.conditions,
-            "Succeeded",
-            true,
-            "StorageVersionMigrationSucceeded",
-            "",
-            now,
-        );
-        ctx.client.update_status(&updated).await?;
         Ok(Action::Done)
+    }
+}
+
+fn plan(migration: &StorageVersionMigration, all: &[Arc<StorageVersionMigration>]) -> Plan {
+    match (has(migration, "Running"), is_over(migration)) {
+        (true, true) => return Plan::Finish,
+        (false, true) => return Plan::Nothing,
+        (true, false) => return Plan::Run,
+        (false, false) => {}
+    }
+    let age = |of: &StorageVersionMigration| {
+        (of.metadata.creation_timestamp.as_ref().map(|time| time.0), of.metadata.name.clone())
+    };
+    let comes_first = |other: &StorageVersionMigration| {
+        resource(other) == resource(migration)
+            && !is_over(other)
+            && (has(other, "Running") || age(other) < age(migration))
+    };
+    if all.iter().any(|other| comes_first(other)) { Plan::Nothing } else { Plan::Start }
+}
+
+/// Writes one condition.
+async fn set(
+    ctx: &Context,
+    migration: &StorageVersionMigration,
+    (kind, value, reason, message): (&str, bool, &str, &str),
+) -> Result<(), ClientError> {
+    let mut updated = migration.clone();
+    let conditions = &mut updated.status.get_or_insert_default().conditions;
+    condition::set(conditions, kind, value, reason, message, ctx.clock.now());
+    ctx.client.update_status(&updated).await.map(drop)
+}
+
+async fn fail(ctx: &Context, migration: &StorageVersionMigration, why: &str) -> Result<Action, LoopError> {
+    set(ctx, migration, ("Failed", true, "StorageVersionMigrationFailed", why)).await?;
+    Ok(Action::Done)
+}
+
+async fn run(ctx: &Context, migration: &StorageVersionMigration) -> Result<Action, LoopError> {
+    let wanted = resource(migration).cloned().unwrap_or_default();
+    let discovery = ctx.client.discover().await?;
+    let is_it = |info: &&ResourceInfo| info.key.group == wanted.group && info.key.resource == wanted.resource;
+    let Some(info) = discovery.preferred.iter().find(is_it) else {
+        let created =
+            migration.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+        if ctx.clock.now().duration_since(created) < UNKNOWN {
+            return Ok(requeue(Some(LOOK_AGAIN)));
+        }
+        return fail(ctx, migration, "resource does not exist in discovery").await;
+    };
+    if !VERBS.iter().all(|verb| info.can(verb)) {
+        let key = &info.key;
+        let shown = format!("{}/{}, Resource={}", key.group, key.version, key.resource);
+        let why = format!("resource {shown:?} does not support discovery operations: [{}]", VERBS.join(" "));
+        return fail(ctx, migration, &why).await;
+    }
+    let objects = ctx.client.dynamic(&info.key);
+    let status = migration.status.as_ref();
+    let Some(until) =
+        status.and_then(|status| status.resource_version.clone()).filter(|until| !until.is_empty())
+    else {
+        // What is written from now on is written in the version of today.
+        let newest = objects.list_metadata("", &ListOptions { limit: 1, ..ListOptions::default() }).await?;
+        let mut updated = migration.clone();
+        updated.status.get_or_insert_default().resource_version = Some(newest.resource_version().to_owned());
+        ctx.client.update_status(&updated).await?;
+        return Ok(Action::Done);
+    };
+    let Ok(until) = until.parse::<u64>() else {
+        let why =
+            format!("migration encountered unhandled error: resource version {until:?} is not well formed");
+        return fail(ctx, migration, &why).await;
+    };
+    match migrate(&objects, info, until).await {
+        Ok(()) => {
+            set(ctx, migration, ("Succeeded", true, "StorageVersionMigrationSucceeded", "")).await?;
+            Ok(Action::Done)
+        }
+        // A server that is busy or away may do it later; what it refuses, it refuses again.
+        Err(error) if error.code().is_some_and(|code| code != 429 && code != 410 && code < 500) => {
+            fail(ctx, migration, &format!("migration encountered unhandled error: {error}")).await
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Writes every object anew that has not been written since.
+async fn migrate(objects: &Dynamic, info: &ResourceInfo, until: u64) -> Result<(), ClientError> {
+    let mut options = ListOptions { limit: PAGE, ..ListOptions::default() };
+    loop {
+        let page = objects.list_metadata("", &options).await?;
+        for object in &page.items {
+            let meta = &object.metadata;
+            let at = meta.resource_version.as_deref().and_then(|at| at.parse::<u64>().ok());
+            if at.is_none_or(|at| at > until) {
+                continue;
+            }
+            let (namespace, name) =
+                (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
+            let patch = Patch::Apply {
+                manager: DESCRIPTOR.name.to_owned(),
+                force: false,
+                object: json!({
+                    "apiVersion": info.key.api_version(),
+                    "kind": info.kind,
+                    // An object that has come anew under this name is another one.
+                    "metadata": {
+                        "name": name, "namespace": meta.namespace, "uid": meta.uid,
+                        "resourceVersion": meta.resource_version,
+                    },
+                }),
+            };
+            match objects.patch(namespace, name, None, &patch).await {
+                // Gone, or written by somebody else meanwhile, which is as good.
+                Err(error) if error.is_not_found() || error.is_conflict() => {}
+                other => drop(other?),
+            }
+        }
+        match page.next_page() {
+            Some(next) => options.continue_token = next.to_owned(),
+            None => return Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::time;
+
+    fn migration(
+        name: &str,
+        of: &str,
+        created: i64,
+        conditions: &[(&str, &str)],
+    ) -> Arc<StorageVersionMigration> {
+        let conditions = conditions.iter().map(|(kind, status)| {
+            json!({ "type": kind, "status": status, "reason": "R", "message": "", "lastTransitionTime": time(0) })
+        });
+        Arc::new(
+            serde_json::from_value(json!({
+                "metadata": { "name": name, "creationTimestamp": time(created) },
+                "spec": { "resource": { "group": "", "resource": of } },
+                "status": { "conditions": conditions.collect::<Vec<_>>() },
+            }))
+            .expect("a migration"),
+        )
+    }
+
+    #[test]
+    fn one_at_a_time_and_the_oldest_first() {
+        let old = migration("old", "secrets", 1, &[]);
+        let new = migration("new", "secrets", 2, &[]);
+        let other = migration("other", "configmaps", 3, &[]);
+        let all = [new.clone(), old.clone(), other.clone()];
+        assert_eq!(plan(&old, &all), Plan::Start);
+        assert_eq!(plan(&new, &all), Plan::Nothing);
+        assert_eq!(plan(&other, &all), Plan::Start);
+        let running = migration("new", "secrets", 2, &[("Running", "True")]);
+        let all = [running.clone(), old.clone()];
+        assert_eq!(plan(&running, &all), Plan::Run);
+        assert_eq!(plan(&old, &all), Plan::Nothing);
+        let over = migration("new", "secrets", 2, &[("Running", "True"), ("Succeeded", "True")]);
+        assert_eq!(plan(&over, std::slice::from_ref(&over)), Plan::Finish);
+        assert_eq!(plan(&old, &[over, old.clone()]), Plan::Start);
+        let done = migration("done", "secrets", 0, &[("Running", "False"), ("Failed", "True")]);
+        assert_eq!(plan(&done, std::slice::from_ref(&done)), Plan::Nothing);
     }
 }

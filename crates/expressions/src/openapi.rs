@@ -155,8 +155,27 @@ impl<'d> Reader<'d> {
 
 /// Words of the language.
 const RESERVED: [&str; 21] = [
-    "true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if", "import",
-    "let", "loop", "package", "namespace", "return", "var", "void", "while",
+    "true",
+    "false",
+    "null",
+    "in",
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+    "while",
 ];
 
 /// A field's name as expressions write it; `None`: they cannot.
@@ -254,7 +273,11 @@ mod tests {
             ("Thing", "object.spec.unknown", "undefined field 'unknown'"),
             ("Thing", "object.spec.lost", "undefined field 'lost'"),
             ("Thing", "object.spec.tree.left.leaf", "undefined field 'leaf'"),
-            ("Thing", "object.spec.replicas > '1'", "no matching overload for '_>_' applied to '(int, string)'"),
+            (
+                "Thing",
+                "object.spec.replicas > '1'",
+                "no matching overload for '_>_' applied to '(int, string)'",
+            ),
             ("Thing", "object.spec.replicas == object.spec", "applied to '(int, Thing.spec)'"),
             ("Bare", "object.metadata.labels", "undefined field 'labels'"),
         ] {
@@ -271,10 +294,8 @@ mod tests {
         let mut schemas = serde_json::Map::new();
         for level in 0..60 {
             let next = json!({"$ref": format!("#/components/schemas/l{}", level + 1)});
-            schemas.insert(
-                format!("l{level}"),
-                json!({"type": "object", "properties": {"a": next, "b": next}}),
-            );
+            schemas
+                .insert(format!("l{level}"), json!({"type": "object", "properties": {"a": next, "b": next}}));
         }
         if let Some(first) = schemas.get_mut("l0") {
             first[KINDS] = json!([{"group": "", "version": "v1", "kind": "Wide"}]);

@@ -109,7 +109,8 @@ fn environment(spec: &ValidatingAdmissionPolicySpec, object: &Type, params: Opti
     };
     let mut environment = typed_environment(options, object, params.unwrap_or(&Type::Dyn));
     for variable in spec.variables.iter().flatten() {
-        let of = environment.compile(&variable.expression).map(|program| composed_type(program.result_type()));
+        let of =
+            environment.compile(&variable.expression).map(|program| composed_type(program.result_type()));
         environment.compose(&variable.name, of.unwrap_or(Type::Dyn));
     }
     environment
@@ -162,7 +163,10 @@ mod tests {
             (vec![], vec![]),
             (vec![rule(&["apps"], &["v1"], &["deployments"])], vec!["apps/v1, Kind=Deployment"]),
             (
-                vec![rule(&["apps"], &["v1"], &["deployments", "replicasets"]), rule(&[""], &["v1"], &["pods"])],
+                vec![
+                    rule(&["apps"], &["v1"], &["deployments", "replicasets"]),
+                    rule(&[""], &["v1"], &["pods"]),
+                ],
                 vec!["/v1, Kind=Pod", "apps/v1, Kind=Deployment", "apps/v1, Kind=ReplicaSet"],
             ),
             (vec![rule(&[""], &["v1"], &["events"])], vec!["/v1, Kind=Event"]),
@@ -223,7 +227,11 @@ mod tests {
         for (spec, properties, want) in [
             (one("object.foo == 'bar'"), &text, ""),
             (one("oldObject == null || oldObject.foo != object.foo"), &text, ""),
-            (one("object.foo == 'bar'"), &number, "found no matching overload for '_==_' applied to '(int, string)'"),
+            (
+                one("object.foo == 'bar'"),
+                &number,
+                "found no matching overload for '_==_' applied to '(int, string)'",
+            ),
             (one("authorizer.group('').resource('endpoints').check('create').allowed()"), &text, ""),
             (
                 one("authorizer.allowed()"),
@@ -244,8 +252,7 @@ mod tests {
             }
         }
         // Both kinds of mistakes of one expression are in one warning.
-        let found =
-            warnings(one("object.foo > '1' && object.other == 1"), &types(&["Deployment"], &number));
+        let found = warnings(one("object.foo > '1' && object.other == 1"), &types(&["Deployment"], &number));
         let [(_, warning)] = found.as_slice() else { panic!("{found:?}") };
         assert!(warning.contains("'_>_'") && warning.contains("undefined field 'other'"), "{warning}");
         // Of kinds that nobody knows nothing is said.

@@ -2,7 +2,11 @@
 //! when their caches lag, and when others write too.
 
 mod causes;
+mod certificates;
 mod cleanup;
 mod deployments;
+mod devices;
+mod legacy_tokens;
+mod migrations;
 mod scenarios;
 mod world;

@@ -100,7 +100,7 @@ fn volume(name: &str, class: &str, source: Value) -> Value {
 }
 
 /// A request for a certificate, in the form the API has it.
-fn signing_request(user: &str, organization: &str, signer: &str) -> Result<Value> {
+pub fn signing_request(user: &str, organization: &str, signer: &str) -> Result<Value> {
     let key = rcgen::KeyPair::generate()?;
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
@@ -118,6 +118,7 @@ const VOLUMES: &str = "/api/v1/persistentvolumes";
 const NODES: &str = "/api/v1/nodes";
 const CSRS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 const CIDRS: &str = "/apis/networking.k8s.io/v1/servicecidrs";
+const CLASSES: &str = "/apis/storage.k8s.io/v1/volumeattributesclasses";
 const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
 
 fn scenarios() -> Result<Vec<Scenario>> {
@@ -167,6 +168,37 @@ fn scenarios() -> Result<Vec<Scenario>> {
                 delete(&at("volumes", "pods/user")),
                 gone(&at("volumes", "persistentvolumeclaims/data")),
                 gone(&format!("{VOLUMES}/disk")),
+            ],
+        },
+        Scenario {
+            name: "classes",
+            steps: vec![
+                create(
+                    CLASSES,
+                    json!({"metadata": {"name": "fast"}, "driverName": "disks.example.com",
+                    "parameters": {"iops": "100"}}),
+                ),
+                is(
+                    &format!("{CLASSES}/fast"),
+                    "/metadata/finalizers/0",
+                    json!("kubernetes.io/vac-protection"),
+                ),
+                create(
+                    &at("classes", "persistentvolumeclaims"),
+                    json!({"metadata": {"name": "data"}, "spec": {
+                    "accessModes": ["ReadWriteOnce"], "storageClassName": "none", "volumeAttributesClassName": "fast",
+                    "resources": {"requests": {"storage": "1Gi"}}}}),
+                ),
+                is(
+                    &at("classes", "persistentvolumeclaims/data"),
+                    "/spec/volumeAttributesClassName",
+                    json!("fast"),
+                ),
+                // In use, it does not go.
+                delete(&format!("{CLASSES}/fast")),
+                some(&format!("{CLASSES}/fast"), "/metadata/deletionTimestamp"),
+                delete(&at("classes", "persistentvolumeclaims/data")),
+                gone(&format!("{CLASSES}/fast")),
             ],
         },
         Scenario {
@@ -412,7 +444,7 @@ fn scenarios() -> Result<Vec<Scenario>> {
                 // Nobody has such things.
                 merge(
                     &format!("{POLICIES}/p"),
-                    json!({"spec": {"validations": [{"expression": "object.nosuch"}],
+                    json!({"spec": {"validations": [{"expression": "object.nosuch == 1"}],
                     "matchConstraints": {"resourceRules": [{"apiGroups": ["example.com"], "apiVersions": ["v1"],
                         "operations": ["CREATE"], "resources": ["things"]}]}}}),
                 ),

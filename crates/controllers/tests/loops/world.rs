@@ -18,6 +18,8 @@ pub struct World {
     pub server: Server,
     pub admin: Client,
     pub loops: TaskGroup,
+    /// What the time is for loops that are started over TCP.
+    pub clock: Clock,
 }
 
 impl World {
@@ -26,20 +28,20 @@ impl World {
         let controllers: Vec<String> = controllers.split(',').map(str::to_owned).collect();
         let server = Server::start_with(|config| config.components.controllers = controllers).await?;
         let admin = Client::connect(&server.kubeconfig, "admin")?;
-        Ok(Self { server, admin, loops: TaskGroup::new() })
+        Ok(Self { server, admin, loops: TaskGroup::new(), clock: Clock::system() })
     }
 
     /// A server without loops; [`World::start_loops`] starts them as clients over TCP.
     pub async fn outside() -> Result<Self> {
         let server = Server::start().await?;
         let admin = Client::connect(&server.kubeconfig, "admin")?;
-        Ok(Self { server, admin, loops: TaskGroup::new() })
+        Ok(Self { server, admin, loops: TaskGroup::new(), clock: Clock::system() })
     }
 
     pub fn start_loops(&mut self, controllers: &str) -> Result<()> {
         self.loops = TaskGroup::new();
         let identities = Arc::new(self.admin.clone());
-        let harness = Harness::new(self.admin.clone(), identities, Clock::system(), &self.loops);
+        let harness = Harness::new(self.admin.clone(), identities, self.clock.clone(), &self.loops);
         let names: Vec<String> = controllers.split(',').map(str::to_owned).collect();
         for row in controllers::selected(&names)? {
             harness.start(row)?;
