@@ -176,3 +176,72 @@ async fn replication_controllers_adopt_release_and_replace() -> Result<()> {
     eventually("released and replaced", PATIENCE, released, |seen| *seen == (false, 2)).await;
     world.stop().await
 }
+
+/// The images of all pods, also of those that are leaving, each once.
+async fn images(world: &World) -> Vec<String> {
+    let pods = world.admin.list::<Pod>("default", &ListOptions::default()).await.expect("lists").items;
+    let image = |pod: Pod| pod.spec.and_then(|spec| spec.containers.into_iter().next()?.image);
+    let mut images: Vec<String> = pods.into_iter().filter_map(image).collect();
+    images.sort();
+    images.dedup();
+    images
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rollouts_pause_wait_for_the_old_and_run_out_of_time() -> Result<()> {
+    let mut world = World::outside().await?;
+    world.start_loops(LOOPS)?;
+    world.admin.create("default", &web(2)).await?;
+    settles(&world, 2).await;
+
+    // While paused, a new template changes nothing; restarted loops know that too.
+    let pause = |paused: bool| Patch::Merge(json!({"spec": {"paused": paused}}));
+    world.admin.patch::<Deployment>("default", "web", None, &pause(true)).await?;
+    set_image(&world, "example.com/web:2").await?;
+    let seen = async || available(&world).await;
+    eventually("the change is seen", PATIENCE, seen, |seen| *seen == (2, 0, 2)).await;
+    world.kill_loops();
+    world.start_loops(LOOPS)?;
+    let scale = Patch::Merge(json!({"spec": {"replicas": 3}}));
+    world.admin.patch::<Deployment>("default", "web", None, &scale).await?;
+    let seen = async || available(&world).await;
+    eventually("it scales all the same", PATIENCE, seen, |seen| *seen == (3, 0, 3)).await;
+    assert_eq!(images(&world).await, ["example.com/web:1"]);
+    world.admin.patch::<Deployment>("default", "web", None, &pause(false)).await?;
+    settles(&world, 3).await;
+
+    // Recreate: the new ones come when the old ones are gone.
+    let recreate = Patch::Merge(json!({"spec": {"strategy": {"type": "Recreate", "rollingUpdate": null}}}));
+    world.admin.patch::<Deployment>("default", "web", None, &recreate).await?;
+    set_image(&world, "example.com/web:3").await?;
+    let rolled = async || {
+        let before = images(&world).await;
+        assert!(before.len() <= 1, "{before:?} run side by side");
+        available(&world).await;
+        before
+    };
+    eventually("all are new", PATIENCE, rolled, |images| *images == ["example.com/web:3"]).await;
+    settles(&world, 3).await;
+
+    // Nobody runs the pods of this one.
+    let deadline = Patch::Merge(json!({"spec": {"progressDeadlineSeconds": 1}}));
+    world.admin.patch::<Deployment>("default", "web", None, &deadline).await?;
+    settles(&world, 3).await;
+    set_image(&world, "example.com/web:4").await?;
+    let progress = async || {
+        let web = world.admin.get::<Deployment>("default", "web").await.expect("there");
+        let conditions = web.status.and_then(|status| status.conditions).unwrap_or_default();
+        let progress = conditions.into_iter().find(|condition| condition.type_ == "Progressing");
+        progress.map(|condition| (condition.status, condition.reason.unwrap_or_default())).unwrap_or_default()
+    };
+    eventually("it is told late", PATIENCE, progress, |(status, reason)| {
+        status == "False" && reason == "ProgressDeadlineExceeded"
+    })
+    .await;
+    settles(&world, 3).await;
+    eventually("and told complete in the end", PATIENCE, progress, |(status, reason)| {
+        status == "True" && reason == "NewReplicaSetAvailable"
+    })
+    .await;
+    world.stop().await
+}

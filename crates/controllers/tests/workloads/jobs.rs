@@ -153,3 +153,111 @@ async fn indexed_jobs_suspend_resume_and_shrink() -> Result<()> {
     assert_eq!(status(&world, "indexed").await.completed_indexes.as_deref(), Some("0,1"));
     world.end().await
 }
+
+/// Pods of a job that are not leaving, by their index; those of jobs without indexes have none.
+async fn pods_of(world: &World, job: &str) -> Vec<(String, String)> {
+    let of =
+        |pod: &Pod, labels: fn(&Pod) -> Option<&std::collections::BTreeMap<String, String>>, key: &str| {
+            labels(pod).and_then(|all| all.get(key)).cloned().unwrap_or_default()
+        };
+    let pods = world.pods().await.into_iter();
+    let mine = pods.filter(|pod| {
+        of(pod, |pod| pod.metadata.labels.as_ref(), "batch.kubernetes.io/job-name") == job
+            && pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Pending")
+    });
+    let index = "batch.kubernetes.io/job-completion-index";
+    let mut found: Vec<_> = mine
+        .map(|pod| {
+            let name = pod.metadata.name.clone().unwrap_or_default();
+            (of(&pod, |pod| pod.metadata.annotations.as_ref(), index), name)
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+fn reasons(status: &JobStatus) -> Vec<String> {
+    let held = status.conditions.iter().flatten().filter(|condition| condition.status == "True");
+    held.map(|condition| format!("{} {}", condition.type_, condition.reason.as_deref().unwrap_or_default()))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn policies_say_which_failures_and_successes_count() -> Result<()> {
+    let mut world = World::start(LOOP).await?;
+    let rules = json!({ "rules": [
+        { "action": "Ignore", "onPodConditions": [{ "type": "DisruptionTarget", "status": "True" }] },
+        { "action": "FailJob", "onExitCodes": { "containerName": "main", "operator": "In", "values": [42] } },
+    ] });
+    world
+        .create::<Job>(job("strict", |spec| {
+            spec["backoffLimit"] = json!(0);
+            spec["podFailurePolicy"] = rules;
+        }))
+        .await?;
+    let indexed = |spec: &mut Value, completions: i32| {
+        spec["completionMode"] = json!("Indexed");
+        spec["completions"] = json!(completions);
+        spec["parallelism"] = json!(completions);
+    };
+    world
+        .create::<Job>(job("each", |spec| {
+            indexed(spec, 2);
+            spec["backoffLimitPerIndex"] = json!(0);
+        }))
+        .await?;
+    world
+        .create::<Job>(job("leader", |spec| {
+            indexed(spec, 3);
+            spec["successPolicy"] = json!({ "rules": [{ "succeededIndexes": "0" }] });
+        }))
+        .await?;
+    let count = async |name: &'static str, count: usize| {
+        eventually(name, PATIENCE, async || pods_of(&world, name).await, |pods| pods.len() == count).await
+    };
+
+    // A disruption is nobody's fault: the limit of zero is not used up. What exits with 42 is.
+    let pods = count("strict", 1).await;
+    let disrupted = json!({ "status": { "conditions": [{ "type": "DisruptionTarget", "status": "True" }] } });
+    let first = &pods[0].1;
+    let patch = client::Patch::Strategic(disrupted);
+    world.client.patch::<Pod>("default", first, Some("status"), &patch).await?;
+    world.phase(first, "Failed", 1).await?;
+    let replaced = async || pods_of(&world, "strict").await;
+    let pods =
+        eventually("replaced", PATIENCE, replaced, |pods| pods.len() == 1 && pods[0].1 != *first).await;
+    world.phase(&pods[0].1, "Failed", 42).await?;
+    let failed =
+        |status: &JobStatus| reasons(status) == ["FailureTarget PodFailurePolicy", "Failed PodFailurePolicy"];
+    eventually("failed", PATIENCE, async || status(&world, "strict").await, failed).await;
+    assert_eq!(status(&world, "strict").await.failed, Some(1));
+
+    // One index fails, the other is not disturbed by that.
+    let pods = count("each", 2).await;
+    world.phase(&pods[0].1, "Failed", 1).await?;
+    let one = |status: &JobStatus| status.failed_indexes.as_deref() == Some("0");
+    eventually("index 0 fails", PATIENCE, async || status(&world, "each").await, one).await;
+    world.restart_loops().await?;
+    world.phase(&pods[1].1, "Succeeded", 0).await?;
+    let failed = |status: &JobStatus| {
+        reasons(status) == ["FailureTarget FailedIndexes", "Failed FailedIndexes"]
+            && status.completed_indexes.as_deref() == Some("1")
+    };
+    eventually("both are settled", PATIENCE, async || status(&world, "each").await, failed).await;
+
+    // The leader is enough; the others are not needed any more.
+    let pods =
+        eventually("leader", PATIENCE, async || pods_of(&world, "leader").await, |pods| pods.len() == 3)
+            .await;
+    world.phase(&pods[0].1, "Succeeded", 0).await?;
+    let tend = async || {
+        world.finish_deletion().await.expect("pods that end");
+        status(&world, "leader").await
+    };
+    let complete = |status: &JobStatus| {
+        reasons(status) == ["SuccessCriteriaMet SuccessPolicy", "Complete SuccessPolicy"]
+            && status.completed_indexes.as_deref() == Some("0")
+    };
+    eventually("complete", PATIENCE, tend, complete).await;
+    world.end().await
+}

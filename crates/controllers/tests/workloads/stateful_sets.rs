@@ -87,3 +87,71 @@ async fn sets_grow_roll_and_shrink_in_order_through_restarts() -> Result<()> {
     assert_eq!(world.pod_names().await, ["web-0"]);
     world.end().await
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sets_start_at_once_roll_in_part_and_keep_claims_as_told() -> Result<()> {
+    let mut world = World::start(&[
+        "statefulset-controller",
+        "garbage-collector-controller",
+        "persistentvolumeclaim-protection-controller",
+    ])
+    .await?;
+    world.create::<StatefulSet>(json!({
+        "metadata": { "name": "web" },
+        "spec": {
+            "replicas": 3,
+            "ordinals": { "start": 5 },
+            "serviceName": "web",
+            "podManagementPolicy": "Parallel",
+            "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "partition": 1 } },
+            "persistentVolumeClaimRetentionPolicy": { "whenScaled": "Delete", "whenDeleted": "Retain" },
+            "selector": { "matchLabels": { "app": "web" } },
+            "template": template("web"),
+            "volumeClaimTemplates": [{
+                "metadata": { "name": "data" },
+                "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
+            }],
+        },
+    })).await?;
+    // None waits for another to be ready. The partition counts from the first ordinal.
+    world.wait_for_pods(3).await;
+    assert_eq!(world.pod_names().await, ["web-5", "web-6", "web-7"]);
+    tend(&world, "all ready", |status| status.ready_replicas == Some(3)).await?;
+
+    let image = json!([{ "name": "main", "image": "image:2" }]);
+    world
+        .patch::<StatefulSet>("web", json!({ "spec": { "template": { "spec": { "containers": image } } } }))
+        .await?;
+    world.restart_loops().await?;
+    tend(&world, "rolled down to the partition", |status| {
+        status.updated_replicas == Some(2) && status.ready_replicas == Some(3)
+    })
+    .await?;
+    let images: Vec<_> =
+        world.pods().await.into_iter().filter_map(|pod| pod.spec?.containers[0].image.clone()).collect();
+    assert_eq!(images, ["image:1", "image:2", "image:2"]);
+
+    world.patch::<StatefulSet>("web", json!({ "spec": { "replicas": 1 } })).await?;
+    tend(&world, "shrunk", |status| status.replicas == 1).await?;
+    let claims = async || {
+        let list = world.client.list::<PersistentVolumeClaim>("default", &ListOptions::default()).await;
+        let items = list.expect("claims").items;
+        items.into_iter().filter_map(|claim| claim.metadata.name).collect::<Vec<_>>()
+    };
+    eventually("claims go with their pods", PATIENCE, claims, |names| *names == ["data-web-5"]).await;
+    world
+        .client
+        .delete::<StatefulSet>(
+            "default",
+            "web",
+            &client::delete_options(None, Some(client::Propagation::Background)),
+        )
+        .await?;
+    let left = async || {
+        world.finish_deletion().await.expect("pods that end");
+        world.pod_names().await
+    };
+    eventually("all pods go", PATIENCE, left, Vec::is_empty).await;
+    assert_eq!(claims().await, ["data-web-5"], "the set's end is not the claim's");
+    world.end().await
+}
