@@ -67,6 +67,15 @@ pub enum Graceful {
     After(i64),
 }
 
+/// A look at metadata that is part of a kind's own rules for updates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetadataCheck {
+    /// As that of a new object.
+    New,
+    /// Against the old object's.
+    Update,
+}
+
 /// One built-in kind and its own rules. Every function has a default that fits a plain kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
@@ -84,6 +93,11 @@ pub struct Kind {
     /// The kind has no rules for metadata: the general ones are asked only when its own have passed, and any name
     /// that fits into a path will do.
     pub metadata_last: bool,
+    /// How the kind's own rules look at metadata on update, after the general ones have: what is wrong there is
+    /// told as many times.
+    pub metadata_on_update: &'static [MetadataCheck],
+    /// The same for the status subresource.
+    pub metadata_on_status_update: &'static [MetadataCheck],
     /// `generateName` itself becomes the name.
     pub generates_no_suffix: bool,
     /// Sets what an omitted field means in this version. Runs on every decode, also of old objects.
@@ -151,6 +165,8 @@ impl Kind {
             validate_name: machinery::names::dns_subdomain,
             any_finalizer: false,
             metadata_last: false,
+            metadata_on_update: &[MetadataCheck::Update],
+            metadata_on_status_update: &[MetadataCheck::Update],
             generates_no_suffix: false,
             default: |_| {},
             prepare_create: |_| {},

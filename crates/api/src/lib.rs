@@ -20,4 +20,4 @@ pub mod validation;
 pub mod value;
 pub mod workload;
 
-pub use kind::{Kind, Scope};
+pub use kind::{Kind, MetadataCheck, Scope};

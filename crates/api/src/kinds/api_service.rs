@@ -3,7 +3,7 @@
 use crate::kind::{drop_status, keep_status};
 use crate::validation::checks::{dns_subdomain, invalid_each, one_of};
 use crate::value::Fields;
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, meta, names};
 use serde_json::json;
@@ -19,6 +19,7 @@ pub static KIND: Kind = Kind {
     validate_status_update: |new, _| validate_status(new.field("status")),
     unconditional_update: false,
     prepare_status_update: crate::kind::keep_metadata_and_spec,
+    metadata_on_update: &[MetadataCheck::Update, MetadataCheck::New],
     ..Kind::new("apiregistration.k8s.io", "v1", "APIService", "apiservices", Scope::Cluster)
 };
 

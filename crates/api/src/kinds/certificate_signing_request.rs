@@ -6,7 +6,7 @@ use crate::validation::certificates::{certificate_problem, request_problem, sign
 use crate::validation::checks::one_of;
 use crate::validation::values::{same, strings};
 use crate::value::Fields;
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
 use std::collections::BTreeSet;
@@ -20,6 +20,8 @@ pub static KIND: Kind = Kind {
     validate: |request| validate(request, &Value::Null),
     validate_update: |new, old| validate_update(new, old, Door::Main),
     validate_status_update: |new, old| validate_update(new, old, Door::Status),
+    metadata_on_update: &[MetadataCheck::New, MetadataCheck::Update],
+    metadata_on_status_update: &[MetadataCheck::New, MetadataCheck::Update],
     ..Kind::new(
         "certificates.k8s.io",
         "v1",
@@ -154,7 +156,7 @@ fn validate(request: &Value, old: &Value) -> ErrorList {
     let mut errors = Vec::new();
     let (path, spec) = (Path::new("spec"), request.field("spec"));
     if let Some(problem) = request_problem(spec.text("request")) {
-        errors.push(FieldError::invalid_str(&path.child("request"), spec.text("request"), problem));
+        errors.push(FieldError::invalid(&path.child("request"), spec.field("request"), problem));
     }
     errors.extend(usages(spec.items("usages"), old.field("spec").items("usages"), &path.child("usages")));
     let (signer, signer_path) = (spec.text("signerName"), path.child("signerName"));

@@ -1,18 +1,19 @@
 //! ClusterRole: rules, given or gathered from other roles by their labels.
 
-use crate::tables::label_selector_text;
 use crate::validation::label_selector::validate_label_selector;
 use crate::validation::rbac;
 use crate::value::Fields;
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
+use machinery::selector::LabelSelector;
 
 pub static KIND: Kind = Kind {
     validate_name: rbac::name,
     validate: |role| validate(role, false),
     validate_update: |new, old| validate(new, has_invalid_selector(old)),
     create_on_update: true,
+    metadata_on_update: &[MetadataCheck::New, MetadataCheck::Update],
     ..Kind::new(rbac::GROUP, "v1", "ClusterRole", "clusterroles", Scope::Cluster)
 };
 
@@ -35,10 +36,28 @@ fn validate(role: &Value, allow_invalid_values: bool) -> ErrorList {
         for (index, selector) in selectors.iter().enumerate() {
             let path = path.index(index);
             errors.extend(validate_label_selector(selector, allow_invalid_values, &path));
-            if label_selector_text(Some(selector)).is_none() {
+            if LabelSelector::from_object(Some(selector)).is_err() {
                 errors.push(FieldError::invalid(&path, &Value::Null, "invalid label selector."));
             }
         }
     }
     errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_selects_roles() {
+        for (selector, errors) in [
+            (json!({"matchLabels": {"a": "b"}}), 0),
+            // Told of the value, and of the selector as a whole.
+            (json!({"matchLabels": {"a": "Not a label!"}}), 2),
+        ] {
+            let role = json!({"aggregationRule": {"clusterRoleSelectors": [selector]}});
+            assert_eq!(validate(&role, false).len(), errors, "{role}");
+        }
+    }
 }

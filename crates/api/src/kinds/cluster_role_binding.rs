@@ -1,7 +1,7 @@
 //! ClusterRoleBinding.
 
 use crate::validation::rbac;
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use machinery::Value;
 use machinery::field::ErrorList;
 
@@ -11,6 +11,7 @@ pub static KIND: Kind = Kind {
     validate: |binding| rbac::binding(binding, false),
     validate_update,
     create_on_update: true,
+    metadata_on_update: &[MetadataCheck::New, MetadataCheck::Update],
     ..Kind::new(rbac::GROUP, "v1", "ClusterRoleBinding", "clusterrolebindings", Scope::Cluster)
 };
 

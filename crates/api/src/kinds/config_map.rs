@@ -2,12 +2,16 @@
 
 use super::secret::{MAX_SIZE, decoded_length, frozen};
 use crate::value::Fields;
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, names};
 
-pub static KIND: Kind =
-    Kind { validate, validate_update, ..Kind::new("", "v1", "ConfigMap", "configmaps", Scope::Namespaced) };
+pub static KIND: Kind = Kind {
+    validate,
+    validate_update,
+    metadata_on_update: &[MetadataCheck::Update, MetadataCheck::New],
+    ..Kind::new("", "v1", "ConfigMap", "configmaps", Scope::Namespaced)
+};
 
 fn validate(map: &Value) -> ErrorList {
     let binary = map.field("binaryData");

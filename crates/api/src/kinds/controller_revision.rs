@@ -2,13 +2,14 @@
 
 use crate::pod_spec::checks::{IMMUTABLE, non_negative};
 use crate::value::Fields;
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
 
 pub static KIND: Kind = Kind {
     validate,
     validate_update,
+    metadata_on_update: &[MetadataCheck::Update, MetadataCheck::New],
     ..Kind::new("apps", "v1", "ControllerRevision", "controllerrevisions", Scope::Namespaced)
 };
 

@@ -19,6 +19,7 @@ pub static KIND: Kind = Kind {
     validate_update: |new, old| validate_spec(new, Some(old)),
     warnings,
     counts_generation: true,
+    metadata_on_status_update: &[],
     ..Kind::new("batch", "v1", "CronJob", "cronjobs", Scope::Namespaced)
 };
 

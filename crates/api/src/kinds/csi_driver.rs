@@ -4,15 +4,15 @@ use crate::validation::checks::one_of;
 use crate::validation::values::{same, strings, unchanged};
 use crate::value::Fields;
 use crate::{Kind, Scope};
-use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
+use machinery::{Value, meta};
 use serde_json::json;
 use std::collections::BTreeSet;
 
 pub static KIND: Kind = Kind {
     default,
     prepare_create: |driver| drop_disabled(driver, &Value::Null),
-    prepare_update: drop_disabled,
+    prepare_update,
     validate: |driver| validate_spec(driver.field("spec")),
     validate_update,
     warnings,
@@ -34,6 +34,14 @@ fn default(driver: &mut Value) {
     spec.default_to("fsGroupPolicy", "ReadWriteOnceWithFSType");
     if spec.items("volumeLifecycleModes").is_empty() {
         spec.set("volumeLifecycleModes", json!(["Persistent"]));
+    }
+}
+
+/// New drivers have no generation; it starts with the first change.
+fn prepare_update(new: &mut Value, old: &Value) {
+    drop_disabled(new, old);
+    if !same(new.field("spec"), old.field("spec")) {
+        meta::metadata_mut(new).insert("generation".to_owned(), (meta::generation(old) + 1).into());
     }
 }
 
@@ -134,6 +142,16 @@ fn warnings(new: &Value, old: Option<&Value>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn changes_are_counted() {
+        let driver = |attach: bool| json!({"metadata": {}, "spec": {"attachRequired": attach}});
+        for (changed, generation) in [(false, Value::Null), (true, json!(1))] {
+            let mut new = driver(changed);
+            prepare_update(&mut new, &driver(false));
+            assert_eq!(new["metadata"]["generation"], generation);
+        }
+    }
 
     #[test]
     fn a_minimal_driver() {

@@ -4,7 +4,7 @@ use crate::validation::checks::{non_negative, qualified_name};
 use crate::validation::storage::driver_name;
 use crate::validation::values::{IMMUTABLE, same, strings};
 use crate::value::Fields;
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
 use std::collections::BTreeSet;
@@ -13,6 +13,7 @@ pub static KIND: Kind = Kind {
     validate,
     validate_update,
     unconditional_update: false,
+    metadata_on_update: &[MetadataCheck::New],
     ..Kind::new("storage.k8s.io", "v1", "CSINode", "csinodes", Scope::Cluster)
 };
 

@@ -5,7 +5,7 @@ use crate::validation::label_selector::validate_label_selector;
 use crate::validation::node_labels::selector_warnings;
 use crate::validation::values::unchanged;
 use crate::value::Fields;
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::quantity::Quantity;
@@ -15,6 +15,7 @@ pub static KIND: Kind = Kind {
     validate_update,
     warnings: |new, _| selector_warnings(new.field("nodeTopology"), &Path::new("nodeTopology")),
     unconditional_update: false,
+    metadata_on_update: &[MetadataCheck::New, MetadataCheck::Update],
     ..Kind::new("storage.k8s.io", "v1", "CSIStorageCapacity", "csistoragecapacities", Scope::Namespaced)
 };
 

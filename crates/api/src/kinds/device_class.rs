@@ -2,16 +2,18 @@
 
 use crate::validation::device::{self, CONFIG_MAX};
 use crate::value::Fields;
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::names;
 
 pub static KIND: Kind = Kind {
-    validate_name: |name, _| names::dns_subdomain_in_bytes(name),
+    // Only the name that was made counts, not what it was made from.
+    validate_name: |name, prefix| if prefix { Vec::new() } else { names::dns_subdomain_in_bytes(name) },
     validate,
     validate_update: |new, _| validate(new),
     counts_generation: true,
+    metadata_on_update: &[MetadataCheck::New, MetadataCheck::Update],
     ..Kind::new("resource.k8s.io", "v1", "DeviceClass", "deviceclasses", Scope::Cluster)
 };
 

@@ -4,7 +4,7 @@ use crate::validation::checks::{
     PROTOCOLS, dns_label, dns_subdomain, endpoint_ip, immutable, legacy_ip, qualified_name, required_one_of,
 };
 use crate::value::{Fields, texts};
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, meta, names};
 
@@ -16,6 +16,7 @@ pub static KIND: Kind = Kind {
     validate_update,
     warnings,
     counts_generation: true,
+    metadata_on_update: &[MetadataCheck::New],
     ..Kind::new("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", Scope::Namespaced)
 };
 
@@ -33,8 +34,10 @@ fn prepare_create(slice: &mut Value) {
 }
 
 fn prepare_update(new: &mut Value, old: &Value) {
-    // Labels say which service a slice is of, so a change of them counts as well.
-    if new.at("metadata.labels") != old.at("metadata.labels") {
+    // Labels say which service a slice is of, so a change of them counts as well. So does what is dropped below.
+    if new.at("metadata.labels") != old.at("metadata.labels")
+        || new.field("endpoints") != old.field("endpoints")
+    {
         meta::metadata_mut(new).insert("generation".to_owned(), (meta::generation(old) + 1).into());
     }
     if new.field("endpoints") == old.field("endpoints") {
@@ -228,7 +231,10 @@ mod tests {
             {"deprecatedTopology": {"kubernetes.io/hostname": "other"}},
         ]});
         prepare_update(&mut new, &old);
-        assert_eq!(new, json!({"endpoints": [{"addresses": ["1.2.3.4"], "nodeName": "n1"}, {}]}));
+        assert_eq!(
+            new,
+            json!({"metadata": {"generation": 1}, "endpoints": [{"addresses": ["1.2.3.4"], "nodeName": "n1"}, {}]})
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::validation::checks::{
     PROTOCOLS, dns_label, dns_subdomain, endpoint_ip, legacy_ip, port_number, qualified_name, required_one_of,
 };
 use crate::value::Fields;
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, meta, names};
 
@@ -18,6 +18,7 @@ pub static KIND: Kind = Kind {
     },
     warnings: |new, _| warnings(new),
     create_on_update: true,
+    metadata_on_update: &[MetadataCheck::Update, MetadataCheck::New],
     ..Kind::new("", "v1", "Endpoints", "endpoints", Scope::Namespaced)
 };
 

@@ -6,7 +6,7 @@ use crate::validation::dump::{Field, Shape, dump};
 use crate::validation::flow_control::status_conditions;
 use crate::validation::values::{contains, same, strings};
 use crate::value::Fields;
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, meta, names};
 use serde_json::json;
@@ -20,6 +20,7 @@ pub static KIND: Kind = Kind {
     validate_status_update: |new, _| status_conditions(new),
     counts_generation: true,
     prepare_status_update: crate::kind::keep_metadata_and_spec,
+    metadata_on_update: &[MetadataCheck::New],
     ..Kind::new("flowcontrol.apiserver.k8s.io", "v1", "FlowSchema", "flowschemas", Scope::Cluster)
 };
 

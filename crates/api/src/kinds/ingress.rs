@@ -4,7 +4,7 @@ use super::ingress_class::validate_reference;
 use crate::validation::checks::{dns_label, dns_subdomain, invalid_each, legacy_ip, one_of, port_number};
 use crate::validation::service::balancer_hostname;
 use crate::value::{Fields, texts};
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, meta, names};
 use serde_json::json;
@@ -21,6 +21,7 @@ pub static KIND: Kind = Kind {
     validate_status_update,
     warnings,
     counts_generation: true,
+    metadata_on_update: &[MetadataCheck::Update, MetadataCheck::New],
     ..Kind::new("networking.k8s.io", "v1", "Ingress", "ingresses", Scope::Namespaced)
 };
 

@@ -2,7 +2,7 @@
 
 use crate::validation::checks::{dns_subdomain, invalid_each};
 use crate::value::{Fields, is_zero};
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, names};
 use serde_json::json;
@@ -14,6 +14,7 @@ pub static KIND: Kind = Kind {
     generates_no_suffix: true,
     validate,
     validate_update,
+    metadata_on_update: &[MetadataCheck::New, MetadataCheck::Update],
     ..Kind::new("networking.k8s.io", "v1", "IPAddress", "ipaddresses", Scope::Cluster)
 };
 

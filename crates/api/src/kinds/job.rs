@@ -6,7 +6,7 @@ use crate::validation::label_selector;
 use crate::value::Fields;
 use crate::workload::template::show_selector;
 use crate::workload::{job_spec, job_status, job_update};
-use crate::{Kind, Scope, workload};
+use crate::{Kind, MetadataCheck, Scope, workload};
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::selector::LabelSelector;
 use machinery::{Value, meta, names};
@@ -25,6 +25,7 @@ pub static KIND: Kind = Kind {
     orphan_warning: Some(
         "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning",
     ),
+    metadata_on_update: &[MetadataCheck::New, MetadataCheck::Update],
     ..Kind::new("batch", "v1", "Job", "jobs", Scope::Namespaced)
 };
 

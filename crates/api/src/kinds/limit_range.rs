@@ -4,7 +4,7 @@ use crate::validation::resource_names::{
     container_resource_name, overcommit_allowed, quantities, quantity_of, resource_name, round_up_to_milli,
 };
 use crate::value::Fields;
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::names;
 use machinery::quantity::Quantity;
@@ -16,6 +16,7 @@ pub static KIND: Kind = Kind {
     validate,
     validate_update: |new, _| validate(new),
     create_on_update: true,
+    metadata_on_update: &[MetadataCheck::New],
     ..Kind::new("", "v1", "LimitRange", "limitranges", Scope::Namespaced)
 };
 

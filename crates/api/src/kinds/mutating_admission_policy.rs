@@ -5,7 +5,7 @@ use crate::validation::admission_rule::{self, REINVOCATION_POLICIES};
 use crate::validation::checks::one_of;
 use crate::validation::expression::Scope as Expressions;
 use crate::value::Fields;
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use expressions::Type;
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
@@ -18,6 +18,7 @@ pub static KIND: Kind = Kind {
     warnings: |new, _| admission_rule::warnings(new),
     counts_generation: true,
     unconditional_update: false,
+    metadata_on_update: &[MetadataCheck::New],
     ..Kind::new(
         "admissionregistration.k8s.io",
         "v1",

@@ -1,7 +1,7 @@
 //! MutatingWebhookConfiguration.
 
 use crate::validation::{admission_rule, webhook};
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 
 pub static KIND: Kind = Kind {
     any_finalizer: true,
@@ -11,6 +11,7 @@ pub static KIND: Kind = Kind {
     warnings: |new, _| admission_rule::warnings(new),
     counts_generation: true,
     unconditional_update: false,
+    metadata_on_update: &[MetadataCheck::New],
     ..Kind::new(
         "admissionregistration.k8s.io",
         "v1",

@@ -3,7 +3,7 @@
 use crate::validation::checks::{legacy_cidr, required_one_of};
 use crate::validation::resource_names::{quantities, quantity_value, round_up_to_milli};
 use crate::value::{Fields, texts};
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use machinery::field::{ErrorList, FieldError, Path, show_str};
 use machinery::{Value, names};
 use serde_json::json;
@@ -21,6 +21,7 @@ pub static KIND: Kind = Kind {
     },
     validate_status_update: validate_change,
     warnings: |new, _| warnings(new),
+    metadata_on_update: &[MetadataCheck::New, MetadataCheck::Update],
     ..Kind::new("", "v1", "Node", "nodes", Scope::Cluster)
 };
 

@@ -7,7 +7,7 @@ use crate::validation::persistent_volume::{Options, sources, validate_spec};
 use crate::validation::resource_names::round_up_to_milli;
 use crate::validation::values::{same, unchanged};
 use crate::value::Fields;
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, meta};
 use serde_json::json;
@@ -24,6 +24,7 @@ pub static KIND: Kind = Kind {
         missing.then(|| FieldError::required(&Path::new("resourceVersion"), "")).into_iter().collect()
     },
     warnings: |new, _| warnings(new),
+    metadata_on_update: &[MetadataCheck::New, MetadataCheck::New],
     ..Kind::new("", "v1", "PersistentVolume", "persistentvolumes", Scope::Cluster)
 };
 

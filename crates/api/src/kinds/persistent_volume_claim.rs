@@ -8,7 +8,7 @@ use crate::validation::persistent_volume::basic_quantity;
 use crate::validation::resource_names::{quantities, quantity_of, quantity_value, round_up_to_milli};
 use crate::validation::values::{same, unchanged};
 use crate::value::Fields;
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, meta};
 use serde_json::json;
@@ -21,6 +21,7 @@ pub static KIND: Kind = Kind {
     validate_update,
     validate_status_update,
     warnings: |new, _| warnings(new),
+    metadata_on_update: &[MetadataCheck::Update, MetadataCheck::New],
     ..Kind::new("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", Scope::Namespaced)
 };
 

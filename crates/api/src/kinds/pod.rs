@@ -9,7 +9,7 @@ use crate::kind::{Graceful, keep_status};
 use crate::pod::{create, status, update};
 use crate::pod_spec::{defaults, disabled, warnings};
 use crate::value::Fields;
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
 
@@ -25,6 +25,7 @@ pub static KIND: Kind = Kind {
     graceful,
     early_warnings,
     counts_generation: true,
+    metadata_on_update: &[MetadataCheck::Update, MetadataCheck::New],
     ..Kind::new("", "v1", "Pod", "pods", Scope::Namespaced)
 };
 

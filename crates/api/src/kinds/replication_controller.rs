@@ -8,13 +8,10 @@ use crate::workload::template::{self, Wording};
 use crate::{Kind, Scope, scale, workload};
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, names};
-use serde_json::json;
 
 pub static KIND: Kind = Kind {
-    validate_name: |name, prefix| match prefix {
-        true => names::dns_subdomain(name, true),
-        false => names::dns_subdomain_in_bytes(name),
-    },
+    // Only the name that was made counts, not what it was made from.
+    validate_name: |name, prefix| if prefix { Vec::new() } else { names::dns_subdomain_in_bytes(name) },
     default,
     prepare_create,
     prepare_update,
@@ -76,10 +73,37 @@ fn validate_spec(controller: &Value, old: Option<&Value>) -> ErrorList {
         errors.push(FieldError::required(&template_path, ""));
         return errors;
     }
-    let as_object = json!({"matchLabels": spec.field("selector")});
-    template::validate_match(&as_object, pods, &template_path, &mut errors);
+    // Nothing says what the selector's labels may look like: they only have to be the template's.
+    let labels = pods.at("metadata.labels");
+    if selector.is_some_and(|selector| selector.iter().any(|(key, value)| labels.field(key) != value)) {
+        errors.push(template::mismatch(labels, &template_path));
+    }
     let old = old.map(|old| old.at("spec.template"));
     template::validate_pod_template(pods, old, &template_path, &mut errors);
     template::validate_runs_forever(pods, &WORDING, &template_path, &mut errors);
     errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn any_selector_has_to_match() {
+        let template = json!({"metadata": {"labels": {"a": "b", "c": "d"}}});
+        let spec = |selector: Value| json!({"spec": {"selector": selector, "template": template}});
+        let mismatched = |selector: Value| {
+            let errors = validate_spec(&spec(selector), None);
+            errors.iter().any(|error| error.detail.starts_with("`selector` does not match"))
+        };
+        for (selector, expected) in [
+            (json!({"a": "b"}), false),
+            (json!({"a": "b", "c": "x"}), true),
+            (json!({"a": "Not a label!"}), true),
+            (json!({}), false),
+        ] {
+            assert_eq!(mismatched(selector.clone()), expected, "{selector}");
+        }
+    }
 }

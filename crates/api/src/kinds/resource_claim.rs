@@ -7,7 +7,7 @@ use crate::validation::dump::dump;
 use crate::validation::storage::driver_name;
 use crate::validation::values::{IMMUTABLE, same};
 use crate::value::Fields;
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, meta, names};
 use std::collections::BTreeSet;
@@ -20,6 +20,7 @@ pub static KIND: Kind = Kind {
     validate: |claim| device::claim_spec(claim.field("spec"), &Path::new("spec")),
     validate_update,
     validate_status_update,
+    metadata_on_update: &[MetadataCheck::New, MetadataCheck::Update],
     ..Kind::new("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims", Scope::Namespaced)
 };
 

@@ -1,12 +1,13 @@
 //! ResourceClaimTemplate.
 
+use crate::pod_spec::volume_sources::validate_template_metadata;
 use crate::validation::device::{CLAIM_SPEC, claim_spec, default_claim_spec};
 use crate::validation::dump::dump;
 use crate::validation::values::{IMMUTABLE, same};
 use crate::value::Fields;
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
+use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
-use machinery::{Map, Value, names};
 
 pub static KIND: Kind = Kind {
     default: |template| {
@@ -16,16 +17,14 @@ pub static KIND: Kind = Kind {
     },
     validate,
     validate_update,
+    metadata_on_update: &[MetadataCheck::New, MetadataCheck::Update],
     ..Kind::new("resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates", Scope::Namespaced)
 };
 
 fn validate(template: &Value) -> ErrorList {
     let (path, spec) = (Path::new("spec"), template.field("spec"));
-    let (metadata, metadata_path) = (spec.field("metadata"), path.child("metadata"));
-    let none = Map::new();
-    let entries = |field| metadata.entries(field).unwrap_or(&none);
-    let mut errors = names::validate_annotations(entries("annotations"), &metadata_path.child("annotations"));
-    errors.extend(names::validate_labels(entries("labels"), &metadata_path.child("labels")));
+    let mut errors = Vec::new();
+    validate_template_metadata(spec.field("metadata"), &path.child("metadata"), &mut errors);
     errors.extend(claim_spec(spec.field("spec"), &path.child("spec")));
     errors
 }
@@ -49,4 +48,28 @@ fn shown(spec: &Value) -> String {
     }
     out.push_str(&format!("\"Spec\":{}}}", dump(spec.field("spec"), CLAIM_SPEC)));
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn claims_take_labels_and_annotations_only() {
+        let template = |metadata: Value| json!({"spec": {"metadata": metadata, "spec": {}}});
+        let cases = [
+            (json!({"labels": {"a": "b"}, "annotations": {"a": "b"}}), &[][..]),
+            (json!({"labels": {"-": "b"}, "uid": "u"}), &["spec.metadata.labels", "spec.metadata.uID"]),
+            (
+                json!({"generateName": "a", "finalizers": ["x"]}),
+                &["spec.metadata.generateName", "spec.metadata.finalizers"],
+            ),
+        ];
+        for (metadata, fields) in cases {
+            let errors = validate(&template(metadata.clone()));
+            let found: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
+            assert_eq!(found, fields, "{metadata}");
+        }
+    }
 }

@@ -8,12 +8,12 @@ use crate::validation::values::{same, unchanged};
 use crate::value::Fields;
 use crate::{Kind, Scope};
 use machinery::field::{ErrorList, FieldError, Path};
-use machinery::{Value, names};
+use machinery::{Value, meta, names};
 
 pub static KIND: Kind = Kind {
     default,
     prepare_create: |slice| drop_disabled(slice, &Value::Null),
-    prepare_update: drop_disabled,
+    prepare_update,
     validate: |slice| validate(slice, None),
     validate_update: |new, old| validate(new, Some(old)),
     warnings: |new, _| warnings(new),
@@ -43,6 +43,14 @@ fn default(slice: &mut Value) {
             }
         }
     }
+}
+
+/// What is asked for counts as a change, whether or not it is dropped.
+fn prepare_update(new: &mut Value, old: &Value) {
+    if !same(new.field("spec"), old.field("spec")) {
+        meta::metadata_mut(new).insert("generation".to_owned(), (meta::generation(old) + 1).into());
+    }
+    drop_disabled(new, old);
 }
 
 /// Lists as attributes and mappings to a node's own resources are off.

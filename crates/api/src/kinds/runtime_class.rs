@@ -1,5 +1,7 @@
 //! RuntimeClass.
 
+use crate::pod_spec::options::Options;
+use crate::pod_spec::{resources, tolerations};
 use crate::validation::checks::dns_label;
 use crate::validation::node_labels::deprecation;
 use crate::validation::values::unchanged;
@@ -28,13 +30,19 @@ fn validate(class: &Value) -> ErrorList {
     } else {
         errors.extend(dns_label(&path, handler));
     }
+    if class.has("overhead") {
+        let fixed = class.field("overhead").field("podFixed");
+        resources::validate_overhead(fixed, &Options::default(), &Path::new("overhead"), &mut errors);
+    }
     let (scheduling, path) = (class.field("scheduling"), Path::new("scheduling"));
     if let Some(selector) = scheduling.entries("nodeSelector") {
         errors.extend(names::validate_labels(selector, &path.child("nodeSelector")));
     }
     let path = path.child("tolerations");
+    let given = scheduling.items("tolerations");
+    tolerations::validate_tolerations(given, &Options::default(), &path, &mut errors);
     let mut seen = BTreeSet::new();
-    for (index, toleration) in scheduling.items("tolerations").iter().enumerate() {
+    for (index, toleration) in given.iter().enumerate() {
         let key = ["key", "operator", "value", "effect"].map(|field| toleration.text(field));
         if !seen.insert(key) {
             errors.push(FieldError::duplicate(&path.index(index), toleration));
@@ -53,4 +61,24 @@ fn warnings(class: &Value) -> Vec<String> {
     let selector = class.field("scheduling").entries("nodeSelector").into_iter();
     let deprecated = selector.flat_map(|labels| labels.keys()).filter_map(|label| deprecation(label));
     deprecated.map(|text| format!("scheduling.nodeSelector: {text}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn overhead_and_tolerations() {
+        let cases = [
+            (json!({"handler": "h", "overhead": {"podFixed": {"cpu": "1"}}}), 0),
+            (json!({"handler": "h", "overhead": {"podFixed": {"cpu": "-1"}}}), 1),
+            (json!({"handler": "h", "scheduling": {"tolerations": [{"key": "a"}]}}), 0),
+            (json!({"handler": "h", "scheduling": {"tolerations": [{"key": "a"}, {"key": "a"}]}}), 1),
+            (json!({"handler": "h", "scheduling": {"tolerations": [{"key": "-"}]}}), 1),
+        ];
+        for (class, errors) in cases {
+            assert_eq!(validate(&class).len(), errors, "{class}");
+        }
+    }
 }

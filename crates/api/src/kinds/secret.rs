@@ -2,7 +2,7 @@
 
 use crate::validation::checks::immutable;
 use crate::value::Fields;
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use machinery::field::{ErrorList, FieldError, Path};
@@ -17,6 +17,7 @@ pub static KIND: Kind = Kind {
     validate,
     validate_update,
     warnings: |new, _| warnings(new),
+    metadata_on_update: &[MetadataCheck::Update, MetadataCheck::New],
     ..Kind::new("", "v1", "Secret", "secrets", Scope::Namespaced)
 };
 

@@ -1,7 +1,7 @@
 //! ServiceAccount.
 
 use crate::value::Fields;
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use machinery::Value;
 use machinery::meta;
 use serde_json::json;
@@ -10,6 +10,7 @@ pub static KIND: Kind = Kind {
     prepare_create: clean_secret_references,
     prepare_update: |new, _| clean_secret_references(new),
     warnings,
+    metadata_on_update: &[MetadataCheck::Update, MetadataCheck::New],
     ..Kind::new("", "v1", "ServiceAccount", "serviceaccounts", Scope::Namespaced)
 };
 

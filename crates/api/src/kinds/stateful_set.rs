@@ -3,6 +3,7 @@
 use crate::kind::{Scale, keep_status};
 use crate::pod_spec::checks::{dns_label, non_negative_field};
 use crate::pod_spec::defaults;
+use crate::pod_spec::options::Options;
 use crate::pod_spec::{claim_spec, layout, warnings};
 use crate::value::Fields;
 use crate::workload::rolling_update::{amount, validate_at_most_all, validate_int_or_percent};
@@ -140,6 +141,8 @@ fn validate_pods(spec: &Value, old: Option<&Value>, path: &Path<'_>, errors: &mu
                 errors.truncate(before);
             }
         }
+        // Labels and annotations are looked at twice, as in Kubernetes.
+        crate::pod_spec::template::validate_metadata(pods, &Options::default(), &template_path, errors);
     } else {
         let shown = template::show_selector(selector);
         errors.push(FieldError::invalid_shown(&selector_path, shown, ""));

@@ -43,7 +43,8 @@ fn validate(class: &Value) -> ErrorList {
 fn topologies(topologies: &[Value]) -> ErrorList {
     let mut errors = Vec::new();
     let topologies_path = Path::new("allowedTopologies");
-    let mut seen: Vec<BTreeMap<&str, BTreeSet<&str>>> = Vec::new();
+    // As in Kubernetes, whatever is empty counts as seen already, once for each term.
+    let mut seen: Vec<BTreeMap<&str, BTreeSet<&str>>> = vec![BTreeMap::new(); topologies.len()];
     for (index, term) in topologies.iter().enumerate() {
         let path = topologies_path.index(index);
         let path = path.child("matchLabelExpressions");
@@ -66,7 +67,7 @@ fn topologies(topologies: &[Value]) -> ErrorList {
                 errors.push(FieldError::duplicate(&path, &key.into()));
             }
         }
-        if seen.contains(&by_key) {
+        for _ in seen.iter().filter(|other| **other == by_key) {
             errors.push(FieldError::duplicate(&path, &"".into()));
         }
         seen.push(by_key);
@@ -109,5 +110,6 @@ mod tests {
             errors[0].to_string(),
             "allowedTopologies[1].matchLabelExpressions: Duplicate value: \"\""
         );
+        assert_eq!(topologies(&[json!({}), json!({})]).len(), 2 + 3, "empty terms");
     }
 }

@@ -5,7 +5,7 @@ use crate::validation::checks::one_of;
 use crate::validation::expression::Scope as Expressions;
 use crate::validation::{admission_policy, admission_rule};
 use crate::value::Fields;
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use expressions::Type;
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, meta, names};
@@ -23,6 +23,7 @@ pub static KIND: Kind = Kind {
     counts_generation: true,
     unconditional_update: false,
     prepare_status_update: crate::kind::keep_metadata_and_spec,
+    metadata_on_update: &[MetadataCheck::New],
     ..Kind::new(
         "admissionregistration.k8s.io",
         "v1",

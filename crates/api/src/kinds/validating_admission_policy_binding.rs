@@ -2,7 +2,7 @@
 
 use crate::validation::{admission_policy, admission_rule};
 use crate::value::Fields;
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use machinery::Value;
 use machinery::field::{ErrorList, Path};
 
@@ -14,6 +14,7 @@ pub static KIND: Kind = Kind {
     warnings: |new, _| admission_rule::warnings(new),
     counts_generation: true,
     unconditional_update: false,
+    metadata_on_update: &[MetadataCheck::New],
     ..Kind::new(
         "admissionregistration.k8s.io",
         "v1",

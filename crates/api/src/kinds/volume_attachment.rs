@@ -2,10 +2,11 @@
 
 use crate::kind::{drop_status, keep_status};
 use crate::validation::checks::dns_subdomain;
+use crate::validation::persistent_volume::{self, Options};
 use crate::validation::storage::driver_name;
 use crate::validation::values::{IMMUTABLE, same};
 use crate::value::Fields;
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::names;
@@ -18,6 +19,7 @@ pub static KIND: Kind = Kind {
     validate_status_update: validate_update,
     unconditional_update: false,
     prepare_status_update: crate::kind::keep_metadata_and_spec,
+    metadata_on_update: &[MetadataCheck::New],
     ..Kind::new("storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments", Scope::Cluster)
 };
 
@@ -37,6 +39,16 @@ fn validate(attachment: &Value) -> ErrorList {
         (Some(_), true) => errors.push(FieldError::forbidden(&source_path, ONE_OF)),
         (Some(""), false) => {
             errors.push(FieldError::required(&name_path, "must specify non empty persistentVolumeName"));
+        }
+        (None, true) => {
+            let options = Options { inline: true, ..Options::default() };
+            let path = source_path.child("inlineVolumeSpec");
+            errors.extend(persistent_volume::validate_spec(
+                source.field("inlineVolumeSpec"),
+                "",
+                options,
+                &path,
+            ));
         }
         _ => {}
     }
@@ -86,4 +98,25 @@ fn shown(spec: &Value) -> String {
     format!(
         r#"{{"Attacher":{attacher},"Source":{{"PersistentVolumeName":{volume},"InlineVolumeSpec":{inline}}},"NodeName":{node}}}"#
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn inline_volumes_are_checked_as_volumes() {
+        let attachment = |inline: Value| json!({"spec": {"attacher": "a.b", "nodeName": "n", "source": {"inlineVolumeSpec": inline}}});
+        let csi = json!({"driver": "a.b", "volumeHandle": "h"});
+        let cases = [
+            (json!({"accessModes": ["ReadWriteOnce"], "csi": csi}), 0),
+            (json!({"csi": csi}), 1),
+            (json!({}), 3),
+            (json!({"accessModes": ["ReadWriteOnce"], "csi": csi, "storageClassName": "x"}), 1),
+        ];
+        for (inline, errors) in cases {
+            assert_eq!(validate(&attachment(inline.clone())).len(), errors, "{inline}");
+        }
+    }
 }

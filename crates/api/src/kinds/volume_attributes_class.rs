@@ -3,13 +3,14 @@
 use crate::validation::storage::{parameters, provisioner};
 use crate::validation::values::same;
 use crate::value::Fields;
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
 
 pub static KIND: Kind = Kind {
     validate,
     validate_update,
+    metadata_on_update: &[MetadataCheck::Update, MetadataCheck::New],
     ..Kind::new("storage.k8s.io", "v1", "VolumeAttributesClass", "volumeattributesclasses", Scope::Cluster)
 };
 

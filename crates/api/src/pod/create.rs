@@ -18,7 +18,7 @@ pub fn prepare(pod: &mut Value) {
                 "type": "PodScheduled",
                 "status": "False",
                 "lastProbeTime": null,
-                "lastTransitionTime": null,
+                "lastTransitionTime": jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
                 "reason": "SchedulingGated",
                 "message": "Scheduling is blocked due to non-empty scheduling gates",
             }]),
@@ -110,6 +110,7 @@ mod tests {
             json!({"matchExpressions": [{"key": "a", "operator": "In", "values": ["1"]}]})
         );
         assert_eq!(pod["status"]["conditions"][0]["reason"], "SchedulingGated");
+        assert!(pod["status"]["conditions"][0]["lastTransitionTime"].is_string());
         assert_eq!(pod["status"]["qosClass"], "BestEffort");
     }
 }

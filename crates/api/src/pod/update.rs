@@ -173,10 +173,19 @@ fn with_old_values(new: &Value, old: &Value) -> Value {
     munged
 }
 
-/// A list that has become empty is left out of objects, but messages show it.
+/// A list that was made empty is left out of objects like one that was not given, but messages show it. Volumes
+/// and pull secrets come from admission as well: who sends a pod without them has not taken them away, unless
+/// something still mounts them.
 fn show_emptied_lists(munged: &mut Value, old: &Value) {
+    let mounts =
+        munged.items("containers").iter().any(|container| !container.items("volumeMounts").is_empty());
     for (name, value) in old.as_object().into_iter().flatten() {
-        if value.is_array() && !munged.has(name) {
+        let given = match name.as_str() {
+            "volumes" => mounts,
+            "imagePullSecrets" => false,
+            _ => true,
+        };
+        if given && value.is_array() && !munged.has(name) {
             munged.set(name, Vec::<Value>::new());
         }
     }

@@ -124,7 +124,8 @@ pub fn validate_ephemeral_containers(around: &Surroundings<'_>, path: &Path<'_>,
         }
         const DETAIL: &str = "cannot be set for an Ephemeral Container";
         for name in NOT_EPHEMERAL {
-            if !is_zero(container.field(name)) {
+            // An empty lifecycle or probe is there all the same.
+            if !is_zero(container.field(name)) || (name != "resources" && container.entries(name).is_some()) {
                 errors.push(FieldError::forbidden(&item.child(name), DETAIL));
             }
         }

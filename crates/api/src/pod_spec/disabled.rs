@@ -64,8 +64,8 @@ fn drop_stop_signals(spec: &mut Value) {
     for list in super::CONTAINER_LISTS {
         for container in spec.items_mut(list) {
             let Some(lifecycle) = container.field_mut("lifecycle") else { continue };
-            lifecycle.unset("stopSignal");
-            if crate::value::is_zero(lifecycle) {
+            // A lifecycle that was empty before stays.
+            if lifecycle.unset("stopSignal").is_some() && crate::value::is_zero(lifecycle) {
                 container.unset("lifecycle");
             }
         }
@@ -81,14 +81,14 @@ mod tests {
     fn dropped_unless_in_use() {
         let spec = json!({
             "volumes": [{"name": "v", "projected": {"sources": [{"podCertificate": {}}]}}],
-            "containers": [{"name": "c", "lifecycle": {"stopSignal": "SIGTERM"}}],
+            "containers": [{"name": "c", "lifecycle": {"stopSignal": "SIGTERM"}}, {"lifecycle": {}}],
             "schedulingGroup": {},
         });
         let mut new = spec.clone();
         drop_disabled_fields(&mut new, &Value::Null);
         assert_eq!(
             new,
-            json!({"volumes": [{"name": "v", "projected": {"sources": [{}]}}], "containers": [{"name": "c"}]})
+            json!({"volumes": [{"name": "v", "projected": {"sources": [{}]}}], "containers": [{"name": "c"}, {"lifecycle": {}}]})
         );
         let mut new = spec.clone();
         drop_disabled_fields(&mut new, &spec);

@@ -17,4 +17,6 @@ pub struct Options {
     pub user_namespace_devices: bool,
     pub comparing_tolerations: bool,
     pub restart_container_on_init: bool,
+    /// The old spec has some `seLinuxChangePolicy`; new ones may only ask for `Recursive`.
+    pub any_selinux_change_policy: bool,
 }

@@ -53,6 +53,7 @@ fn relaxed(is_pod: bool, spec: &Value, old_annotations: &Value) -> Options {
             .items("tolerations")
             .iter()
             .any(|toleration| matches!(toleration.text("operator"), "Lt" | "Gt")),
+        any_selinux_change_policy: spec.field("securityContext").has("seLinuxChangePolicy"),
         restart_container_on_init: spec.items("initContainers").iter().any(|container| {
             !super::is_sidecar(container)
                 && container

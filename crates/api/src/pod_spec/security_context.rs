@@ -38,7 +38,9 @@ pub fn validate_pod_security_context(
     windows::validate_options(context.field("windowsOptions"), &path.child("windowsOptions"), errors);
     validate_app_armor(context.field("appArmorProfile"), &path.child("appArmorProfile"), errors);
     optional_one_of(context, "supplementalGroupsPolicy", &["Merge", "Strict"], &path, errors);
-    optional_one_of(context, "seLinuxChangePolicy", &["MountOption", "Recursive"], &path, errors);
+    let policies: &[&str] =
+        if options.any_selinux_change_policy { &["MountOption", "Recursive"] } else { &["Recursive"] };
+    optional_one_of(context, "seLinuxChangePolicy", policies, &path, errors);
 }
 
 /// A container's security context. `host_users`: the pod does not have a user namespace of its own.

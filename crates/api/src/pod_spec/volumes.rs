@@ -101,19 +101,22 @@ fn validate_source(
         } else {
             found = true;
             // Complaints about this one never had the field's own name.
-            let path = path.child(if name == "gcePersistentDisk" { "persistentDisk" } else { name });
+            let item = path;
+            let path = item.child(if name == "gcePersistentDisk" { "persistentDisk" } else { name });
             match name {
                 "emptyDir" => validate_empty_dir(source, &path, errors),
                 "downwardAPI" => projected::validate_downward_api(source, &path, errors),
                 "projected" => projected::validate_projected(source, options, &path, errors),
                 "image" => validate_image(source, options, &path, errors),
+                "ephemeral" => {
+                    volume_sources::validate(name, source, &path, errors);
+                    validate_ephemeral_name(volume, pod_name, item, errors);
+                }
                 _ => volume_sources::validate(name, source, &path, errors),
             }
         }
-        match name {
-            "iscsi" => validate_iscsi_name(volume, path, errors),
-            "ephemeral" => validate_ephemeral_name(volume, pod_name, path, errors),
-            _ => {}
+        if name == "iscsi" {
+            validate_iscsi_name(volume, path, errors);
         }
     }
     if !found {

@@ -377,6 +377,9 @@ fn default_request(request: &mut Value) {
     if request.text("allocationMode") == "ExactCount" {
         request.default_if_zero("count", 1);
     }
+    for toleration in request.items_mut("tolerations") {
+        toleration.default_if_zero("operator", "Equal");
+    }
 }
 
 /// A claim's `spec` as messages show it.

@@ -118,8 +118,7 @@ fn validate_capacity(spec: &Value, path: &Path<'_>) -> ErrorList {
         errors.push(FieldError::required(&path, ""));
     }
     if !capacity.has("storage") || entries > 1 {
-        let shown = if entries == 0 { &Value::Null } else { capacity };
-        errors.push(FieldError::not_supported(&path, shown, &["storage"]));
+        errors.push(FieldError::not_supported(&path, capacity, &["storage"]));
     }
     for (name, amount) in quantities(spec, "capacity") {
         let path = path.key(name);

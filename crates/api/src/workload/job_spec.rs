@@ -222,7 +222,7 @@ fn validate_exit_codes(spec: &Value, codes: &Value, path: &Path<'_>, errors: &mu
     let path = path.child("values");
     let shown = || Value::from(values.clone());
     if values.is_empty() {
-        errors.push(FieldError::invalid(&path, &shown(), "at least one value is required"));
+        errors.push(FieldError::invalid(&path, codes.field("values"), "at least one value is required"));
     } else if values.len() > MAX_EXIT_CODES {
         errors.push(FieldError::too_many(&path, values.len(), MAX_EXIT_CODES));
     }

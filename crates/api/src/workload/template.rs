@@ -43,10 +43,15 @@ pub fn validate_match(selector: &Value, template: &Value, path: &Path<'_>, error
     let Ok(selector) = LabelSelector::from_object(Some(selector)) else { return };
     let labels = template.at("metadata.labels");
     if !selector.is_empty() && !selector.matches(&labels.as_object()) {
-        let metadata = path.child("metadata");
-        let detail = "`selector` does not match template `labels`";
-        errors.push(FieldError::invalid(&metadata.child("labels"), labels, detail));
+        errors.push(mismatch(labels, path));
     }
+}
+
+/// What is said of a template at `path` whose labels are not those of the selector.
+pub fn mismatch(labels: &Value, path: &Path<'_>) -> FieldError {
+    let metadata = path.child("metadata");
+    let detail = "`selector` does not match template `labels`";
+    FieldError::invalid(&metadata.child("labels"), labels, detail)
 }
 
 /// The template's own rules; what the `old` one breaks already may stay.

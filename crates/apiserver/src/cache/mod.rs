@@ -221,15 +221,15 @@ impl Cache {
         let mut view =
             View { entries: Vec::new(), revision: state.revision.max(at_least), more: false, remaining: 0 };
         for (_, entry) in range.by_ref() {
-            if !matches(entry) {
-                continue;
-            }
+            // Whether anything of the rest matches is for the next page to find out.
             if limit > 0 && entries.len() == limit {
                 view.more = true;
                 view.remaining = 1 + range.count();
                 break;
             }
-            entries.push(entry.clone());
+            if matches(entry) {
+                entries.push(entry.clone());
+            }
         }
         view.entries = entries;
         view

@@ -99,6 +99,7 @@ impl Registry {
         context: &WriteContext<'_>,
     ) -> Result<Written> {
         let kind = served.rules();
+        let claims_version = !context.dry_run && claims_version(&object);
         if !context.dry_run {
             meta::metadata_mut(&mut object).remove("resourceVersion");
         }
@@ -107,8 +108,6 @@ impl Registry {
         }
         if kind.counts_generation {
             meta::metadata_mut(&mut object).insert("generation".to_owned(), 1.into());
-        } else {
-            meta::metadata_mut(&mut object).remove("generation");
         }
         if let Some(stamp) = kind.stamp_user {
             stamp(&mut object, &context.user.to_value());
@@ -118,7 +117,9 @@ impl Registry {
         }
         (kind.prepare_create)(&mut object);
         let name = meta::name(&object).to_owned();
-        refuse(served, &name, &validate_new(&object, served))?;
+        let mut errors = self.validate_admin_access(served, &object).await;
+        errors.extend(validate_new(&object, served));
+        refuse(served, &name, &errors)?;
         for warning in (kind.warnings)(&object, None) {
             context.warnings.add(warning);
         }
@@ -133,6 +134,9 @@ impl Registry {
         let key = served.key(meta::namespace(&object), &name);
         let stored = served.stored_form(object);
         served.storage.cache.ready_for(&key).await.map_err(|e| store_error(&e))?;
+        if claims_version {
+            return Err(Status::new(500, "", "resourceVersion should not be set on objects to be created"));
+        }
         if context.dry_run {
             if served.storage.cache.get(&key).is_some() {
                 return Err(Status::already_exists(kind.group, kind.resource, &name));
@@ -168,6 +172,11 @@ impl Registry {
         let Some(seconds) = served.storage.kind.ttl_seconds else { return Ok(None) };
         self.leases.lease(&*self.store, seconds).await.map(Some).map_err(|e| store_error(&e))
     }
+}
+
+/// Whether a new object says that it has been stored before.
+fn claims_version(object: &Value) -> bool {
+    crate::query::parse_uint(meta::resource_version(object)).is_ok_and(|version| version != 0)
 }
 
 fn name_conflict(served: &Served, status: &Status) -> Status {

@@ -67,12 +67,6 @@ impl Registry {
         let attributes = Attributes::new(served, context, Operation::Delete).named(name);
         self.admission.validate(self, &attributes, None, Some(&served.present(old.clone()))).await?;
 
-        if let Some(warning) = kind.orphan_warning
-            && options.propagation.is_none()
-            && options.orphan_dependents.is_none()
-        {
-            context.warnings.add(warning);
-        }
         let mut new = old.clone();
         let grace = grace(&mut new, (kind.graceful)(&old, options.grace_period_seconds), options);
         if grace == Grace::AlreadyPending {

@@ -69,12 +69,12 @@ impl Registry {
         let scope =
             selection.narrow(served.scope_key(namespace), served.namespaced() && namespace.is_empty());
         if !options.continue_token.is_empty() {
+            let token = Token::decode(&options.continue_token)?;
             if !matches!(options.resource_version.as_str(), "" | "0") {
                 return Err(Status::bad_request(
                     "specifying resource version is not allowed when using continue",
                 ));
             }
-            let token = Token::decode(&options.continue_token)?;
             let limit = if options.resource_version == "0" { 0 } else { options.limit };
             return self.list_from(served, &scope, selection, limit, token).await;
         }
@@ -180,12 +180,12 @@ impl Registry {
             let count = page.kvs.len();
             for (index, kv) in page.kvs.into_iter().enumerate() {
                 let entry = Arc::new(Entry::new(kv.key, kv.value, kv.mod_revision));
-                if !selection.matches(&entry, layout) {
-                    continue;
-                }
                 if limit > 0 && entries.len() == limit {
                     following = page.count as usize - index;
                     break;
+                }
+                if !selection.matches(&entry, layout) {
+                    continue;
                 }
                 start = format!("{}\0", entry.key);
                 entries.push(entry);
@@ -299,7 +299,8 @@ impl Token {
 fn base64_error(text: &str, error: &base64::DecodeError) -> String {
     let at = match error {
         base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => *at,
-        _ => text.len(),
+        // A lone character at the end: it is that one.
+        _ => text.len() - text.len() % 4,
     };
     format!("illegal base64 data at input byte {at}")
 }
@@ -317,6 +318,10 @@ mod tests {
         for start in ["../../", "a/../b", "//a", "a//b", "./a"] {
             let bad = Token { revision: Some(1), start: start.to_owned() }.encode();
             assert_eq!(Token::decode(&bad).unwrap_err().code, 400, "{start}");
+        }
+        for (text, at) in [("bogus", 4), ("x", 0), ("b!", 1)] {
+            let said = Token::decode(text).unwrap_err().message;
+            assert!(said.ends_with(&format!("illegal base64 data at input byte {at}")), "{text}: {said}");
         }
         let error = Token::decode("e30").unwrap_err();
         assert_eq!(

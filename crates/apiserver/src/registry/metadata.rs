@@ -4,7 +4,7 @@ use super::{Served, WriteContext};
 use api::kind::Scope;
 use jiff::Timestamp;
 use machinery::codec::time;
-use machinery::field::{ErrorList, Path};
+use machinery::field::{ErrorList, FieldError, Path};
 use machinery::status::{Result, Status};
 use machinery::{Map, Value, meta, names};
 use rand::Rng;
@@ -70,17 +70,6 @@ pub fn ensure_namespace(object: &mut Value, served: &Served, namespace: &str) ->
     ))
 }
 
-/// Refuses an object whose namespace is not the request's.
-pub fn check_namespace(object: &Value, served: &Served, namespace: &str) -> Result<()> {
-    let given = meta::namespace(object);
-    if !served.namespaced() || given.is_empty() || given == namespace {
-        return Ok(());
-    }
-    Err(Status::bad_request(format!(
-        "the namespace of the object ({given}) does not match the namespace on the URL ({namespace})"
-    )))
-}
-
 /// Each owner once; a duplicate is dropped with a warning.
 pub fn dedup_owner_references(object: &mut Value, context: &WriteContext<'_>) {
     let Some(owners) = meta::metadata_mut(object).get_mut("ownerReferences").and_then(Value::as_array_mut)
@@ -119,6 +108,22 @@ pub fn validate_new(object: &Value, served: &Served) -> ErrorList {
         if kind.any_finalizer { names::validate_generic_object_meta } else { names::validate_object_meta };
     let mut errors = check(&object["metadata"], namespaced, kind.validate_name, &path);
     errors.extend((kind.validate)(object));
+    if errors.is_empty() {
+        errors = names_outside_paths(object, &path);
+    }
+    errors
+}
+
+/// Whatever a kind's own rules for names are: they have to fit into a path.
+fn names_outside_paths(object: &Value, path: &Path<'_>) -> ErrorList {
+    let mut errors = ErrorList::new();
+    for (field, prefix) in [("generateName", true), ("name", false)] {
+        let name = object["metadata"][field].as_str().unwrap_or("");
+        if !name.is_empty() {
+            let problems = names::path_segment_name(name, prefix).into_iter();
+            errors.extend(problems.map(|problem| FieldError::invalid_str(&path.child(field), name, problem)));
+        }
+    }
     errors
 }
 
@@ -186,6 +191,20 @@ fn spec_differs(new: &Value, old: &Value) -> bool {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn names_fit_into_paths() {
+        let path = Path::new("metadata");
+        for (metadata, errors) in [
+            (serde_json::json!({"name": "a:b.C"}), 0),
+            (serde_json::json!({"name": "a/b"}), 1),
+            (serde_json::json!({"name": ".."}), 1),
+            (serde_json::json!({"name": "a", "generateName": "/"}), 1),
+        ] {
+            let object = serde_json::json!({"metadata": metadata});
+            assert_eq!(names_outside_paths(&object, &path).len(), errors, "{object}");
+        }
+    }
 
     #[test]
     fn generated_names_stay_within_a_label() {

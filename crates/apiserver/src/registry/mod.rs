@@ -3,6 +3,7 @@
 //! A [`Storage`] is where a kind lives (one per stored kind); a [`Served`] is one version of it on the wire.
 //! One file per verb.
 
+mod admin_access;
 pub mod allocate;
 pub mod create;
 pub mod delete;
@@ -16,6 +17,7 @@ pub mod patch;
 mod race_tests;
 mod repair;
 pub mod scale;
+mod unstructured;
 pub mod update;
 mod versions;
 pub mod watch;

@@ -2,9 +2,10 @@
 
 use super::scale::Wanted;
 use super::update::{Change, Door};
-use super::{Registry, Served, WriteContext, Written};
+use super::{Registry, Served, WriteContext, Written, unstructured};
 use crate::decode;
 use crate::options::{FieldValidation, WriteOptions};
+use api::Kind;
 use machinery::codec;
 use machinery::field::{FieldError, Path};
 use machinery::gvk;
@@ -73,7 +74,7 @@ impl Registry {
             .update(served, name, door, true, context, |old| {
                 let new = view.patched(&prepared, old, options.field_validation, context)?;
                 check_name(&new, name)?;
-                Ok(Change::Replace(new))
+                Ok(Change::Patched(new))
             })
             .await?;
         Ok((written, false))
@@ -92,8 +93,16 @@ impl Registry {
     ) -> Result<(Written, bool)> {
         let (wanted, duplicates) = read_applied(kind, body)?;
         let strict = |new: &mut Value| -> Result<()> {
-            codec::typed::normalize(new, served.schema)
-                .map_err(|error| Status::bad_request(error.to_string()))?;
+            codec::typed::normalize(new, served.schema).map_err(|error| {
+                let Kind { group, version, kind, .. } = served.kind;
+                let (namespace, name) = (meta::namespace(&wanted), meta::name(&wanted));
+                let why = unstructured::words(&error.to_string());
+                let type_ = format!("{group}/{version}, Kind={kind}");
+                let message = format!(
+                    "failed to convert new object ({namespace}/{name}; {type_}) to proper version: unable to convert unstructured object to {type_}: {why}"
+                );
+                Status::new(500, "", message)
+            })?;
             (served.kind.default)(new);
             check_name(new, name)?;
             for duplicate in &duplicates {
@@ -220,8 +229,17 @@ impl View {
         {
             return Err(invalid(&new, &why));
         }
+        // An empty list is left out of objects, but here it asks to forget all managers.
+        let forgets = new["metadata"]["managedFields"].as_array().is_some_and(Vec::is_empty);
         let report = match codec::typed::normalize(&mut new, self.schema) {
+            Ok(report) if forgets => {
+                meta::metadata_mut(&mut new).insert("managedFields".to_owned(), Value::Array(Vec::new()));
+                report
+            }
             Ok(report) => report,
+            Err(error) if prepared.kind == PatchKind::Strategic => {
+                return Err(invalid(&new, &unstructured::words(&error.to_string())));
+            }
             Err(error) => return Err(invalid(&new, &error.to_string())),
         };
         if validation != FieldValidation::Ignore {
@@ -270,11 +288,16 @@ fn other_kind(old: &Value, new: &Value) -> Option<String> {
     }
 }
 
-/// A patch may not rename the object it was sent to.
+/// What is written has to have the name it was sent to.
 pub fn check_name(new: &Value, name: &str) -> Result<()> {
     let given = meta::name(new);
     if given == name {
         return Ok(());
+    }
+    if given.is_empty() {
+        return Err(Status::bad_request(format!(
+            "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        )));
     }
     Err(Status::bad_request(format!(
         "the name of the object ({given}) does not match the name on the URL ({name})"
@@ -295,6 +318,14 @@ fn json_type(value: &Value) -> &'static str {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn names_are_those_of_the_path() {
+        let said = |object: Value| check_name(&object, "x").map_err(|status| status.message);
+        assert_eq!(said(json!({"metadata": {"name": "x"}})), Ok(()));
+        assert!(said(json!({"metadata": {"name": "y"}})).is_err_and(|said| said.contains("does not match")));
+        assert!(said(json!({})).is_err_and(|said| said.ends_with("undeterminable: name must be provided")));
+    }
 
     #[test]
     fn a_patch_makes_no_other_kind() {

@@ -7,7 +7,7 @@ use super::{MODIFIED, Registry, Served, WriteContext, Written, store_error};
 use crate::admission::{Attributes, Operation};
 use crate::authorize::escalation;
 use crate::cache::Entry;
-use api::kind::{Kind, Scope};
+use api::kind::{Kind, MetadataCheck, Scope};
 use bytes::Bytes;
 use machinery::apply;
 use machinery::field::{ErrorList, FieldError, Path};
@@ -15,8 +15,6 @@ use machinery::status::{Result, Status};
 use machinery::{Value, meta, names};
 use std::sync::Arc;
 use store::{Expect, Op, Outcome, Txn};
-
-type MetaUpdateCheck = fn(&Value, &Value, &Path<'_>) -> ErrorList;
 
 /// How often a patch starts over when somebody else was faster.
 pub(super) const ATTEMPTS: usize = 5;
@@ -26,6 +24,8 @@ pub(super) const ATTEMPTS: usize = 5;
 pub struct Door {
     pub prepare: fn(&mut Value, &Value),
     pub validate: fn(&Value, &Value) -> ErrorList,
+    /// How the door's own rules look at metadata.
+    pub metadata: &'static [MetadataCheck],
     /// Changes through this door count as changes of the spec.
     pub counts_generation: bool,
 }
@@ -35,6 +35,7 @@ impl Door {
         Self {
             prepare: kind.prepare_update,
             validate: kind.validate_update,
+            metadata: kind.metadata_on_update,
             counts_generation: kind.counts_generation,
         }
     }
@@ -43,6 +44,7 @@ impl Door {
         Self {
             prepare: kind.prepare_status_update,
             validate: kind.validate_status_update,
+            metadata: kind.metadata_on_status_update,
             counts_generation: false,
         }
     }
@@ -50,8 +52,10 @@ impl Door {
 
 /// What the caller makes of the present object: the new one, in the served version.
 pub enum Change {
-    /// Replace the object. managedFields are still to be computed.
+    /// Replace the object. managedFields are still to be computed; a uid says which object is meant.
     Replace(Value),
+    /// The same for what a patch made: a uid is a change like any other.
+    Patched(Value),
     /// Replace the object; managedFields are already what they should be (apply).
     Applied(Value),
 }
@@ -110,10 +114,13 @@ impl Registry {
     ) -> Result<Attempt> {
         let old = served.present(entry.value());
         let (mut new, applied) = match make(&old)? {
-            Change::Replace(new) => (new, false),
+            Change::Replace(new) => {
+                check_uid(served, &new, &old, context.dry_run)?;
+                (new, false)
+            }
+            Change::Patched(new) => (new, false),
             Change::Applied(new) => (new, true),
         };
-        check_uid(served, &new, &old, context.dry_run)?;
         dedup_owner_references(&mut new, context);
         if !applied {
             served.track(Some(&old), &mut new, context);
@@ -159,13 +166,25 @@ impl Registry {
         let mut errors =
             names::validate_generic_object_meta(metadata, namespaced, names::path_segment_name, &path);
         errors.extend(names::validate_generic_object_meta_update(metadata, old_metadata, &path));
-        // Most kinds check metadata themselves once more, so what is wrong there is told twice.
         if !kind.metadata_last {
-            let check: MetaUpdateCheck = match kind.any_finalizer {
-                true => names::validate_generic_object_meta_update,
-                false => names::validate_object_meta_update,
-            };
-            errors.extend(check(metadata, old_metadata, &path));
+            for check in door.metadata {
+                errors.extend(match (check, kind.any_finalizer) {
+                    (MetadataCheck::New, any) => {
+                        let check = if any {
+                            names::validate_generic_object_meta
+                        } else {
+                            names::validate_object_meta
+                        };
+                        check(metadata, namespaced, kind.validate_name, &path)
+                    }
+                    (MetadataCheck::Update, true) => {
+                        names::validate_generic_object_meta_update(metadata, old_metadata, &path)
+                    }
+                    (MetadataCheck::Update, false) => {
+                        names::validate_object_meta_update(metadata, old_metadata, &path)
+                    }
+                });
+            }
         }
         errors.extend((door.validate)(&new, &old));
         refuse(served, name, &errors)?;
@@ -333,7 +352,7 @@ fn check_revision(served: &Served, name: &str, new: &Value, revision: u64) -> Re
     match crate::query::parse_uint(given) {
         Ok(given) if given == revision => Ok(()),
         Ok(_) => Err(served.conflict(name, MODIFIED)),
-        Err(why) => Err(Status::new(500, "", format!("resourceVersion: Invalid value: {given:?}: {why}"))),
+        Err(why) => Err(Status::new(500, "", why)),
     }
 }
 

@@ -28,6 +28,7 @@ impl Rest {
         let name = &context.info.name;
         let attributes = Attributes::new(route.served, &write, Operation::Delete).named(name);
         self.registry.admission.mutate(&self.registry, &attributes, None, None).await?;
+        warn_of_orphans(route, &options);
         match self.registry.delete(route.served, name, &options, &write).await? {
             Deleted::Pending(written) => reply::object(200, route.served, &written, accepted, context),
             Deleted::Gone(last) if returns_deleted(route.served) => {
@@ -53,6 +54,7 @@ impl Rest {
         let write = self.write_context(route, "", options.dry_run);
         let attributes = Attributes::new(route.served, &write, Operation::Delete);
         self.registry.admission.mutate(&self.registry, &attributes, None, None).await?;
+        warn_of_orphans(route, &options);
         let page = self.registry.list(route.served, &context.info.namespace, &selection, &list).await?;
         for entry in &page.entries {
             let object = entry.value();
@@ -106,7 +108,7 @@ impl Rest {
         };
         let text = |field: &str| value.get(field).and_then(machinery::Value::as_str).unwrap_or("");
         if !matches!(text("kind"), "" | "DeleteOptions") {
-            let version = if text("apiVersion").is_empty() { "v1" } else { text("apiVersion") };
+            let version = if text("apiVersion").is_empty() { "meta.k8s.io/v1" } else { text("apiVersion") };
             return Err(bad(format!(
                 "no kind {:?} is registered for version {version:?} in scheme \"k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme/register.go:27\"",
                 text("kind")
@@ -114,6 +116,16 @@ impl Rest {
         }
         codec::typed::normalize(&mut value, schema).map_err(|error| bad(error.to_string()))?;
         DeleteOptions::read(&context.query, Some(&value))
+    }
+}
+
+/// Some kinds leave their dependents behind, which surprises: said even if nothing is deleted in the end.
+fn warn_of_orphans(route: &Route<'_>, options: &DeleteOptions) {
+    if let Some(warning) = route.served.storage.kind.orphan_warning
+        && options.propagation.is_none()
+        && options.orphan_dependents.is_none()
+    {
+        route.context.warnings.add(warning);
     }
 }
 

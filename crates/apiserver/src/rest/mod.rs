@@ -106,8 +106,9 @@ impl Rest {
         }
         let served = self.registry.served(&info.group, &info.version, &info.resource);
         let served = served.ok_or_else(|| match is_virtual(context) {
-            true => method_not_allowed(),
-            false => Status::no_such_path(),
+            // Nothing of these kinds can be asked for by name.
+            true if path_name(context).is_empty() => method_not_allowed(),
+            _ => Status::no_such_path(),
         })?;
         let cluster = served.kind.scope == Scope::Cluster;
         if cluster && info.in_namespace {

@@ -1,5 +1,6 @@
 //! `pods/binding` and the older `bindings`: a pod gets its node.
 
+use super::reviews::ensure_namespace;
 use super::{Rest, Route};
 use crate::admission::{Attributes, Operation};
 use crate::cache::canonical::{Members, Prefix};
@@ -41,6 +42,7 @@ impl Rest {
             namespace: &context.info.namespace,
             ..self.write_context(route, &options.field_manager, options.dry_run)
         };
+        ensure_namespace(&mut binding, write.namespace)?;
         let name = meta::name(&binding).to_owned();
         let attributes = Attributes::new(pods, &write, Operation::Create).named(&name);
         self.registry.admission.mutate(&self.registry, &attributes, Some(&mut binding), None).await?;
@@ -53,6 +55,9 @@ impl Rest {
             return Err(Status::new(500, "", aggregate_texts(&texts)));
         }
         self.registry.admission.validate(&self.registry, &attributes, Some(&binding), None).await?;
+        if name.is_empty() {
+            return Err(Status::bad_request("Name parameter required."));
+        }
         // Nothing of the pod but its node changes, and nobody owns that: neither rules nor managers apply.
         let layout = &pods.storage.cache.layout;
         let refused = |why| Status::conflict("", "pods/binding", &name, why);

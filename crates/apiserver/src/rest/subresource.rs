@@ -9,7 +9,7 @@ use crate::registry::update::{Change, Door};
 use crate::registry::{Written, scale};
 use crate::reply::{self, Reply};
 use crate::serve::RequestBody;
-use api::kind::Scale;
+use api::kind::{MetadataCheck, Scale};
 use api::resources::Subresource;
 use http::Method;
 use machinery::status::{Result, Status};
@@ -42,22 +42,26 @@ impl Rest {
             ("pods", "ephemeralcontainers") => Door {
                 prepare: api::pod::ephemeral::prepare,
                 validate: api::pod::ephemeral::validate,
+                metadata: &[MetadataCheck::Update],
                 counts_generation: true,
             },
             ("pods", "resize") => Door {
                 prepare: api::pod::resize::prepare,
                 validate: api::pod::resize::validate,
+                metadata: &[MetadataCheck::Update],
                 counts_generation: true,
             },
             (_, "status") => Door::status(route.served.rules()),
             ("namespaces", "finalize") => Door {
                 prepare: api::kinds::namespace::prepare_finalize,
                 validate: api::kinds::namespace::validate_finalize,
+                metadata: &[MetadataCheck::Update],
                 counts_generation: false,
             },
             ("certificatesigningrequests", "approval") => Door {
                 prepare: api::kinds::certificate_signing_request::prepare_approval_update,
                 validate: api::kinds::certificate_signing_request::validate_approval_update,
+                metadata: &[MetadataCheck::New, MetadataCheck::Update],
                 counts_generation: false,
             },
             _ => return Err(unserved(subresource)),

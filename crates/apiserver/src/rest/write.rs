@@ -5,13 +5,14 @@ use crate::decode::{self, Expected};
 use crate::negotiate::{Accepted, content_type, unsupported_patch_type};
 use crate::options::{WriteKind, WriteOptions};
 use crate::registry::Written;
+use crate::registry::metadata::ensure_namespace;
 use crate::registry::patch::{PatchKind, check_name};
 use crate::registry::update::{Change, Door};
 use crate::reply::{self, Reply};
 use crate::serve::RequestBody;
 use http::header::CONTENT_TYPE;
 use machinery::meta;
-use machinery::status::{Result, Status};
+use machinery::status::Result;
 
 impl Rest {
     pub(super) async fn create(
@@ -62,16 +63,13 @@ impl Rest {
         let expected = Expected::of(route.served);
         let decode =
             || decode::object(&bytes, encoding, expected, options.field_validation, &context.warnings);
-        let object = decode()?;
-        if meta::name(&object).is_empty() {
-            return Err(Status::bad_request("name must be provided"));
-        }
+        let mut object = decode()?;
+        let write = self.write_context(route, &options.field_manager, options.dry_run);
+        ensure_namespace(&mut object, route.served, write.namespace)?;
         check_name(&object, name)?;
         if let Some(record) = &context.audit {
             record.object(&object);
         }
-        let write = self.write_context(route, &options.field_manager, options.dry_run);
-        crate::registry::metadata::check_namespace(&object, route.served, write.namespace)?;
         // With a version the client takes a conflict itself; without, the last write wins.
         let retry = meta::resource_version(&object).is_empty();
         // Decoding once more, if somebody else was faster, costs less than to keep a copy for it each time.
@@ -87,7 +85,9 @@ impl Rest {
                     && route.served.kind.create_on_update
                     && route.subresource.is_none() =>
             {
-                let written = self.registry.create(route.served, take()?, &write).await?;
+                let mut object = take()?;
+                meta::metadata_mut(&mut object).remove("resourceVersion");
+                let written = self.registry.create(route.served, object, &write).await?;
                 reply::object(201, route.served, &written, accepted, context)
             }
             outcome => reply::object(200, route.served, &outcome?, accepted, context),

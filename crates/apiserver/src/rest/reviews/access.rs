@@ -33,7 +33,11 @@ pub async fn local(rest: &Rest, context: &Context, review: Value) -> Result<Valu
     let other = &spec["nonResourceAttributes"];
     if !other.is_null() {
         let path = Path::new("spec.nonResourceAttributes");
-        errors.push(FieldError::invalid(&path, other, "disallowed on this kind of request"));
+        errors.push(FieldError::invalid_shown(
+            &path,
+            shown_path(other),
+            "disallowed on this kind of request",
+        ));
     }
     refuse(&errors)?;
     let user = subject(spec);
@@ -126,7 +130,7 @@ fn validate_attributes(spec: &Value, with_subject: bool) -> ErrorList {
     if !resource.is_null() && !other.is_null() {
         let path = path.child("nonResourceAttributes");
         let why = "cannot be specified in combination with resourceAttributes";
-        errors.push(FieldError::invalid(&path, other, why));
+        errors.push(FieldError::invalid_shown(&path, shown_path(other), why));
     }
     if resource.is_null() && other.is_null() {
         let path = path.child("resourceAttributes");
@@ -198,7 +202,53 @@ fn validate_selector(selector: &Value, labels: bool, path: &Path<'_>) -> ErrorLi
 fn validate_metadata(review: &Value, allowed: &[&str], why: &str) -> Option<FieldError> {
     let metadata = meta::metadata(review)?;
     let odd = |field: &String| field != "managedFields" && !allowed.contains(&field.as_str());
-    metadata.keys().any(odd).then(|| FieldError::invalid(&Path::new("metadata"), &review["metadata"], why))
+    metadata
+        .keys()
+        .any(odd)
+        .then(|| FieldError::invalid_shown(&Path::new("metadata"), shown_metadata(&review["metadata"]), why))
+}
+
+/// `nonResourceAttributes` as messages show them.
+fn shown_path(attributes: &Value) -> String {
+    let text = |field: &str| Value::from(attributes[field].as_str().unwrap_or(""));
+    format!(r#"{{"Path":{},"Verb":{}}}"#, text("path"), text("verb"))
+}
+
+/// Metadata as messages show it: its fields in the order of their declaration.
+fn shown_metadata(metadata: &Value) -> String {
+    const METADATA: &[&str] = &[
+        "name",
+        "generateName",
+        "namespace",
+        "resourceVersion",
+        "generation",
+        "labels",
+        "annotations",
+        "ownerReferences",
+        "finalizers",
+        "managedFields",
+    ];
+    const OWNER: &[&str] = &["apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"];
+    const MANAGED: &[&str] =
+        &["manager", "operation", "apiVersion", "time", "fieldsType", "fieldsV1", "subresource"];
+    in_order(metadata, METADATA, |field, value| {
+        let order = match field {
+            "ownerReferences" => OWNER,
+            "managedFields" => MANAGED,
+            _ => return value.to_string(),
+        };
+        let items = value.as_array().into_iter().flatten();
+        let items: Vec<String> =
+            items.map(|item| in_order(item, order, |_, value| value.to_string())).collect();
+        format!("[{}]", items.join(","))
+    })
+}
+
+fn in_order(object: &Value, fields: &[&str], show: impl Fn(&str, &Value) -> String) -> String {
+    let present = fields.iter().filter(|field| !object[**field].is_null());
+    let members: Vec<String> =
+        present.map(|field| format!("\"{field}\":{}", show(field, &object[*field]))).collect();
+    format!("{{{}}}", members.join(","))
 }
 
 /// What is said of selectors that cannot be understood: they are left out of the question.
@@ -206,12 +256,59 @@ fn unreadable_selectors(resource: &Value) -> Vec<String> {
     let raw = |field: &str| resource[field]["rawSelector"].as_str().unwrap_or("");
     let fields = raw("fieldSelector");
     let labels = raw("labelSelector");
-    let mut problems = Vec::new();
-    if FieldSelector::parse(fields).is_err() {
-        problems.push("spec.resourceAttributes.fieldSelector ignored due to parse error".to_owned());
+    let broken = [
+        ("fieldSelector", FieldSelector::parse(fields).is_err(), is_field_requirement as fn(&Value) -> bool),
+        ("labelSelector", LabelSelector::parse(labels).is_err(), is_label_requirement),
+    ];
+    let told = broken.into_iter().filter_map(|(field, unreadable, is_good)| {
+        let requirements = resource[field]["requirements"].as_array().map_or(&[][..], Vec::as_slice);
+        let good = requirements.iter().filter(|requirement| is_good(requirement)).count();
+        let partially = if good > 0 { "partially " } else { "" };
+        (unreadable || good < requirements.len())
+            .then(|| format!("spec.resourceAttributes.{field} {partially}ignored due to parse error"))
+    });
+    told.collect()
+}
+
+fn is_label_requirement(requirement: &Value) -> bool {
+    matches!(requirement["operator"].as_str(), Some("In" | "NotIn" | "Exists" | "DoesNotExist"))
+}
+
+/// Fields can be compared with one value only.
+fn is_field_requirement(requirement: &Value) -> bool {
+    matches!(requirement["operator"].as_str(), Some("In" | "NotIn"))
+        && requirement["values"].as_array().is_some_and(|values| values.len() == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_is_shown_in_its_own_order() {
+        let metadata = json!({
+            "managedFields": [{"apiVersion": "v1", "manager": "m", "operation": "Update"}],
+            "labels": {"a": "b"},
+            "name": "n",
+        });
+        assert_eq!(
+            shown_metadata(&metadata),
+            r#"{"name":"n","labels":{"a":"b"},"managedFields":[{"manager":"m","operation":"Update","apiVersion":"v1"}]}"#
+        );
+        assert_eq!(shown_path(&json!({"verb": "get"})), r#"{"Path":"","Verb":"get"}"#);
     }
-    if LabelSelector::parse(labels).is_err() {
-        problems.push("spec.resourceAttributes.labelSelector ignored due to parse error".to_owned());
+
+    #[test]
+    fn selectors_that_are_not_understood_are_told() {
+        let told = |requirements: Value| {
+            unreadable_selectors(&json!({"labelSelector": {"requirements": requirements}})).join("; ")
+        };
+        let (good, bad) = (json!({"key": "a", "operator": "Exists"}), json!({"key": "a", "operator": "5"}));
+        assert_eq!(told(json!([good])), "");
+        let ignored = "spec.resourceAttributes.labelSelector ignored due to parse error";
+        assert_eq!(told(json!([bad])), ignored);
+        assert_eq!(told(json!([good, bad])), ignored.replace("ignored", "partially ignored"));
+        let fields = json!({"fieldSelector": {"requirements": [{"key": "a", "operator": "Exists"}]}});
+        assert_eq!(unreadable_selectors(&fields).len(), 1);
     }
-    problems
 }

@@ -76,6 +76,10 @@ impl Review {
     }
 }
 
+/// Metadata that only the server sets: what a client says there is not looked at.
+const SYSTEM_FIELDS: [&str; 5] =
+    ["creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "selfLink", "uid"];
+
 impl Rest {
     /// Answers a review.
     pub(super) async fn review(
@@ -110,8 +114,14 @@ impl Rest {
         let expected = review.expected()?;
         let mut object =
             decode::object(&bytes, encoding, expected, options.field_validation, &context.warnings)?;
-        if review.resource.scope == Scope::Namespaced {
-            ensure_namespace(&mut object, &context.info.namespace)?;
+        let metadata = meta::metadata_mut(&mut object);
+        for field in SYSTEM_FIELDS {
+            metadata.remove(field);
+        }
+        match review.resource.scope {
+            Scope::Namespaced => ensure_namespace(&mut object, &context.info.namespace)?,
+            // A namespace that means nothing is forgiven.
+            Scope::Cluster => drop(metadata.remove("namespace")),
         }
         track(&mut object, expected, "", &context.manager(&options.field_manager));
         let answer = (review.answer)(self, context, object).await?;
