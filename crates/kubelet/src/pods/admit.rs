@@ -10,6 +10,26 @@ use crate::lifecycle::qos::pod_requests;
 /// Resources that are counted.
 const COUNTED: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
+/// Reason and message if the pod is made for another operating system: by its label or by its own word.
+#[must_use]
+pub fn foreign(pod: &Pod) -> Option<(String, String)> {
+    let ours = |name: &str| name == "linux";
+    let refused = |reason: &str, why: &str| {
+        Some((reason.to_owned(), format!("Pod was rejected: Failed to admit pod as the {why}")))
+    };
+    let labelled = pod.metadata.labels.as_ref().and_then(|labels| labels.get("kubernetes.io/os"));
+    if labelled.is_some_and(|name| !ours(name)) {
+        return refused(
+            "PodOSSelectorNodeLabelDoesNotMatch",
+            "`kubernetes.io/os` label doesn't match node label",
+        );
+    }
+    if pod.spec.as_ref().and_then(|spec| spec.os.as_ref()).is_some_and(|os| !ours(&os.name)) {
+        return refused("PodOSNotSupported", "OS field doesn't match node OS");
+    }
+    None
+}
+
 /// Reason and message if `pod` does not fit beside `others` within `allocatable`, in thousandths.
 #[must_use]
 pub fn refusal<'a>(
@@ -188,6 +208,23 @@ mod tests {
             refusal(&pod("c", "0"), many.iter(), &allocatable).map(|r| r.0),
             Some("OutOfpods".to_owned())
         );
+    }
+
+    #[test]
+    fn pods_for_other_systems() {
+        let reason = |label: Option<&str>, os: Option<&str>| {
+            let mut pod = pod("a", "0");
+            pod.metadata.labels =
+                label.map(|name| BTreeMap::from([("kubernetes.io/os".to_owned(), name.to_owned())]));
+            if let Some(spec) = &mut pod.spec {
+                spec.os = os.map(|name| k8s_openapi::api::core::v1::PodOS { name: name.to_owned() });
+            }
+            foreign(&pod).map(|refused| refused.0)
+        };
+        assert_eq!(reason(None, None), None);
+        assert_eq!(reason(Some("linux"), Some("linux")), None);
+        assert_eq!(reason(Some("windows"), None).as_deref(), Some("PodOSSelectorNodeLabelDoesNotMatch"));
+        assert_eq!(reason(None, Some("windows")).as_deref(), Some("PodOSNotSupported"));
     }
 
     #[test]

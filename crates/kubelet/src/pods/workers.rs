@@ -50,6 +50,7 @@ impl Workers {
                 entries.values().map(|entry| Arc::clone(&entry.orders.borrow().pod)).collect();
             let allocatable = Arc::clone(&self.shared.allocatable.read());
             self.closed()
+                .or_else(|| admit::foreign(&pod))
                 .or_else(|| sysctls::refusal(&pod, &self.shared.config.upkeep.unsafe_sysctls))
                 .or_else(|| admit::refusal(&pod, others.iter().map(AsRef::as_ref), &allocatable))
         } else {
