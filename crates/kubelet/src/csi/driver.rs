@@ -76,11 +76,14 @@ impl Driver {
     }
 }
 
+/// Who is at work on a volume, as long as somebody is.
+type Turn = Weak<tokio::sync::Mutex<()>>;
+
 /// The drivers of this node, by name, and the volumes that somebody is at work on.
 #[derive(Debug, Default)]
 pub struct Drivers {
     known: Mutex<BTreeMap<String, Driver>>,
-    turns: Mutex<HashMap<(String, String), Weak<tokio::sync::Mutex<()>>>>,
+    turns: Mutex<HashMap<(String, String), Turn>>,
 }
 
 impl Drivers {
