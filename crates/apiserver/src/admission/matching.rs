@@ -6,6 +6,27 @@ use api::value::{Fields, texts};
 use machinery::selector::label::LabelSelector;
 use machinery::{Map, Value, meta};
 
+/// The group of what decides about writes.
+pub const GROUP: &str = "admissionregistration.k8s.io";
+/// Policies do not decide about policies: whoever may call them off can.
+pub const POLICIES: [&str; 4] = [
+    "mutatingadmissionpolicies",
+    "mutatingadmissionpolicybindings",
+    "validatingadmissionpolicies",
+    "validatingadmissionpolicybindings",
+];
+/// Nor do hooks decide about hooks.
+pub const HOOKS: [&str; 2] = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"];
+
+/// Whether a write is a matter of rules that users make, these resources of their own group aside.
+pub fn is_concerned(attributes: &Attributes<'_>, exempt: &[&[&str]]) -> bool {
+    let kind = attributes.served.kind;
+    let is_exempt = kind.group == GROUP && exempt.iter().any(|resources| resources.contains(&kind.resource));
+    // What the server itself writes keeps the cluster alive; a rule that is wrong, or a hook that is down, must not stop
+    // it.
+    !is_exempt && attributes.context.user.name != "system:apiserver"
+}
+
 /// What a hook, a policy or a binding wants to see.
 pub struct Matcher {
     rules: Vec<Value>,

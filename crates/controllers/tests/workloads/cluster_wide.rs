@@ -66,14 +66,7 @@ async fn budgets_roles_and_finished_jobs_are_looked_after() -> Result<()> {
             "metadata": { "name": "done" }, "spec": { "template": pod, "ttlSecondsAfterFinished": 0 },
         }))
         .await?;
-    let now = world.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let condition =
-        |kind: &str| json!({ "type": kind, "status": "True", "reason": "R", "lastTransitionTime": now });
-    let status = json!({ "status": {
-        "startTime": now, "completionTime": now, "succeeded": 1, "uncountedTerminatedPods": {},
-        "conditions": [condition("SuccessCriteriaMet"), condition("Complete")],
-    } });
-    world.client.patch::<Job>("default", "done", Some("status"), &Patch::Merge(status)).await?;
+    world.complete_job("done").await?;
     let there = async || {
         let job = world.client.get::<Job>("default", "done").await;
         // Deleted in the foreground: the garbage collector would do the rest.

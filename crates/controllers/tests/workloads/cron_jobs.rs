@@ -1,7 +1,10 @@
 //! The cron job loop.
 
 use anyhow::Result;
+use base::clock::Clock;
 use client::ListOptions;
+use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use serde_json::json;
 use testkit::eventually;
@@ -38,5 +41,80 @@ async fn due_jobs_start_once_and_are_remembered() -> Result<()> {
     tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
     let list = world.client.list::<Job>("default", &ListOptions::default()).await?;
     assert_eq!(list.items.len(), 1, "the first still runs");
+    world.end().await
+}
+
+/// The jobs of a cron job.
+async fn jobs_of(world: &World, cron: &str) -> Vec<String> {
+    let list = world.client.list::<Job>("default", &ListOptions::default()).await.expect("jobs");
+    let names = list.items.into_iter().filter_map(|job| job.metadata.name);
+    names.filter(|name| name.rsplit_once('-').is_some_and(|(of, _)| of == cron)).collect()
+}
+
+/// What the job for this time is called.
+fn named(cron: &str, at: Timestamp) -> String {
+    format!("{cron}-{}", at.as_second() / 60)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schedules_follow_zones_deadlines_policies_and_limits() -> Result<()> {
+    let mut world = World::start(&["cronjob-controller"]).await?;
+    world.stop_loops().await?;
+    // Noon in Greenwich, some days from now: nine in the evening in Tokyo.
+    let day = Timestamp::now().to_zoned(TimeZone::UTC).date().saturating_add(jiff::Span::new().days(3));
+    let noon = day.at(12, 0, 30, 0).to_zoned(TimeZone::UTC)?.timestamp();
+    world.clock = Clock::held_at(noon);
+    let cron = |name: &str, schedule: &str, more: serde_json::Value| {
+        let mut pod = template("cron");
+        pod["spec"]["restartPolicy"] = json!("Never");
+        let mut spec = json!({ "schedule": schedule, "jobTemplate": { "spec": { "template": pod } } });
+        for (key, value) in more.as_object().into_iter().flatten() {
+            spec[key] = value.clone();
+        }
+        json!({ "metadata": { "name": name }, "spec": spec })
+    };
+    for object in [
+        cron("zoned", "30 9 * * *", json!({ "timeZone": "Asia/Tokyo" })),
+        // The time has passed, and so has the deadline.
+        cron("late", "0 11 * * *", json!({ "timeZone": "Etc/UTC", "startingDeadlineSeconds": 600 })),
+        cron("suspended", "0 * * * *", json!({ "timeZone": "Etc/UTC", "suspend": true })),
+        cron("replace", "0 * * * *", json!({ "timeZone": "Etc/UTC", "concurrencyPolicy": "Replace" })),
+        cron("history", "0 * * * *", json!({ "timeZone": "Etc/UTC", "successfulJobsHistoryLimit": 1 })),
+    ] {
+        world.create::<CronJob>(object).await?;
+    }
+    world.start_loops()?;
+    let at = |hours: i64| noon - SignedDuration::from_secs(30) + SignedDuration::from_hours(hours);
+    let half_past_nine = at(-12) + SignedDuration::from_mins(30);
+    for (name, want) in [
+        ("zoned", named("zoned", half_past_nine)),
+        ("replace", named("replace", at(0))),
+        ("history", named("history", at(0))),
+    ] {
+        let seen = async || jobs_of(&world, name).await;
+        eventually(name, PATIENCE, seen, |jobs| *jobs == [want.clone()]).await;
+    }
+
+    // Two hours go by, one at a time; nobody looks in between.
+    for hour in [1, 2] {
+        world.stop_loops().await?;
+        world.complete_job(&named("history", at(hour - 1))).await?;
+        world.clock.advance(SignedDuration::from_hours(1));
+        world.start_loops()?;
+        for name in ["replace", "history"] {
+            let want = named(name, at(hour));
+            let seen = async || jobs_of(&world, name).await;
+            eventually(name, PATIENCE, seen, |jobs| jobs.contains(&want)).await;
+        }
+    }
+    let seen = async || jobs_of(&world, "replace").await;
+    eventually("the last replaced those before", PATIENCE, seen, |jobs| *jobs == [named("replace", at(2))])
+        .await;
+    let seen = async || jobs_of(&world, "history").await;
+    let want = [named("history", at(1)), named("history", at(2))];
+    eventually("one that is over is remembered", PATIENCE, seen, |jobs| *jobs == want).await;
+    for name in ["late", "suspended"] {
+        assert_eq!(jobs_of(&world, name).await, Vec::<String>::new(), "{name}");
+    }
     world.end().await
 }

@@ -8,6 +8,7 @@ use base::clock::Clock;
 use base::tasks::TaskGroup;
 use client::{Client, ListOptions, Object, Patch, delete_options};
 use controllers::LOOPS;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
 use runtime::{Harness, Row};
 use serde_json::{Value, json};
@@ -118,6 +119,19 @@ impl World {
         }
         let patch = Patch::Strategic(json!({ "status": status }));
         self.client.patch::<Pod>("default", pod, Some("status"), &patch).await?;
+        Ok(())
+    }
+
+    /// Plays the job loop: the job is complete.
+    pub async fn complete_job(&self, job: &str) -> Result<()> {
+        let now = self.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let condition =
+            |kind: &str| json!({ "type": kind, "status": "True", "reason": "R", "lastTransitionTime": now });
+        let status = json!({ "status": {
+            "startTime": now, "completionTime": now, "succeeded": 1, "uncountedTerminatedPods": {},
+            "conditions": [condition("SuccessCriteriaMet"), condition("Complete")],
+        } });
+        self.client.patch::<Job>("default", job, Some("status"), &Patch::Merge(status)).await?;
         Ok(())
     }
 

@@ -16,6 +16,7 @@ pub use mutating::{MutatingAdmissionPolicy, mutate_again};
 pub use validating::ValidatingAdmissionPolicy;
 
 use super::Attributes;
+use super::matching::{GROUP, POLICIES, is_concerned};
 use crate::cache::Cursor;
 use crate::registry::{Registry, Served, store_error};
 use machinery::status::{Result, Status};
@@ -23,15 +24,6 @@ use machinery::{Value, meta};
 use parking_lot::Mutex;
 use policy::Policy;
 use std::sync::{Arc, OnceLock};
-
-const GROUP: &str = "admissionregistration.k8s.io";
-/// Policies do not decide about policies: whoever may call them off can.
-const EXEMPT: [&str; 4] = [
-    "mutatingadmissionpolicies",
-    "mutatingadmissionpolicybindings",
-    "validatingadmissionpolicies",
-    "validatingadmissionpolicybindings",
-];
 
 /// The policies in use.
 #[derive(Default)]
@@ -87,10 +79,7 @@ impl Followed {
 }
 
 fn concerned(attributes: &Attributes<'_>) -> bool {
-    let kind = attributes.served.kind;
-    let exempt = kind.group == GROUP && EXEMPT.contains(&kind.resource);
-    // What the server itself writes keeps the cluster alive; a rule that is wrong must not stop it.
-    !exempt && attributes.context.user.name != "system:apiserver"
+    is_concerned(attributes, &[&POLICIES])
 }
 
 /// The namespace a write goes to; `None`: it is about the cluster, or about the namespace itself.

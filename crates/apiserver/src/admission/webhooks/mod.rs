@@ -8,6 +8,7 @@ mod hook;
 #[cfg(test)]
 mod tests;
 
+use super::matching::{GROUP, HOOKS, POLICIES, is_concerned};
 use super::policies::{self, Subject};
 use super::{Attributes, Operation, Plugin};
 use crate::cache::{Cache, Cursor};
@@ -21,18 +22,8 @@ use machinery::{Value, meta};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-const GROUP: &str = "admissionregistration.k8s.io";
-/// Who may call off all hooks is not subject to them.
-const EXEMPT: [&str; 6] = [
-    "mutatingwebhookconfigurations",
-    "validatingwebhookconfigurations",
-    "mutatingadmissionpolicies",
-    "mutatingadmissionpolicybindings",
-    "validatingadmissionpolicies",
-    "validatingadmissionpolicybindings",
-];
-const MUTATING: &str = "mutatingwebhookconfigurations";
-const VALIDATING: &str = "validatingwebhookconfigurations";
+const MUTATING: &str = HOOKS[0];
+const VALIDATING: &str = HOOKS[1];
 
 pub struct MutatingAdmissionWebhook;
 pub struct ValidatingAdmissionWebhook;
@@ -86,10 +77,7 @@ impl Hooks {
 }
 
 fn concerned(attributes: &Attributes<'_>) -> bool {
-    let kind = attributes.served.kind;
-    let exempt = kind.group == GROUP && EXEMPT.contains(&kind.resource);
-    // What the server itself writes keeps the cluster alive; a hook that is down must not stop it.
-    !exempt && attributes.context.user.name != "system:apiserver"
+    is_concerned(attributes, &[&HOOKS, &POLICIES])
 }
 
 /// The hooks that want to see this write, with the version they want to see it in; those that cannot tell refuse it.
