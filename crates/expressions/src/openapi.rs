@@ -153,8 +153,8 @@ impl<'d> Reader<'d> {
     }
 }
 
-/// Words of the language.
-const RESERVED: [&str; 21] = [
+/// Words of the language, which name nothing else.
+pub const RESERVED: [&str; 21] = [
     "true",
     "false",
     "null",

@@ -115,34 +115,11 @@ fn variable(variable: &Value, scope: &mut Scope, path: &Path<'_>) -> ErrorList {
 }
 
 fn is_cel_identifier(name: &str) -> bool {
-    const RESERVED: &[&str] = &[
-        "true",
-        "false",
-        "null",
-        "in",
-        "as",
-        "break",
-        "const",
-        "continue",
-        "else",
-        "for",
-        "function",
-        "if",
-        "import",
-        "let",
-        "loop",
-        "package",
-        "namespace",
-        "return",
-        "var",
-        "void",
-        "while",
-    ];
     let word = |byte: u8| byte == b'_' || byte.is_ascii_alphanumeric();
     !name.is_empty()
         && !name.as_bytes()[0].is_ascii_digit()
         && name.bytes().all(word)
-        && !RESERVED.contains(&name)
+        && !expressions::openapi::RESERVED.contains(&name)
 }
 
 /// The spec of a binding, without what only validating ones have.
