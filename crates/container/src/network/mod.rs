@@ -222,8 +222,13 @@ mod tests {
         use std::os::unix::fs::PermissionsExt as _;
         let path = dir.join("bin").join(name);
         std::fs::create_dir_all(dir.join("bin")).unwrap();
-        std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let draft = path.with_extension("draft");
+        std::fs::write(&draft, format!("#!/bin/sh\n{body}\n")).unwrap();
+        std::fs::set_permissions(&draft, std::fs::Permissions::from_mode(0o755)).unwrap();
+        // Copied by another process: what this one has open for writing, the child of another test may have as well
+        // for a moment, and nobody can run it then.
+        let copied = std::process::Command::new("cp").arg("-p").arg(&draft).arg(&path).status().unwrap();
+        assert!(copied.success());
     }
 
     #[test]
