@@ -11,6 +11,7 @@ mod metrics;
 mod pull;
 mod records;
 mod sandboxes;
+mod signals;
 mod stats;
 mod streams;
 mod update;
