@@ -9,4 +9,5 @@ mod devices;
 mod legacy_tokens;
 mod migrations;
 mod scenarios;
+mod steps;
 mod world;
