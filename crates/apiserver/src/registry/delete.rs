@@ -36,9 +36,13 @@ impl Registry {
         cache.fresh(&key).await.map_err(|e| store_error(&e))?;
         let mut current = cache.get(&key);
         let mut first = true;
+        let mut marked = None;
         loop {
-            let Some(entry) = current else { return Err(served.not_found(name)) };
-            match self.delete_once(served, name, options, context, &entry).await? {
+            let Some(entry) = current else {
+                // Whoever saw the mark may have been faster with the rest.
+                return marked.map(Deleted::Gone).ok_or_else(|| served.not_found(name));
+            };
+            match self.delete_once(served, name, options, context, &entry, &mut marked).await? {
                 Ok(deleted) => return Ok(deleted),
                 Err(latest) => {
                     // A precondition on the version holds for the version it named, not for a later one.
@@ -52,7 +56,8 @@ impl Registry {
         }
     }
 
-    /// One attempt; the inner error is what the object has become meanwhile.
+    /// One attempt; the inner error is what the object has become meanwhile. `marked` is the object once it has been
+    /// marked as going at once.
     async fn delete_once(
         &self,
         served: &Served,
@@ -60,6 +65,7 @@ impl Registry {
         options: &DeleteOptions,
         context: &WriteContext<'_>,
         entry: &Arc<Entry>,
+        marked: &mut Option<Value>,
     ) -> Result<Result<Deleted, Option<Arc<Entry>>>> {
         let kind = served.storage.kind;
         let old = entry.value();
@@ -89,9 +95,9 @@ impl Registry {
         let pending = self.store_pending(served, entry, new, dry_run, context.warnings).await?;
         match pending {
             // No grace was asked for: watchers see the mark, then the end.
-            Ok(Deleted::Pending(Written::Stored(marked))) if finished => {
-                let last = marked.value();
-                self.remove(served, &marked, last, dry_run, context.warnings).await
+            Ok(Deleted::Pending(Written::Stored(entry))) if finished => {
+                let last = marked.insert(entry.value()).clone();
+                self.remove(served, &entry, last, dry_run, context.warnings).await
             }
             Ok(Deleted::Pending(Written::Value(last))) if finished => Ok(Ok(Deleted::Gone(last))),
             pending => Ok(pending),

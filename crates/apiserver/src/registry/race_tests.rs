@@ -14,6 +14,7 @@ use std::sync::Arc;
 use store::{Embedded, EmbeddedOptions};
 
 const SERVICES: (&str, &str, &str) = ("", "v1", "services");
+const PODS: (&str, &str, &str) = ("", "v1", "pods");
 const ADDRESSES: (&str, &str, &str) = ("networking.k8s.io", "v1", "ipaddresses");
 
 fn registry(directory: &tempfile::TempDir, config: ServiceConfig) -> Registry {
@@ -74,6 +75,56 @@ async fn services_share_addresses_and_ports() {
             outcome.expect("deleted");
         }
         assert!(registry.find_all(ADDRESSES, "", "").await.expect("addresses").is_empty(), "no leak");
+    }
+}
+
+/// A pod that goes at once is marked and then removed; a write of its status in between removes it, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_deletion_may_be_finished_by_others() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let registry = registry(&directory, ServiceConfig::default());
+    namespace(&registry).await;
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": "n"}});
+    create(&registry, ("", "v1", "serviceaccounts"), account).await.expect("an account");
+    let registry = Arc::new(registry);
+    for round in 0..100 {
+        let name = format!("p-{round}");
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "n"},
+            "spec": {"containers": [{"name": "c", "image": "i"}]},
+        });
+        create(&registry, PODS, pod).await.expect("a pod");
+        let others: Vec<_> =
+            (0..4).map(|_| tokio::spawn(write_until_gone(registry.clone(), name.clone()))).collect();
+        let (user, warnings) = (UserInfo::server(), Warnings::default());
+        let served = registry.builtin(PODS.0, PODS.1, PODS.2).expect("pods");
+        let context = WriteContext::server(&user, &warnings, "n");
+        let options = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
+        let outcome = registry.delete(served, &name, &options, &context).await;
+        assert!(outcome.is_ok(), "round {round}: {:?}", outcome.err().map(|status| status.message));
+        for other in others {
+            other.await.expect("writes until the pod is gone");
+        }
+    }
+}
+
+/// Writes a pod's status, again and again, as long as there is a pod.
+async fn write_until_gone(registry: Arc<Registry>, name: String) {
+    let (user, warnings) = (UserInfo::server(), Warnings::default());
+    let context = WriteContext::server(&user, &warnings, "n");
+    let served = registry.builtin(PODS.0, PODS.1, PODS.2).expect("pods");
+    for count in 0.. {
+        let door = super::update::Door::status(served.rules());
+        let change = |old: &Value| {
+            let mut new = old.clone();
+            new["status"]["message"] = format!("{count}").into();
+            Ok(super::update::Change::Patched(new))
+        };
+        match registry.update(served, &name, door, true, &context, change).await {
+            Ok(_) => {}
+            Err(status) if status.code == 404 => return,
+            Err(status) => panic!("{}", status.message),
+        }
     }
 }
 
