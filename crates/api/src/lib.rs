@@ -6,6 +6,7 @@
 
 pub mod allocation;
 pub mod autoscaling;
+pub mod custom;
 pub mod docs;
 pub mod field_selectors;
 pub mod kind;

@@ -12,6 +12,7 @@ use cel::common::ast::{
     CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedEntryExpr, IdedExpr, ListExpr, LiteralValue,
     SelectExpr, StructExpr, operators,
 };
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Expressions are evaluated by recursion, so they may be nested this deep and no deeper.
@@ -26,11 +27,54 @@ pub struct Checked {
 /// A part that has been checked; its type may still have variables in it.
 type Part = (Node, Type);
 
+/// What the checker found out of the parts of an expression, by their ids.
+#[derive(Default)]
+pub struct Facts {
+    types: HashMap<u64, Type>,
+    calls: HashMap<u64, Called>,
+}
+
+/// A function that is called.
+pub struct Called {
+    pub name: &'static str,
+    pub is_member: bool,
+    /// All that fit.
+    pub signatures: Vec<&'static Signature>,
+}
+
+impl Facts {
+    pub fn type_of(&self, id: u64) -> Type {
+        self.types.get(&id).cloned().unwrap_or(Type::Dyn)
+    }
+
+    pub fn called(&self, id: u64) -> Option<&Called> {
+        self.calls.get(&id)
+    }
+}
+
 pub fn check(
     environment: &Environment,
     positions: &Positions,
     tree: &IdedExpr,
 ) -> Result<Checked, Vec<Mistake>> {
+    run(environment, positions, tree, None).map(|(checked, _)| checked)
+}
+
+/// As [`check`], with what is known of every part.
+pub fn check_parts(
+    environment: &Environment,
+    positions: &Positions,
+    tree: &IdedExpr,
+) -> Result<Facts, Vec<Mistake>> {
+    run(environment, positions, tree, Some(Facts::default())).map(|(_, facts)| facts)
+}
+
+fn run(
+    environment: &Environment,
+    positions: &Positions,
+    tree: &IdedExpr,
+    facts: Option<Facts>,
+) -> Result<(Checked, Facts), Vec<Mistake>> {
     let mut checker = Checker {
         environment,
         positions,
@@ -39,15 +83,20 @@ pub fn check(
         mistakes: Vec::new(),
         doubts: Vec::new(),
         depth: 0,
+        facts,
     };
     let (node, of) = checker.part(tree);
     if checker.mistakes.is_empty() {
         checker.mistakes.append(&mut checker.doubts);
     }
-    if checker.mistakes.is_empty() {
-        return Ok(Checked { node, of: checker.bindings.substitute(&of, true) });
+    if !checker.mistakes.is_empty() {
+        return Err(checker.mistakes);
     }
-    Err(checker.mistakes)
+    let mut facts = checker.facts.unwrap_or_default();
+    for of in facts.types.values_mut() {
+        *of = checker.bindings.substitute(of, true);
+    }
+    Ok((Checked { node, of: checker.bindings.substitute(&of, true) }, facts))
 }
 
 struct Checker<'c> {
@@ -60,6 +109,8 @@ struct Checker<'c> {
     /// What is wrong with literals; only said of expressions whose types are right.
     doubts: Vec<Mistake>,
     depth: usize,
+    /// What is found out of the parts, where somebody wants to know.
+    facts: Option<Facts>,
 }
 
 /// What stands where the tree has a mistake.
@@ -143,6 +194,9 @@ impl Checker<'_> {
         };
         if self.depth != usize::MAX {
             self.depth -= 1;
+        }
+        if let Some(facts) = &mut self.facts {
+            facts.types.insert(expr.id, part.1.clone());
         }
         part
     }
@@ -283,9 +337,11 @@ impl Checker<'_> {
         let is_member = target.is_some();
         let (nodes, types): (Vec<Node>, Vec<Type>) = target.into_iter().chain(arguments).unzip();
         if matches!(function.name, operators::LOGICAL_AND | operators::LOGICAL_OR) {
+            self.note_call(expr.id, function, is_member, function.signatures.iter().take(1).collect());
             return self.logical(call, function.name, nodes, &types);
         }
         let mut result: Option<Type> = None;
+        let mut fitting = Vec::new();
         for signature in &function.signatures {
             if signature.is_member != is_member || signature.arguments.len() != types.len() {
                 continue;
@@ -293,6 +349,7 @@ impl Checker<'_> {
             let Some(found) = self.fits(signature, &types) else {
                 continue;
             };
+            fitting.push(signature);
             result = Some(match result {
                 None => found,
                 Some(before) if before != Type::Dyn && before != found => Type::Dyn,
@@ -311,7 +368,20 @@ impl Checker<'_> {
             return wrong();
         };
         self.check_literal(function.name, call);
+        self.note_call(expr.id, function, is_member, fitting);
         (planned(function, nodes), of)
+    }
+
+    fn note_call(
+        &mut self,
+        id: u64,
+        function: &'static Function,
+        is_member: bool,
+        signatures: Vec<&'static Signature>,
+    ) {
+        if let Some(facts) = &mut self.facts {
+            facts.calls.insert(id, Called { name: function.name, is_member, signatures });
+        }
     }
 
     /// What the function gives if it takes these.

@@ -1,6 +1,7 @@
 //! What expressions of one place may use, and compiling them.
 
 use crate::check;
+use crate::estimate::{self, Estimate, Extent};
 use crate::evaluate::Program;
 use crate::functions::{self, Function};
 use crate::parse::{self, Mistake};
@@ -110,12 +111,22 @@ impl Environment {
             let (tree, positions) = parse::parse(text, self.has_bindings)?;
             check::check(self, &positions, &tree)
         });
-        let crashed =
-            || Mistake { line: 1, column: 0, message: "the expression could not be parsed".to_owned() };
-        match compiled.unwrap_or_else(|| Err(vec![crashed()])) {
+        match compiled.unwrap_or_else(|| Err(vec![unparsed()])) {
             Ok(checked) => Ok(Program::new(text, checked)),
             Err(mistakes) => Err(CompileError::Mistakes(parse::show(text, &mistakes))),
         }
+    }
+
+    /// What an expression may cost at the most if all variables are as large as `extent` says.
+    pub fn estimate(&self, text: &str, extent: &Extent) -> Result<Estimate, CompileError> {
+        let estimated = parse::with_stack(text, || {
+            let (tree, positions) = parse::parse(text, self.has_bindings)?;
+            let facts = check::check_parts(self, &positions, &tree)?;
+            Ok(estimate::estimate(&tree, &facts, extent))
+        });
+        estimated
+            .unwrap_or_else(|| Err(vec![unparsed()]))
+            .map_err(|mistakes| CompileError::Mistakes(parse::show(text, &mistakes)))
     }
 
     /// Compiles an expression that must be of one of these types.
@@ -153,6 +164,10 @@ impl Environment {
             _ => Ok(program),
         }
     }
+}
+
+fn unparsed() -> Mistake {
+    Mistake { line: 1, column: 0, message: "the expression could not be parsed".to_owned() }
 }
 
 /// One operation of a JSON patch.

@@ -10,6 +10,7 @@ mod check;
 mod cost;
 pub mod device;
 mod environment;
+mod estimate;
 mod evaluate;
 mod functions;
 mod macros;
@@ -23,6 +24,7 @@ mod unify;
 mod value;
 
 pub use environment::{CompileError, Environment, apply_configuration_type, composed_type, json_patch_type};
+pub use estimate::{Estimate, Extent};
 pub use evaluate::{Composition, Inputs, PER_CALL_LIMIT, Program};
 pub use functions::authorizer::{
     About, Answers, Check, Decision, ResourceAbout, authorizer_type, resource_check_type,

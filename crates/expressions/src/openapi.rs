@@ -1,5 +1,7 @@
-//! Types of objects from the OpenAPI documents a server publishes, so that expressions about them can be checked.
+//! Types of objects from the OpenAPI documents a server publishes and from the schemas of custom resources, so that
+//! expressions about them can be checked, and how large the objects may be.
 
+use crate::estimate::Extent;
 use crate::types::Type;
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
@@ -10,6 +12,56 @@ const KINDS: &str = "x-kubernetes-group-version-kind";
 const MAX_DEPTH: usize = 64;
 /// Nor is more than this: references make small documents large.
 const MAX_TYPES: usize = 100_000;
+
+/// The largest request: nothing in it is larger.
+const MAX_REQUEST: u64 = 3 * 1024 * 1024;
+/// The least that values take up in JSON, quotes included.
+const MIN_STRING: u64 = 2;
+const MIN_BOOL: u64 = 4;
+const MIN_NUMBER: u64 = 1;
+const MIN_DURATION: u64 = 3;
+const MIN_TIME: u64 = 21;
+const DATE: u64 = 12;
+/// The longest durations and times.
+const MAX_TIME: u64 = 32;
+
+/// What a schema says of values, for expressions about them.
+#[derive(Clone, Debug)]
+pub struct Declared {
+    pub of: Type,
+    /// How large they may be.
+    pub extent: Extent,
+    /// The fewest bytes that they take up in JSON.
+    pub min_size: u64,
+}
+
+impl Declared {
+    fn new(of: Type, min_size: u64, max: u64) -> Self {
+        Self { of, extent: Extent { max, ..Extent::default() }, min_size }
+    }
+
+    fn text() -> Self {
+        Self::new(Type::String, MIN_STRING, MAX_REQUEST - 2)
+    }
+
+    fn object(name: &str, fields: BTreeMap<String, Declared>, min_size: u64) -> Self {
+        let types = fields.iter().map(|(name, field)| (name.clone(), field.of.clone()));
+        let of = Type::object(name, types.collect::<Vec<_>>());
+        let fields = fields.into_iter().map(|(name, field)| (name, field.extent)).collect();
+        Self { of, extent: Extent { fields, ..Extent::default() }, min_size }
+    }
+
+    fn container(of: Type, element: Extent, max: u64, is_map: bool) -> Self {
+        let extent = Extent { max, element: Some(Box::new(element)), is_map, ..Extent::default() };
+        Self { of, extent, min_size: 2 }
+    }
+
+    /// How often such a value fits into a request.
+    #[must_use]
+    pub fn max_count(&self) -> u64 {
+        MAX_REQUEST / (self.min_size + 1)
+    }
+}
 
 /// The type of a kind's objects, by the document (OpenAPI v3) of its group and version. `name` is what messages call it.
 ///
@@ -24,12 +76,24 @@ pub fn type_of(document: &Json, (group, version, kind): (&str, &str, &str), name
         })
     };
     let (root, schema) = schemas.iter().find(|(_, schema)| is_kind(schema))?;
-    let mut reader = Reader { document, visited: vec![root.as_str()], depth: 0, left: MAX_TYPES };
-    reader.root(schema, name)
+    let mut reader =
+        Reader { document: Some(document), visited: vec![root.as_str()], depth: 0, left: MAX_TYPES };
+    reader.root(schema, name).map(|declared| declared.of)
+}
+
+/// What a schema of a custom resource says, or a part of one. It refers to nothing. `is_resource`: the values have a
+/// kind, a version and a name, whether or not the schema says so.
+///
+/// `None`: expressions cannot see what it describes.
+#[must_use]
+pub fn declare(schema: &Json, is_resource: bool, name: &str) -> Option<Declared> {
+    let mut reader = Reader { document: None, visited: Vec::new(), depth: 0, left: MAX_TYPES };
+    if is_resource { reader.root(schema, name) } else { reader.plain(schema, name) }
 }
 
 struct Reader<'d> {
-    document: &'d Json,
+    /// `None`: there are no references.
+    document: Option<&'d Json>,
     /// The references that lead here.
     visited: Vec<&'d str>,
     depth: usize,
@@ -45,6 +109,11 @@ fn is_set(of: &Json, field: &str) -> bool {
     of.get(field).and_then(Json::as_bool) == Some(true)
 }
 
+/// A limit that a schema sets.
+fn limit(of: &Json, field: &str) -> Option<u64> {
+    of.get(field).and_then(Json::as_i64).map(|limit| u64::try_from(limit).unwrap_or(0))
+}
+
 /// What a schema refers to. A reference may stand in `allOf`, so that it can be described.
 fn reference(schema: &Json) -> Option<&str> {
     let of = |schema: &'_ Json| schema.get("$ref").is_some();
@@ -56,26 +125,53 @@ fn reference(schema: &Json) -> Option<&str> {
     found.get("$ref")?.as_str()?.strip_prefix(REFERENCE)
 }
 
+/// What a string is, and how long it may be.
+fn string(schema: &Json) -> Declared {
+    let length = limit(schema, "maxLength");
+    let of_format = match text(schema, "format") {
+        "byte" => Declared::new(Type::Bytes, MIN_STRING, length.unwrap_or(MAX_REQUEST - 2)),
+        "duration" => Declared::new(Type::Duration, MIN_DURATION, MAX_TIME),
+        "date" => Declared::new(Type::Timestamp, DATE, DATE),
+        "date-time" => Declared::new(Type::Timestamp, MIN_TIME, MAX_TIME),
+        _ => Declared::text(),
+    };
+    if of_format.of != Type::String {
+        return of_format;
+    }
+    let values = schema.get("enum").and_then(Json::as_array).filter(|values| !values.is_empty());
+    let max = match (length, values) {
+        // A character is up to four bytes.
+        (Some(length), _) => length.saturating_mul(4),
+        (None, Some(values)) => {
+            let longest = values.iter().filter_map(Json::as_str).map(str::len).max();
+            longest.and_then(|longest| u64::try_from(longest).ok()).unwrap_or(0)
+        }
+        (None, None) => return of_format,
+    };
+    Declared::new(Type::String, MIN_STRING, max)
+}
+
 impl<'d> Reader<'d> {
+    fn referred(&self, to: &str) -> Option<&'d Json> {
+        self.document?.pointer("/components/schemas")?.get(to)
+    }
+
     /// `None`: expressions cannot see what this describes.
-    fn read(&mut self, schema: &'d Json, name: &str) -> Option<Type> {
+    fn read(&mut self, schema: &'d Json, name: &str) -> Option<Declared> {
         if self.depth >= MAX_DEPTH || self.left == 0 {
-            return Some(Type::Dyn);
+            return Some(Declared::new(Type::Dyn, MIN_NUMBER, MAX_REQUEST - 2));
         }
         self.depth += 1;
         self.left -= 1;
-        let of = match reference(schema) {
+        let of = match self.document.and_then(|_| reference(schema)) {
             // What contains itself is not followed.
-            Some(to) if self.visited.contains(&to) => Some(Type::object::<String>(name, [])),
-            Some(to) => {
-                let schemas = self.document.pointer("/components/schemas");
-                schemas.and_then(|schemas| schemas.get(to)).and_then(|schema| {
-                    self.visited.push(to);
-                    let of = self.plain(schema, name);
-                    self.visited.pop();
-                    of
-                })
-            }
+            Some(to) if self.visited.contains(&to) => Some(Declared::object(name, BTreeMap::new(), 2)),
+            Some(to) => self.referred(to).and_then(|schema| {
+                self.visited.push(to);
+                let of = self.plain(schema, name);
+                self.visited.pop();
+                of
+            }),
             None if is_set(schema, "x-kubernetes-embedded-resource") => self.root(schema, name),
             None => self.plain(schema, name),
         };
@@ -83,57 +179,75 @@ impl<'d> Reader<'d> {
         of
     }
 
-    fn plain(&mut self, schema: &'d Json, name: &str) -> Option<Type> {
+    fn plain(&mut self, schema: &'d Json, name: &str) -> Option<Declared> {
         if is_set(schema, "x-kubernetes-int-or-string") || text(schema, "format") == "int-or-string" {
-            return Some(Type::Dyn);
+            let max = limit(schema, "maxLength").map_or(MAX_REQUEST - 2, |length| length.saturating_mul(4));
+            return Some(Declared::new(Type::Dyn, MIN_NUMBER, max));
         }
         Some(match text(schema, "type") {
-            "array" => Type::list(self.read(schema.get("items")?, &format!("{name}.@idx"))?),
+            "array" => {
+                let item = self.read(schema.get("items")?, &format!("{name}.@idx"))?;
+                let most = limit(schema, "maxItems").unwrap_or((MAX_REQUEST - 2) / (item.min_size + 1));
+                Declared::container(Type::list(item.of), item.extent, most, false)
+            }
             "object" => match schema.get("additionalProperties").filter(|of| of.is_object()) {
-                Some(values) => Type::map(Type::String, self.read(values, &format!("{name}.@elem"))?),
-                None => Type::object(name, self.fields(schema, name)),
+                Some(values) => {
+                    let value = self.read(values, &format!("{name}.@elem"))?;
+                    let most =
+                        limit(schema, "maxProperties").unwrap_or((MAX_REQUEST - 2) / (value.min_size + 6));
+                    Declared::container(Type::map(Type::String, value.of), value.extent, most, true)
+                }
+                None => {
+                    let (fields, min_size) = self.fields(schema, name);
+                    Declared::object(name, fields, min_size)
+                }
             },
-            "string" => match text(schema, "format") {
-                "byte" => Type::Bytes,
-                "duration" => Type::Duration,
-                "date" | "date-time" => Type::Timestamp,
-                _ => Type::String,
-            },
-            "boolean" => Type::Bool,
-            "number" => Type::Double,
-            "integer" => Type::Int,
+            "string" => string(schema),
+            "boolean" => Declared::new(Type::Bool, MIN_BOOL, 0),
+            "number" => Declared::new(Type::Double, MIN_NUMBER, 0),
+            "integer" => Declared::new(Type::Int, MIN_NUMBER, 0),
             // Quantities: texts or numbers. Kubernetes hides them here, and so warns of every rule about resources.
-            _ if schema.get("oneOf").is_some() => Type::Dyn,
+            _ if self.document.is_some() && schema.get("oneOf").is_some() => {
+                Declared::new(Type::Dyn, MIN_NUMBER, MAX_REQUEST - 2)
+            }
             _ => return None,
         })
     }
 
-    fn fields(&mut self, schema: &'d Json, name: &str) -> BTreeMap<String, Type> {
+    /// The fields by the names that expressions use, and the least size of an object that has what is required.
+    fn fields(&mut self, schema: &'d Json, name: &str) -> (BTreeMap<String, Declared>, u64) {
+        let required = schema.get("required").and_then(Json::as_array);
+        let is_required =
+            |field: &str| required.into_iter().flatten().any(|required| required.as_str() == Some(field));
         let mut fields = BTreeMap::new();
+        let mut min_size = 2;
         for (field, schema) in schema.get("properties").and_then(Json::as_object).into_iter().flatten() {
-            let Some(escaped) = escape(field) else { continue };
-            if let Some(of) = self.read(schema, &format!("{name}.{escaped}")) {
-                if RESERVED.contains(&field.as_str()) {
-                    fields.insert(field.clone(), of.clone());
-                }
-                fields.insert(escaped, of);
+            let escaped = escape(field);
+            let shown = escaped.as_deref().unwrap_or(field);
+            let Some(of) = self.read(schema, &format!("{name}.{shown}")) else { continue };
+            if is_required(field) && schema.get("default").is_none_or(Json::is_null) {
+                min_size += u64::try_from(field.len()).unwrap_or(0) + of.min_size + 4;
             }
+            let Some(escaped) = escaped else { continue };
+            if RESERVED.contains(&field.as_str()) {
+                fields.insert(field.clone(), of.clone());
+            }
+            fields.insert(escaped, of);
         }
-        fields
+        (fields, min_size)
     }
 
     /// An object with a kind, a version and a name, whether or not its schema mentions them.
-    fn root(&mut self, schema: &'d Json, name: &str) -> Option<Type> {
+    fn root(&mut self, schema: &'d Json, name: &str) -> Option<Declared> {
         let properties = schema.get("properties");
         if text(schema, "type") != "object" || schema.get("additionalProperties").is_some_and(Json::is_object)
         {
             return self.plain(schema, name);
         }
-        let mut fields = self.fields(schema, name);
+        let (mut fields, min_size) = self.fields(schema, name);
         let mut metadata = properties.and_then(|properties| properties.get("metadata"));
         if let Some(to) = metadata.and_then(reference) {
-            let schemas = self.document.pointer("/components/schemas");
-            metadata = schemas.and_then(|schemas| schemas.get(to));
+            metadata = self.referred(to);
         }
         let says = |of: Option<&Json>, field: &str| {
             of.and_then(|of| of.get(field)).is_some_and(|of| text(of, "type") == "string")
@@ -144,12 +258,13 @@ impl<'d> Reader<'d> {
             && says(named, "name")
             && says(named, "generateName");
         if !is_whole {
-            fields.insert("kind".to_owned(), Type::String);
-            fields.insert("apiVersion".to_owned(), Type::String);
-            let metadata = [("name", Type::String), ("generateName", Type::String)];
-            fields.insert("metadata".to_owned(), Type::object(format!("{name}.metadata"), metadata));
+            fields.insert("kind".to_owned(), Declared::text());
+            fields.insert("apiVersion".to_owned(), Declared::text());
+            let metadata = ["name", "generateName"].map(|field| (field.to_owned(), Declared::text()));
+            let metadata = Declared::object(&format!("{name}.metadata"), metadata.into(), 2);
+            fields.insert("metadata".to_owned(), metadata);
         }
-        Some(Type::object(name, fields))
+        Some(Declared::object(name, fields, min_size))
     }
 }
 
@@ -287,6 +402,31 @@ mod tests {
         assert_eq!(type_of(&document(), ("g", "v1", "Any"), "Any"), None);
         assert_eq!(type_of(&document(), ("g", "v2", "Thing"), "Thing"), None);
         assert_eq!(type_of(&json!([]), ("g", "v1", "Thing"), "Thing"), None);
+    }
+
+    #[test]
+    fn schemas_of_custom_resources_say_how_large_values_may_be() {
+        let schema = json!({"type": "object", "required": ["name"], "properties": {
+            "name": {"type": "string", "maxLength": 10},
+            "kinds": {"type": "array", "items": {"type": "string", "enum": ["a", "bcd"]}},
+            "ports": {"type": "object", "maxProperties": 3, "additionalProperties": {"type": "integer"}},
+            "at": {"type": "string", "format": "date-time"},
+            "raw": {"x-kubernetes-preserve-unknown-fields": true, "oneOf": []},
+            "$odd": {"type": "string"},
+        }});
+        let declared = declare(&schema, true, "self").expect("a declaration");
+        assert_eq!(declared.min_size, 2 + 4 + 2 + 4);
+        assert_eq!(declared.max_count(), MAX_REQUEST / 13);
+        let extent = |name: &str| &declared.extent.fields[name];
+        assert_eq!(extent("name").max, 40);
+        assert_eq!(extent("kinds").max, (MAX_REQUEST - 2) / 3);
+        assert_eq!(extent("kinds").element.as_ref().map(|element| element.max), Some(3));
+        assert_eq!((extent("ports").max, extent("ports").is_map), (3, true));
+        assert_eq!(extent("at").max, 32);
+        assert!(declared.extent.fields.contains_key("metadata"));
+        for hidden in ["raw", "$odd"] {
+            assert!(!declared.extent.fields.contains_key(hidden), "{hidden}");
+        }
     }
 
     #[test]

@@ -172,7 +172,8 @@ impl FieldError {
 
     /// `Too long: may not be more than N bytes`.
     pub fn too_long(path: &Path<'_>, max_bytes: usize) -> Self {
-        Self::new(ErrorKind::TooLong, path, None, format!("may not be more than {max_bytes} bytes"))
+        let noun = if max_bytes == 1 { "byte" } else { "bytes" };
+        Self::new(ErrorKind::TooLong, path, None, format!("may not be more than {max_bytes} {noun}"))
     }
 
     /// `Too many: N: must have at most M items`.

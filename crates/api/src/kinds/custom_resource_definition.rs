@@ -1,8 +1,7 @@
-//! CustomResourceDefinition: names, scope, versions. What schemas may say is checked with the machinery of
-//! custom resources.
+//! CustomResourceDefinition: names, scope, versions.
 
 use crate::kind::drop_status;
-use crate::validation::custom_resource_definition::{names_of, spec, stored_versions};
+use crate::validation::custom_resource_definition::{format_warnings, names_of, spec, stored_versions};
 use crate::validation::values::unchanged;
 use crate::value::Fields;
 use crate::{Kind, Scope};
@@ -21,6 +20,7 @@ pub static KIND: Kind = Kind {
         let path = Path::new("status");
         names_of(new.at("status.acceptedNames"), &path.child("acceptedNames"))
     },
+    warnings: |new, old| format_warnings(new.field("spec"), old.map(|old| old.field("spec"))),
     counts_generation: true,
     unconditional_update: false,
     ..Kind::new(
@@ -91,7 +91,7 @@ fn validate(definition: &Value) -> ErrorList {
             errors.push(FieldError::invalid_str(&path.child(field), name, detail));
         }
     }
-    errors.extend(spec(definition.field("spec"), &Path::new("spec")));
+    errors.extend(spec(definition.field("spec"), None, &Path::new("spec")));
     errors.extend(rest(definition, None));
     errors
 }
@@ -99,7 +99,7 @@ fn validate(definition: &Value) -> ErrorList {
 fn validate_update(new: &Value, old: &Value) -> ErrorList {
     let path = Path::new("spec");
     let (new_spec, old_spec) = (new.field("spec"), old.field("spec"));
-    let mut errors = spec(new_spec, &path);
+    let mut errors = spec(new_spec, Some(old_spec), &path);
     let names_path = path.child("names");
     let mut conditions = old.field("status").items("conditions").iter();
     if conditions.any(|c| c.text("type") == "Established" && c.text("status") == "True") {

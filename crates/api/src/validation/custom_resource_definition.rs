@@ -1,10 +1,14 @@
-//! The parts of a custom resource definition's spec: versions, names, printer columns, scale, conversion.
+//! The parts of a custom resource definition's spec: versions, names, printer columns, scale, conversion. What schemas
+//! may say is in [`crate::custom`].
 //!
 //! Where all versions say the same, messages name a field of the spec itself, as if it stood there once.
 
 use super::checks::{invalid_each, required_one_of};
 use super::values::{contains, strings};
 use super::webhook;
+use crate::custom::definition::{self, Demands};
+use crate::custom::schema::Schema;
+use crate::custom::selectable;
 use crate::value::Fields;
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
@@ -17,30 +21,61 @@ const COLUMN_FORMATS: &[&str] =
 const REVIEW_VERSIONS: &[&str] = &["v1", "v1beta1"];
 const WARNING_MAX: usize = 256;
 
-pub fn spec(spec: &Value, path: &Path<'_>) -> ErrorList {
+/// The parts of versions that messages name at the spec itself where all versions say the same.
+struct Shared {
+    schema: bool,
+    subresources: bool,
+    columns: bool,
+    selectable: bool,
+}
+
+impl Shared {
+    fn of(versions: &[Value]) -> Self {
+        let shared =
+            |field: &str| versions.windows(2).all(|pair| pair[0].field(field) == pair[1].field(field));
+        Self {
+            schema: shared("schema"),
+            subresources: shared("subresources"),
+            columns: shared("additionalPrinterColumns"),
+            selectable: shared("selectableFields"),
+        }
+    }
+}
+
+/// What is wrong with a spec. `old` is the one that it replaces: what that one got away with is not asked for now.
+pub fn spec(spec: &Value, old: Option<&Value>, path: &Path<'_>) -> ErrorList {
     let mut errors: ErrorList = group(spec.text("group"), &path.child("group")).into_iter().collect();
     errors.extend(required_one_of(&path.child("scope"), spec.text("scope"), &["Cluster", "Namespaced"]));
     let versions = spec.items("versions");
     let versions_path = path.child("versions");
     for (index, version) in versions.iter().enumerate() {
-        if !version.field("schema").has("openAPIV3Schema") {
+        if definition::schema_of(version).is_none() {
             let path = versions_path.index(index);
             let path = path.child("schema");
             errors.push(FieldError::required(&path.child("openAPIV3Schema"), ""));
         }
     }
-    let shared = |field: &str| versions.windows(2).all(|pair| pair[0].field(field) == pair[1].field(field));
-    let (share_subresources, share_columns) = (shared("subresources"), shared("additionalPrinterColumns"));
+    let mut demands = old.map_or(Demands::ALL, Demands::fulfilled);
+    demands.structural |= !spec.flag("preserveUnknownFields");
+    let shared = Shared::of(versions);
     for (index, version) in versions.iter().enumerate() {
         let path = versions_path.index(index);
         let name = version.text("name");
         errors.extend(joined(&path.child("name"), name, names::dns1035_label(name, false), ""));
         errors.extend(deprecation_warning(version, &path.child("deprecationWarning")));
-        if !share_subresources {
+        if !shared.schema {
+            errors.extend(schema(version, has_status(version), old, demands, &path.child("schema")));
+        }
+        if !shared.subresources {
             errors.extend(scale(version, &path));
         }
-        if !share_columns {
+        if !shared.columns {
             errors.extend(columns(version, &path));
+        }
+        if !shared.selectable {
+            let schema = definition::schema_of(version).filter(|_| !shared.schema);
+            let detail = "may only be set when `version.schema.openAPIV3Schema` is not included";
+            errors.extend(selectable_fields(version, schema, detail, &path));
         }
     }
     let unique: BTreeSet<&str> = versions.iter().map(|version| version.text("name")).collect();
@@ -60,15 +95,67 @@ pub fn spec(spec: &Value, path: &Path<'_>) -> ErrorList {
     }
     errors.extend(names_of(given, &names_path));
     if let Some(version) = versions.first() {
-        if share_subresources {
+        if shared.schema {
+            let has_status = versions.iter().any(has_status);
+            errors.extend(schema(version, has_status, old, demands, &path.child("validation")));
+        }
+        if shared.subresources {
             errors.extend(scale(version, path));
         }
-        if share_columns {
+        if shared.columns {
             errors.extend(columns(version, path));
+        }
+        if shared.selectable {
+            let schema = definition::schema_of(version).filter(|_| shared.schema);
+            let detail = "may only be set when validations.schema is included";
+            errors.extend(selectable_fields(version, schema, detail, path));
         }
     }
     errors.extend(conversion(spec.field("conversion"), &path.child("conversion")));
     errors
+}
+
+fn has_status(version: &Value) -> bool {
+    version.field("subresources").has("status")
+}
+
+fn schema(
+    version: &Value,
+    has_status: bool,
+    old: Option<&Value>,
+    demands: Demands,
+    path: &Path<'_>,
+) -> ErrorList {
+    let Some(schema) = definition::schema_of(version) else { return Vec::new() };
+    let is_old = |old: &Value| {
+        old.text("name") == version.text("name") && old.field("schema") == version.field("schema")
+    };
+    let any_cost = old.is_some_and(|old| old.items("versions").iter().any(is_old));
+    definition::check(schema, has_status, Demands { any_cost, ..demands }, path)
+}
+
+fn selectable_fields(
+    owner: &Value,
+    schema: Option<Schema<'_>>,
+    without_schema: &str,
+    path: &Path<'_>,
+) -> ErrorList {
+    match (owner.items("selectableFields"), schema) {
+        ([], _) => Vec::new(),
+        (_, None) => vec![FieldError::invalid_str(&path.child("selectableFields"), "", without_schema)],
+        (fields, Some(schema)) => selectable::check(fields, schema, path),
+    }
+}
+
+/// Formats that mean nothing, unless the old spec had them already.
+pub fn format_warnings(spec: &Value, old: Option<&Value>) -> Vec<String> {
+    let formats = |spec: &Value| -> Vec<String> {
+        let schemas = spec.items("versions").iter().filter_map(definition::schema_of);
+        schemas.flat_map(definition::unknown_formats).collect()
+    };
+    let known = old.map(formats).unwrap_or_default();
+    let new = formats(spec).into_iter().filter(|format| !known.contains(format));
+    new.map(|format| format!("unrecognized format {format:?}")).collect()
 }
 
 /// All problems of a string in one error.

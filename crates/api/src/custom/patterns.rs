@@ -1,0 +1,70 @@
+//! Regular expressions of schemas, and what is wrong with them in Kubernetes' words.
+
+use regex::{Regex, RegexBuilder};
+use regex_syntax::ast::{self, ErrorKind};
+
+/// The largest program that a pattern may become.
+const MAX_SIZE: usize = 4 * 1024 * 1024;
+
+/// A pattern, or why it is none.
+pub fn compile(pattern: &str) -> Result<Regex, String> {
+    RegexBuilder::new(pattern).size_limit(MAX_SIZE).dfa_size_limit(MAX_SIZE).build().map_err(|error| {
+        let why = match &error {
+            regex::Error::CompiledTooBig(_) => "expression too large".to_owned(),
+            _ => explain(pattern).unwrap_or_else(|| format!("invalid expression: `{pattern}`")),
+        };
+        format!("error parsing regexp: {why}")
+    })
+}
+
+fn explain(pattern: &str) -> Option<String> {
+    let error = ast::parse::Parser::new().parse(pattern).err()?;
+    let span = error.span();
+    let at = pattern.get(span.start.offset..span.end.offset).unwrap_or("");
+    let from = pattern.get(span.start.offset..).unwrap_or("");
+    let (why, shown) = match error.kind() {
+        ErrorKind::GroupUnclosed => ("missing closing )", pattern),
+        ErrorKind::GroupUnopened => ("unexpected )", pattern),
+        ErrorKind::ClassUnclosed => ("missing closing ]", from),
+        ErrorKind::ClassRangeInvalid | ErrorKind::ClassRangeLiteral => ("invalid character class range", at),
+        ErrorKind::EscapeUnexpectedEof => ("trailing backslash at end of expression", ""),
+        ErrorKind::EscapeUnrecognized
+        | ErrorKind::EscapeHexEmpty
+        | ErrorKind::EscapeHexInvalid
+        | ErrorKind::EscapeHexInvalidDigit
+        | ErrorKind::UnsupportedBackreference => ("invalid escape sequence", at),
+        ErrorKind::RepetitionMissing => {
+            ("missing argument to repetition operator", from.get(..1).unwrap_or(""))
+        }
+        ErrorKind::RepetitionCountInvalid => ("invalid repeat count", at),
+        ErrorKind::GroupNameInvalid | ErrorKind::GroupNameEmpty | ErrorKind::GroupNameUnexpectedEof => {
+            ("invalid named capture", from)
+        }
+        ErrorKind::UnsupportedLookAround
+        | ErrorKind::FlagUnrecognized
+        | ErrorKind::FlagUnexpectedEof
+        | ErrorKind::FlagRepeatedNegation { .. } => ("invalid or unsupported Perl syntax", at),
+        _ => return None,
+    };
+    Some(format!("{why}: `{shown}`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mistakes_are_explained() {
+        for (pattern, why) in [
+            ("(", "missing closing ): `(`"),
+            ("a)", "unexpected ): `a)`"),
+            ("[a", "missing closing ]: `[a`"),
+            ("*", "missing argument to repetition operator: `*`"),
+            ("a\\", "trailing backslash at end of expression: ``"),
+            ("(?=a)", "invalid or unsupported Perl syntax: `(?=`"),
+        ] {
+            assert_eq!(compile(pattern).unwrap_err(), format!("error parsing regexp: {why}"), "{pattern}");
+        }
+        assert!(compile("^[a-z]+$").is_ok());
+    }
+}

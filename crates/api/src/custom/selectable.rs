@@ -1,0 +1,82 @@
+//! Fields of custom resources that selectors may name.
+
+use super::schema::Schema;
+use super::{field_path, structural};
+use crate::value::Fields;
+use machinery::Value;
+use machinery::field::{ErrorList, FieldError, Path};
+
+const MAX_FIELDS: usize = 8;
+
+/// Fields that selectors may name must be there, and simple. `owner` is the path of what has them.
+pub fn check(fields: &[Value], schema: Schema<'_>, owner: &Path<'_>) -> ErrorList {
+    let mut errors = Vec::new();
+    let unreadable = structural::unsupported(schema);
+    let schema = Some(schema).filter(|_| unreadable.is_none());
+    if let Some(why) = unreadable {
+        let path = owner.child("schema");
+        errors.push(FieldError::invalid_str(&path.child("openAPIV3Schema"), "", why));
+    }
+    let path = &owner.child("selectableFields");
+    let mut seen = Vec::new();
+    for (index, field) in fields.iter().enumerate() {
+        let path = path.index(index);
+        let (text, path) = (field.text("jsonPath"), path.child("jsonPath"));
+        if text.is_empty() {
+            errors.push(FieldError::required(&path, ""));
+            continue;
+        }
+        let found = match field_path::follow(text, schema, false) {
+            Ok(found) => found,
+            Err(why) => {
+                errors.push(FieldError::invalid_str(&path, text, format!("is an invalid path: {why}")));
+                continue;
+            }
+        };
+        if found.first == "metadata" {
+            errors.push(FieldError::invalid_str(&path, text, "must not point to fields in metadata"));
+        }
+        if !found.schema.is_some_and(|of| matches!(of.kind(), "string" | "boolean" | "integer")) {
+            let detail = "must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.";
+            errors.push(FieldError::invalid_str(&path, text, detail));
+        }
+        if seen.contains(&found.path) {
+            errors.push(FieldError::duplicate(&path, &text.into()));
+        } else {
+            seen.push(found.path);
+        }
+    }
+    if seen.len() > MAX_FIELDS {
+        errors.push(FieldError::too_many(path, seen.len(), MAX_FIELDS));
+    }
+    errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn selectable_fields_are_simple() {
+        let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+            "a": {"type": "string"}, "o": {"type": "object"}}}}});
+        for (path, want) in [
+            (".spec.a", ""),
+            (
+                ".spec.nope",
+                "selectableFields[0].jsonPath: Invalid value: \".spec.nope\": is an invalid path: does not refer to a valid field",
+            ),
+            (
+                ".spec.o",
+                "selectableFields[0].jsonPath: Invalid value: \".spec.o\": must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.",
+            ),
+            ("", "selectableFields[0].jsonPath: Required value"),
+        ] {
+            let fields = [json!({"jsonPath": path})];
+            let errors = check(&fields, Schema(&schema), &Path::ROOT);
+            let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            assert_eq!(texts.join("; "), want, "{path}");
+        }
+    }
+}
