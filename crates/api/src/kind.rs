@@ -1,7 +1,8 @@
 //! What the API server asks of a kind. A row of the table in [`crate::kinds`] is one [`Kind`].
 
-use machinery::Value;
-use machinery::field::ErrorList;
+use crate::value::Fields;
+use machinery::field::{ErrorList, Path};
+use machinery::{Value, names};
 use std::borrow::Cow;
 
 /// Whether objects live in namespaces.
@@ -100,6 +101,9 @@ pub struct Kind {
     pub metadata_on_status_update: &'static [MetadataCheck],
     /// `generateName` itself becomes the name.
     pub generates_no_suffix: bool,
+    /// Where labels come from if the object brings none of its own. They stay those: what is added there when the
+    /// object is made is added to both.
+    pub labels_from: Option<&'static str>,
     /// Sets what an omitted field means in this version. Runs on every decode, also of old objects.
     pub default: fn(&mut Value),
     /// Before validation on create: clears what clients may not set (status, disabled fields).
@@ -168,6 +172,7 @@ impl Kind {
             metadata_on_update: &[MetadataCheck::Update],
             metadata_on_status_update: &[MetadataCheck::Update],
             generates_no_suffix: false,
+            labels_from: None,
             default: |_| {},
             prepare_create: |_| {},
             prepare_update: |_, _| {},
@@ -192,6 +197,27 @@ impl Kind {
             field_annotation: None,
             ttl_seconds: None,
         }
+    }
+}
+
+impl Kind {
+    /// What is wrong with the metadata of a new object.
+    pub fn metadata_errors(&self, object: &Value) -> ErrorList {
+        let check =
+            if self.any_finalizer { names::validate_generic_object_meta } else { names::validate_object_meta };
+        let namespaced = self.scope == Scope::Namespaced;
+        check(object.field("metadata"), namespaced, self.validate_name, &Path::new("metadata"))
+    }
+
+    /// What is wrong with how the metadata of an object changed. Kinds whose own rules look at it between others ask
+    /// this themselves.
+    pub fn metadata_update_errors(&self, new: &Value, old: &Value) -> ErrorList {
+        let check = if self.any_finalizer {
+            names::validate_generic_object_meta_update
+        } else {
+            names::validate_object_meta_update
+        };
+        check(new.field("metadata"), old.field("metadata"), &Path::new("metadata"))
     }
 }
 
@@ -256,6 +282,26 @@ pub fn keep_metadata_and_spec(new: &mut Value, old: &Value) {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn some_kinds_look_at_changed_metadata_between_other_rules() {
+        use crate::kinds::{cluster_role, job, namespace, node, role, runtime_class, storage_class};
+        let old = json!({"metadata": {"name": "x", "uid": "u"}, "provisioner": "p", "handler": "h"});
+        let new = json!({
+            "metadata": {"name": "x", "uid": "v"}, "provisioner": "q", "handler": "-", "rules": [{}],
+            "spec": {"finalizers": ["-"], "podCIDRs": ["a"], "template": {}},
+        });
+        for kind in [
+            &cluster_role::KIND, &job::KIND, &namespace::KIND, &node::KIND, &role::KIND, &runtime_class::KIND,
+            &storage_class::KIND,
+        ] {
+            let errors = (kind.validate_update)(&new, &old);
+            let fields: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
+            let at = fields.iter().position(|field| *field == "metadata.uid");
+            assert!(at.is_some_and(|at| at > 0), "{}: {fields:?}", kind.kind);
+            assert_eq!(kind.metadata_on_update, [MetadataCheck::New], "{}", kind.kind);
+        }
+    }
 
     #[test]
     fn a_newer_status_door_changes_status_only() {

@@ -5,6 +5,7 @@ use crate::options::FieldValidation;
 use crate::registry::{Served, Warnings};
 use machinery::Value;
 use machinery::codec;
+use machinery::codec::typed::Report;
 use machinery::gvk::split_api_version;
 use machinery::schema::SchemaRef;
 use machinery::status::{Result, Status};
@@ -47,7 +48,7 @@ pub fn object(
     validation: FieldValidation,
     warnings: &Warnings,
 ) -> Result<Value> {
-    let (mut value, problems) = parse(body, encoding, &expected)?;
+    let (mut value, Report { strict: problems, emptied }) = parse(body, encoding, &expected)?;
     if let Some(map) = value.as_object_mut() {
         map.insert("apiVersion".to_owned(), expected.api_version().into());
         map.insert("kind".to_owned(), expected.kind.into());
@@ -62,12 +63,13 @@ pub fn object(
             }
         }
     }
-    (expected.default)(&mut value);
+    warnings.emptied(emptied);
+    warnings.set_defaults(&mut value, expected.default);
     Ok(value)
 }
 
-/// The normalised value and what strict validation has against it.
-fn parse(body: &[u8], encoding: Encoding, expected: &Expected<'_>) -> Result<(Value, Vec<String>)> {
+/// The normalised value and what was found in it.
+fn parse(body: &[u8], encoding: Encoding, expected: &Expected<'_>) -> Result<(Value, Report)> {
     let unrecognized = |error: String| {
         Status::bad_request(format!(
             "the object provided is unrecognized (must be of type {}): couldn't get version/kind; {error} ({})",
@@ -75,17 +77,21 @@ fn parse(body: &[u8], encoding: Encoding, expected: &Expected<'_>) -> Result<(Va
             summary(body)
         ))
     };
-    let (mut value, mut problems) = match encoding {
+    let (mut value, problems) = match encoding {
         Encoding::Json => {
-            let typed = codec::json::decode_typed(body, expected.schema);
-            if let Ok(decoded) = typed
-                && is_expected(&decoded.value, expected)
-            {
-                return Ok((decoded.value, decoded.strict));
-            }
+            let wrong = match codec::json::decode_typed(body, expected.schema) {
+                Ok(decoded) if is_expected(&decoded.value, expected) => {
+                    return Ok((decoded.value, Report { strict: decoded.strict, emptied: decoded.emptied }));
+                }
+                typed => typed.err(),
+            };
             // Something is wrong: a body of another kind is reported before a field of the wrong type.
             let plain = codec::json::decode(body)
                 .map_err(|error| unrecognized(format!("json parse error: {error}")))?;
+            if let Some(codec::json::JsonError::Type(error)) = wrong {
+                check_kind(&plain.value, expected, body)?;
+                return Err(handled(expected.kind, expected.version, expected.kind, &error.to_string()));
+            }
             (plain.value, plain.strict)
         }
         Encoding::Yaml => {
@@ -104,10 +110,10 @@ fn parse(body: &[u8], encoding: Encoding, expected: &Expected<'_>) -> Result<(Va
     if !value.is_object() {
         value = Value::Object(machinery::Map::new());
     }
-    let report = codec::typed::normalize(&mut value, expected.schema)
+    let mut report = codec::typed::normalize(&mut value, expected.schema)
         .map_err(|error| handled(expected.kind, expected.version, expected.kind, &error.to_string()))?;
-    problems.extend(report.strict);
-    Ok((value, problems))
+    report.strict.splice(0..0, problems);
+    Ok((value, report))
 }
 
 fn is_expected(value: &Value, expected: &Expected<'_>) -> bool {

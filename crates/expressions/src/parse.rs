@@ -87,9 +87,17 @@ fn mistakes(errors: &ParseErrors) -> Vec<Mistake> {
     let found = errors.errors.iter().map(|error| Mistake {
         line: usize::try_from(error.pos.0).unwrap_or(1).max(1),
         column: usize::try_from(error.pos.1).unwrap_or(1).saturating_sub(1),
-        message: error.msg.clone(),
+        message: ended(&error.msg),
     });
     found.collect()
+}
+
+/// Where an expression may end, Kubernetes expects nothing else.
+fn ended(message: &str) -> String {
+    match message.split_once(" expecting {<EOF>, ") {
+        Some((what, _)) => format!("{what} expecting <EOF>"),
+        None => message.to_owned(),
+    }
 }
 
 /// All mistakes, each with the line it is in and a mark below it, as users of Kubernetes know it.
@@ -126,6 +134,10 @@ mod tests {
             (
                 "bad.",
                 "ERROR: <input>:1:5: Syntax error: no viable alternative at input '.'\n | bad.\n | ....^",
+            ),
+            (
+                "10.0.0.1",
+                "ERROR: <input>:1:5: Syntax error: mismatched input '.0' expecting <EOF>\n | 10.0.0.1\n | ....^",
             ),
             (
                 "Object{",

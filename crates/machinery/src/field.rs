@@ -150,20 +150,40 @@ impl FieldError {
         Self::new(ErrorKind::Invalid, path, Some(show_str(value)), detail)
     }
 
+    /// An invalid word of a type of its own.
+    pub fn invalid_word(path: &Path<'_>, word: &str, detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Invalid, path, Some(show_word(word)), detail)
+    }
+
     /// An invalid value whose shown form the caller has made.
     pub fn invalid_shown(path: &Path<'_>, shown: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::new(ErrorKind::Invalid, path, Some(shown.into()), detail)
     }
 
     /// `Unsupported value: "x": supported values: "a", "b"`; the list is given in its shown order.
+    ///
+    /// What has a few values only is nearly always a type of its own.
     pub fn not_supported(path: &Path<'_>, value: &Value, supported: &[&str]) -> Self {
+        let shown = match value {
+            Value::String(word) => show_word(word),
+            other => show(other),
+        };
+        Self::not_supported_shown(path, shown, supported)
+    }
+
+    /// The same for a plain string.
+    pub fn not_supported_str(path: &Path<'_>, value: &str, supported: &[&str]) -> Self {
+        Self::not_supported_shown(path, show_str(value), supported)
+    }
+
+    fn not_supported_shown(path: &Path<'_>, shown: String, supported: &[&str]) -> Self {
         let detail = if supported.is_empty() {
             String::new()
         } else {
             let quoted: Vec<String> = supported.iter().map(|s| format!("{s:?}")).collect();
             format!("supported values: {}", quoted.join(", "))
         };
-        Self::new(ErrorKind::NotSupported, path, Some(show(value)), detail)
+        Self::new(ErrorKind::NotSupported, path, Some(shown), detail)
     }
 
     pub fn forbidden(path: &Path<'_>, detail: impl Into<String>) -> Self {
@@ -236,6 +256,30 @@ pub fn show_str(text: &str) -> String {
             '\u{b}' => out.push_str("\\v"),
             '\u{c}' => out.push_str("\\f"),
             c if (c as u32) < 0x20 || c as u32 == 0x7f => out.push_str(&format!("\\x{:02x}", c as u32)),
+            c if crate::names::is_printable(c) => out.push(c),
+            c if (c as u32) < 0x10000 => out.push_str(&format!("\\u{:04x}", c as u32)),
+            c => out.push_str(&format!("\\U{:08x}", c as u32)),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// A word of a type of its own (an operator, a policy) as messages show it: as JSON writes it.
+pub fn show_word(word: &str) -> String {
+    let mut out = String::with_capacity(word.len() + 2);
+    out.push('"');
+    for c in word.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => out.push_str(&format!("\\u{:04x}", c as u32)),
+            c if (c as u32) < 0x20 => out.push_str(&format!("\\u{:04x}", c as u32)),
             c => out.push(c),
         }
     }
@@ -246,6 +290,21 @@ pub fn show_str(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn strings_are_shown_with_the_escapes_of_their_type() {
+        for (text, plain, word) in [
+            ("a", r#""a""#, r#""a""#),
+            ("a\u{0}b", r#""a\x00b""#, r#""a\u0000b""#),
+            ("<b>&\"", r#""<b>&\"""#, r#""\u003cb\u003e\u0026\"""#),
+            ("\u{feff}", r#""\ufeff""#, "\"\u{feff}\""),
+            ("\u{a0}", r#""\u00a0""#, "\"\u{a0}\""),
+            ("ünï😀e\u{301}", "\"ünï😀e\u{301}\"", "\"ünï😀e\u{301}\""),
+            ("\u{f0000}", r#""\U000f0000""#, "\"\u{f0000}\""),
+        ] {
+            assert_eq!((show_str(text).as_str(), show_word(text).as_str()), (plain, word));
+        }
+    }
 
     #[test]
     fn paths_and_messages() {

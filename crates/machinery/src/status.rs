@@ -1,6 +1,6 @@
 //! The one error type on the wire: Kubernetes' `Status`.
 
-use crate::field::{ErrorList, FieldError};
+use crate::field::{ErrorList, FieldError, show_str};
 use serde_json::{Map, Value, json};
 use std::fmt;
 
@@ -74,13 +74,13 @@ impl Status {
         let message = if name.is_empty() {
             format!("{what} is forbidden: {why}")
         } else {
-            format!("{what} {name:?} is forbidden: {why}")
+            format!("{what} {} is forbidden: {why}", show_str(name))
         };
         Self::new(403, "Forbidden", message).about(group, resource, name)
     }
 
     pub fn not_found(group: &str, resource: &str, name: &str) -> Self {
-        Self::new(404, "NotFound", format!("{} {name:?} not found", qualified(group, resource)))
+        Self::new(404, "NotFound", format!("{} {} not found", qualified(group, resource), show_str(name)))
             .about(group, resource, name)
     }
 
@@ -100,7 +100,7 @@ impl Status {
     }
 
     pub fn already_exists(group: &str, resource: &str, name: &str) -> Self {
-        Self::new(409, "AlreadyExists", format!("{} {name:?} already exists", qualified(group, resource)))
+        Self::new(409, "AlreadyExists", format!("{} {} already exists", qualified(group, resource), show_str(name)))
             .about(group, resource, name)
     }
 
@@ -108,7 +108,7 @@ impl Status {
         Self::new(
             409,
             "Conflict",
-            format!("Operation cannot be fulfilled on {} {name:?}: {why}", qualified(group, resource)),
+            format!("Operation cannot be fulfilled on {} {}: {why}", qualified(group, resource), show_str(name)),
         )
         .about(group, resource, name)
     }
@@ -130,7 +130,7 @@ impl Status {
         let mut status = Self::new(
             422,
             "Invalid",
-            format!("{} {name:?} is invalid: {}", qualified(group, kind), aggregate(errors)),
+            format!("{} {} is invalid: {}", qualified(group, kind), show_str(name), aggregate(errors)),
         )
         .about(group, kind, name);
         if let Some(details) = &mut status.details {

@@ -224,7 +224,7 @@ fn validate_target(target: &Value, path: &Path<'_>, errors: &mut ErrorList) {
     }
     if !matches!(kind, "Utilization" | "Value" | "AverageValue") {
         let detail = "must be either Utilization, Value, or AverageValue";
-        errors.push(FieldError::invalid_str(&type_path, kind, detail));
+        errors.push(FieldError::invalid_word(&type_path, kind, detail));
     }
     for name in ["value", "averageValue"] {
         let value = target.field(name);

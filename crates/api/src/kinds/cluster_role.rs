@@ -11,9 +11,13 @@ use machinery::selector::LabelSelector;
 pub static KIND: Kind = Kind {
     validate_name: rbac::name,
     validate: |role| validate(role, false),
-    validate_update: |new, old| validate(new, has_invalid_selector(old)),
+    validate_update: |new, old| {
+        let mut errors = validate(new, has_invalid_selector(old));
+        errors.extend(KIND.metadata_update_errors(new, old));
+        errors
+    },
     create_on_update: true,
-    metadata_on_update: &[MetadataCheck::New, MetadataCheck::Update],
+    metadata_on_update: &[MetadataCheck::New],
     ..Kind::new(rbac::GROUP, "v1", "ClusterRole", "clusterroles", Scope::Cluster)
 };
 

@@ -3,7 +3,7 @@
 use crate::validation::checks::dns_subdomain;
 use crate::validation::label_selector::validate_label_selector;
 use crate::validation::node_labels::selector_warnings;
-use crate::validation::values::unchanged;
+use crate::validation::values::{IMMUTABLE, same_structs};
 use crate::value::Fields;
 use crate::{Kind, MetadataCheck, Scope};
 use machinery::Value;
@@ -38,7 +38,9 @@ fn validate_update(new: &Value, old: &Value) -> ErrorList {
     let was_invalid = !validate_label_selector(old_topology, false, &Path::ROOT).is_empty();
     let mut errors = validate(new, was_invalid);
     for field in ["nodeTopology", "storageClassName"] {
-        errors.extend(unchanged(&Path::new(field), new.field(field), old.field(field)));
+        if !same_structs(new.field(field), old.field(field)) {
+            errors.push(FieldError::invalid(&Path::new(field), new.field(field), IMMUTABLE));
+        }
     }
     errors
 }

@@ -25,7 +25,8 @@ pub static KIND: Kind = Kind {
     orphan_warning: Some(
         "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning",
     ),
-    metadata_on_update: &[MetadataCheck::New, MetadataCheck::Update],
+    metadata_on_update: &[MetadataCheck::New],
+    labels_from: Some("spec.template.metadata.labels"),
     ..Kind::new("batch", "v1", "Job", "jobs", Scope::Namespaced)
 };
 
@@ -176,6 +177,7 @@ fn validate_generated_selector(job: &Value, old: Option<&Value>, errors: &mut Er
 
 fn validate_update(new: &Value, old: &Value) -> ErrorList {
     let mut errors = validate(new, Some(old));
+    errors.extend(KIND.metadata_update_errors(new, old));
     validate_spec(new, Some(old), &mut errors);
     job_update::validate_changes(new, old, &mut errors);
     errors

@@ -96,7 +96,7 @@ fn limit_type(path: &Path<'_>, kind: &str) -> ErrorList {
     } else {
         messages
     };
-    messages.into_iter().map(|message| FieldError::invalid_str(path, kind, message)).collect()
+    messages.into_iter().map(|message| FieldError::invalid_word(path, kind, message)).collect()
 }
 
 /// Which resources a limit of this type may name where.

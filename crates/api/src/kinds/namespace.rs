@@ -1,7 +1,7 @@
 //! Namespace. Its two-phase deletion is the registry's.
 
 use crate::value::{Fields, texts};
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{meta, names};
@@ -16,7 +16,12 @@ pub static KIND: Kind = Kind {
     held: |namespace| !namespace.field("spec").items("finalizers").is_empty(),
     mark_deleting,
     validate,
-    validate_update: |new, _| validate(new),
+    validate_update: |new, old| {
+        let mut errors = validate(new);
+        errors.extend(KIND.metadata_update_errors(new, old));
+        errors
+    },
+    metadata_on_update: &[MetadataCheck::New],
     validate_status_update,
     ..Kind::new("", "v1", "Namespace", "namespaces", Scope::Cluster)
 };

@@ -16,12 +16,13 @@ pub static KIND: Kind = Kind {
     validate,
     validate_update: |new, old| {
         let mut errors = validate(new);
+        errors.extend(KIND.metadata_update_errors(new, old));
         errors.extend(validate_change(new, old));
         errors
     },
     validate_status_update: validate_change,
     warnings: |new, _| warnings(new),
-    metadata_on_update: &[MetadataCheck::New, MetadataCheck::Update],
+    metadata_on_update: &[MetadataCheck::New],
     ..Kind::new("", "v1", "Node", "nodes", Scope::Cluster)
 };
 
@@ -106,6 +107,13 @@ fn validate(node: &Value) -> ErrorList {
             .iter()
             .map(|cidr| names::parse_cidr_sloppy(cidr).map(|cidr| cidr.network().is_ipv6()))
             .collect();
+        if let Some(bad) = families.iter().position(Option::is_none) {
+            let detail = format!(
+                "invalid PodCIDRs. failed to check with dual stack with error:invalid CIDR[{bad}]: <nil> (invalid CIDR address: {})",
+                cidrs[bad]
+            );
+            errors.push(FieldError::internal(&path, detail));
+        }
         if cidrs.len() > 2 || families[0].is_none() || families[1].is_none() || families[0] == families[1] {
             let detail = "may specify no more than one CIDR for each IP family";
             errors.push(FieldError::invalid(&path, spec.field("podCIDRs"), detail));
@@ -265,6 +273,14 @@ mod tests {
         let mut node = json!({"status": {"capacity": {"cpu": "4"}, "allocatable": {"cpu": "3"}}});
         default(&mut node);
         assert_eq!(node["status"]["allocatable"], json!({"cpu": "3"}));
+    }
+
+    #[test]
+    fn what_is_no_range_has_no_family() {
+        let node = json!({"spec": {"podCIDRs": ["10.0.0.0/24", "x"]}});
+        let details: Vec<String> = validate(&node).into_iter().map(|error| error.detail).collect();
+        let bad = "invalid PodCIDRs. failed to check with dual stack with error:invalid CIDR[1]: <nil> (invalid CIDR address: x)";
+        assert!(details.iter().any(|detail| detail == bad), "{details:?}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::validation::label_selector::has_invalid_label_value;
 use crate::validation::node_labels;
 use crate::validation::persistent_volume::{Options, sources, validate_spec};
 use crate::validation::resource_names::round_up_to_milli;
-use crate::validation::values::{same, unchanged};
+use crate::validation::values::{same, same_structs, unchanged};
 use crate::value::Fields;
 use crate::{Kind, MetadataCheck, Scope};
 use machinery::field::{ErrorList, FieldError, Path};
@@ -24,7 +24,7 @@ pub static KIND: Kind = Kind {
         missing.then(|| FieldError::required(&Path::new("resourceVersion"), "")).into_iter().collect()
     },
     warnings: |new, _| warnings(new),
-    metadata_on_update: &[MetadataCheck::New, MetadataCheck::New],
+    metadata_on_update: &[MetadataCheck::New],
     ..Kind::new("", "v1", "PersistentVolume", "persistentvolumes", Scope::Cluster)
 };
 
@@ -124,7 +124,8 @@ fn validate_update(new: &Value, old: &Value) -> ErrorList {
     let options =
         Options { allow_bad_label_values: terms.iter().any(has_invalid_label_value), inline: false };
     let mut errors = validate(new, options);
-    // Kubernetes checks the new spec twice, and says so.
+    // Kubernetes checks the new object twice, and says so.
+    errors.extend(KIND.metadata_errors(new));
     errors.extend(validate_spec(spec, meta::name(new), options, &Path::new("spec")));
     errors.extend(source_changed(spec, before));
     errors.extend(unchanged(&Path::new("volumeMode"), spec.field("volumeMode"), before.field("volumeMode")));
@@ -157,7 +158,7 @@ fn source_changed(spec: &Value, before: &Value) -> Option<FieldError> {
     {
         csi.unset(EXPAND);
     }
-    if same(&after, &before) {
+    if same_structs(&after, &before) {
         return None;
     }
     let lines = |source: &Value| layout::internal_json_lines("PersistentVolumeSource", source);

@@ -19,7 +19,11 @@ pub static KIND: Kind = Kind {
     validate: |controller| validate_spec(controller, None),
     validate_update: |new, old| validate_spec(new, Some(old)),
     validate_status_update: |new, _| super::replica_set::validate_status(new.field("status")),
-    warnings: |new, old| workload::template_warnings(new, old, "spec.template", true),
+    // An update warns of the template that was there before, as in Kubernetes.
+    warnings: |new, old| match old {
+        None => workload::template_warnings(new, None, "spec.template", true),
+        Some(old) => workload::template_warnings(old, Some(new), "spec.template", true),
+    },
     counts_generation: true,
     orphan_dependents: true,
     scale: Some(Scale {
@@ -88,6 +92,18 @@ fn validate_spec(controller: &Value, old: Option<&Value>) -> ErrorList {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn updates_warn_of_what_was_there() {
+        let controller = |secrets: Value| {
+            let spec = json!({"containers": [], "imagePullSecrets": secrets});
+            json!({"metadata": {"name": "x"}, "spec": {"template": {"spec": spec}}})
+        };
+        let (odd, sound) = (controller(json!([{}])), controller(json!([{"name": "a"}])));
+        assert_eq!((KIND.warnings)(&odd, Some(&sound)), Vec::<String>::new());
+        assert_eq!((KIND.warnings)(&sound, Some(&odd)).len(), 1);
+        assert_eq!((KIND.warnings)(&odd, None).len(), 1);
+    }
 
     #[test]
     fn any_selector_has_to_match() {

@@ -186,15 +186,16 @@ fn device_statuses(claim: &Value, path: &Path<'_>) -> ErrorList {
     }
     for (index, status) in devices.iter().enumerate() {
         if !seen.insert(device_id(status)) {
-            errors.push(FieldError::duplicate(&path.index(index), &shown_id(status).into()));
+            let value = Some(shown_id(status));
+            errors.push(FieldError { value, ..FieldError::duplicate(&path.index(index), &Value::Null) });
         }
     }
     errors
 }
 
 fn shown_id(device: &Value) -> String {
-    let id: Vec<&str> = device_id(device).into_iter().filter(|part| !part.is_empty()).collect();
-    id.join("/")
+    let [driver, pool, device, share] = device_id(device).map(machinery::field::show_word);
+    format!(r#"{{"Driver":{driver},"Pool":{pool},"Device":{device},"ShareID":{share}}}"#)
 }
 
 fn network_data(data: &Value, path: &Path<'_>) -> ErrorList {
@@ -226,6 +227,12 @@ mod tests {
         let mut new = json!({"status": {"devices": [device]}});
         prepare_status_update(&mut new, &old);
         assert_eq!(new, json!({"status": {}}));
+    }
+
+    #[test]
+    fn devices_are_shown_with_all_that_tells_them_apart() {
+        let device = json!({"driver": "d", "pool": "p", "device": "x"});
+        assert_eq!(shown_id(&device), r#"{"Driver":"d","Pool":"p","Device":"x","ShareID":""}"#);
     }
 
     #[test]

@@ -173,7 +173,7 @@ fn validate_scope_selector(spec: &Value) -> ErrorList {
             }
             "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
             other => {
-                errors.push(FieldError::invalid_str(&operator_path, other, "not a valid selector operator"));
+                errors.push(FieldError::invalid_word(&operator_path, other, "not a valid selector operator"));
             }
         }
         scopes.push(scope);

@@ -11,12 +11,13 @@ pub static KIND: Kind = Kind {
     validate: |binding| rbac::binding(binding, true),
     validate_update,
     create_on_update: true,
-    metadata_on_update: &[MetadataCheck::New, MetadataCheck::Update],
+    metadata_on_update: &[MetadataCheck::New],
     ..Kind::new(rbac::GROUP, "v1", "RoleBinding", "rolebindings", Scope::Namespaced)
 };
 
 fn validate_update(new: &Value, old: &Value) -> ErrorList {
     let mut errors = rbac::binding(new, true);
+    errors.extend(KIND.metadata_update_errors(new, old));
     errors.extend(rbac::binding_update(new, old));
     errors
 }

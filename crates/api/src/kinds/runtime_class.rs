@@ -6,7 +6,7 @@ use crate::validation::checks::dns_label;
 use crate::validation::node_labels::deprecation;
 use crate::validation::values::unchanged;
 use crate::value::Fields;
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::names;
@@ -17,6 +17,7 @@ pub static KIND: Kind = Kind {
     validate,
     validate_update,
     warnings: |new, _| warnings(new),
+    metadata_on_update: &[MetadataCheck::New],
     create_on_update: true,
     unconditional_update: false,
     ..Kind::new("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses", Scope::Cluster)
@@ -53,6 +54,7 @@ fn validate(class: &Value) -> ErrorList {
 
 fn validate_update(new: &Value, old: &Value) -> ErrorList {
     let mut errors = validate(new);
+    errors.extend(KIND.metadata_update_errors(new, old));
     errors.extend(unchanged(&Path::new("handler"), new.field("handler"), old.field("handler")));
     errors
 }

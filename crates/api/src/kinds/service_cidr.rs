@@ -9,24 +9,11 @@ use serde_json::json;
 pub static KIND: Kind = Kind {
     prepare_create: |range| range.set("status", json!({})),
     prepare_update: crate::kind::keep_status,
-    prepare_status_update,
+    prepare_status_update: crate::kind::keep_metadata_and_spec,
     validate: validate_spec,
     validate_update,
     ..Kind::new("networking.k8s.io", "v1", "ServiceCIDR", "servicecidrs", Scope::Cluster)
 };
-
-/// Status comes in alone; of the metadata only what every write carries.
-fn prepare_status_update(new: &mut Value, old: &Value) {
-    let incoming = new.field("metadata").clone();
-    crate::kind::keep_all_but_status(new, old);
-    let mut metadata = old.field("metadata").clone();
-    for field in ["resourceVersion", "managedFields"] {
-        if incoming.has(field) {
-            metadata.set(field, incoming.field(field).clone());
-        }
-    }
-    new.set("metadata", metadata);
-}
 
 fn validate_spec(range: &Value) -> ErrorList {
     let spec = range.field("spec");
@@ -71,7 +58,7 @@ fn validate_update(new: &Value, old: &Value) -> ErrorList {
             errors.extend(validate_spec(new));
             errors
         }
-        (_, cidrs) => vec![FieldError::invalid(&path, &json!(cidrs), "field is immutable")],
+        _ => vec![FieldError::invalid(&path, new.field("spec").field("cidrs"), "field is immutable")],
     }
 }
 
@@ -93,6 +80,7 @@ mod tests {
         for (new, errors) in cases {
             assert_eq!(validate_update(&new, &old).len(), errors, "{new}");
         }
+        assert_eq!(validate_update(&range(Value::Null), &old)[0].value.as_deref(), Some("null"));
         assert_eq!(validate_spec(&range(json!(["10.0.0.1/24"]))).len(), 1);
         assert_eq!(validate_spec(&range(json!([]))).len(), 1);
     }

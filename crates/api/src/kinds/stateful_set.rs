@@ -90,7 +90,7 @@ fn validate_spec(set: &Value, old: Option<&Value>) -> ErrorList {
     let policy = spec.text("podManagementPolicy");
     if !matches!(policy, "OrderedReady" | "Parallel") {
         let detail = "must be 'OrderedReady' or 'Parallel'";
-        errors.push(FieldError::invalid_str(&path.child("podManagementPolicy"), policy, detail));
+        errors.push(FieldError::invalid_word(&path.child("podManagementPolicy"), policy, detail));
     }
     validate_strategy(spec.field("updateStrategy"), &path.child("updateStrategy"), &mut errors);
     let retention_path = path.child("persistentVolumeClaimRetentionPolicy");

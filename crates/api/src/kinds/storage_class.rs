@@ -5,7 +5,7 @@ use crate::validation::node_labels::deprecation;
 use crate::validation::storage::{parameters, provisioner};
 use crate::validation::values::{strings, unchanged};
 use crate::value::Fields;
-use crate::{Kind, Scope};
+use crate::{Kind, MetadataCheck, Scope};
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::names;
@@ -16,6 +16,7 @@ pub static KIND: Kind = Kind {
     validate,
     validate_update,
     warnings: |new, _| warnings(new),
+    metadata_on_update: &[MetadataCheck::New],
     ..Kind::new("storage.k8s.io", "v1", "StorageClass", "storageclasses", Scope::Cluster)
 };
 
@@ -77,6 +78,7 @@ fn topologies(topologies: &[Value]) -> ErrorList {
 
 fn validate_update(new: &Value, old: &Value) -> ErrorList {
     let mut errors = validate(new);
+    errors.extend(KIND.metadata_update_errors(new, old));
     for field in ["parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"] {
         errors.extend(unchanged(&Path::new(field), new.field(field), old.field(field)));
     }

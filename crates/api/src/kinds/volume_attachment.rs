@@ -20,6 +20,7 @@ pub static KIND: Kind = Kind {
     unconditional_update: false,
     prepare_status_update: crate::kind::keep_metadata_and_spec,
     metadata_on_update: &[MetadataCheck::New],
+    metadata_on_status_update: &[MetadataCheck::New],
     ..Kind::new("storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments", Scope::Cluster)
 };
 

@@ -267,7 +267,7 @@ fn validate_addresses(status: &Value, old: &Value, list: &str, path: &Path<'_>, 
     let parsed: Vec<_> = addresses.iter().map(|address| names::parse_ip_sloppy(address.text("ip"))).collect();
     if let Some(bad) = parsed.iter().position(Option::is_none) {
         let text = addresses[bad].text("ip");
-        let detail = format!("failed to check for dual stack with error:invalid IP[{bad}]: {text:?}");
+        let detail = format!("failed to check for dual stack with error:invalid IP[{bad}]: {text}");
         errors.push(FieldError::internal(&path, detail));
     }
     let any = |v4: bool| parsed.iter().flatten().any(|address| address.is_ipv4() == v4);

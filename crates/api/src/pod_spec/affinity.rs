@@ -145,7 +145,7 @@ fn validate_field_requirement(requirement: &Value, path: &Path<'_>, errors: &mut
 }
 
 fn invalid_operator(operator: &str, path: &Path<'_>, errors: &mut ErrorList) {
-    errors.push(FieldError::invalid_str(&path.child("operator"), operator, "not a valid selector operator"));
+    errors.push(FieldError::invalid_word(&path.child("operator"), operator, "not a valid selector operator"));
 }
 
 fn validate_pod_affinity_term(term: &Value, options: &Options, path: &Path<'_>, errors: &mut ErrorList) {

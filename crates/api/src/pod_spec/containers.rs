@@ -124,8 +124,9 @@ pub fn validate_ephemeral_containers(around: &Surroundings<'_>, path: &Path<'_>,
         }
         const DETAIL: &str = "cannot be set for an Ephemeral Container";
         for name in NOT_EPHEMERAL {
-            // An empty lifecycle or probe is there all the same.
-            if !is_zero(container.field(name)) || (name != "resources" && container.entries(name).is_some()) {
+            // An empty lifecycle, probe or policy is there all the same.
+            let there = container.entries(name).is_some() || container.opt_text(name).is_some();
+            if !is_zero(container.field(name)) || (name != "resources" && there) {
                 errors.push(FieldError::forbidden(&item.child(name), DETAIL));
             }
         }

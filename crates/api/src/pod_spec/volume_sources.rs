@@ -361,7 +361,7 @@ pub fn validate_template_metadata(metadata: &Value, path: &Path<'_>, errors: &mu
 }
 
 /// The other fields of metadata in their order, with the names that complaints use.
-const OTHER_METADATA: [(&str, &str); 12] = [
+const OTHER_METADATA: [(&str, &str); 13] = [
     ("name", "name"),
     ("generateName", "generateName"),
     ("namespace", "namespace"),
@@ -374,6 +374,7 @@ const OTHER_METADATA: [(&str, &str); 12] = [
     ("deletionGracePeriodSeconds", "deletionGracePeriodSeconds"),
     ("ownerReferences", "ownerReferences"),
     ("finalizers", "finalizers"),
+    ("managedFields", "managedFields"),
 ];
 
 #[cfg(test)]

@@ -258,8 +258,10 @@ fn validate_iscsi(source: &Value, volume_name: &str, path: &Path<'_>, errors: &m
     }
     let reference = source.field("secretRef");
     if !reference.is_null() && reference.text("name").is_empty() {
+        let initiator = path.child("initiatorname").to_string();
+        let at = errors.iter().position(|error| error.field == initiator).unwrap_or(errors.len());
         let path = path.child("secretRef");
-        errors.push(FieldError::required(&path.child("name"), ""));
+        errors.insert(at, FieldError::required(&path.child("name"), ""));
     }
 }
 

@@ -1,12 +1,18 @@
 //! Rules of roles, and who and what role bindings name.
 
-use super::checks::{invalid_each, one_of};
+use super::checks::invalid_each;
 use crate::value::Fields;
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::names;
 
 pub const GROUP: &str = "rbac.authorization.k8s.io";
+
+/// A plain string that has to be one of a few.
+fn known(path: &Path<'_>, value: &str, supported: &[&str]) -> ErrorList {
+    let is_known = supported.contains(&value);
+    (!is_known).then(|| FieldError::not_supported_str(path, value, supported)).into_iter().collect()
+}
 
 /// Names of roles and bindings may be anything that fits into a URL's path, also where they are generated.
 pub fn name(name: &str, _prefix: bool) -> Vec<String> {
@@ -54,9 +60,9 @@ fn rule(rule: &Value, namespaced: bool, path: &Path<'_>) -> ErrorList {
 pub fn binding(binding: &Value, namespaced: bool) -> ErrorList {
     let mut errors = Vec::new();
     let (path, role) = (Path::new("roleRef"), binding.field("roleRef"));
-    errors.extend(one_of(&path.child("apiGroup"), role.text("apiGroup"), &[GROUP]));
+    errors.extend(known(&path.child("apiGroup"), role.text("apiGroup"), &[GROUP]));
     let kinds: &[&str] = if namespaced { &["Role", "ClusterRole"] } else { &["ClusterRole"] };
-    errors.extend(one_of(&path.child("kind"), role.text("kind"), kinds));
+    errors.extend(known(&path.child("kind"), role.text("kind"), kinds));
     let role_name = role.text("name");
     if role_name.is_empty() {
         errors.push(FieldError::required(&path.child("name"), ""));
@@ -81,13 +87,16 @@ fn subject(subject: &Value, namespaced: bool, path: &Path<'_>) -> ErrorList {
             if !name.is_empty() {
                 errors.extend(invalid_each(&path.child("name"), name, names::dns_subdomain(name, false)));
             }
-            errors.extend(one_of(&path.child("apiGroup"), group, &[""]));
+            errors.extend(known(&path.child("apiGroup"), group, &[""]));
             if !namespaced && subject.text("namespace").is_empty() {
                 errors.push(FieldError::required(&path.child("namespace"), ""));
             }
         }
-        "User" | "Group" => errors.extend(one_of(&path.child("apiGroup"), group, &[GROUP])),
-        other => errors.extend(one_of(&path.child("kind"), other, &["ServiceAccount", "User", "Group"])),
+        "User" | "Group" => errors.extend(known(&path.child("apiGroup"), group, &[GROUP])),
+        other => {
+            let kinds = ["ServiceAccount", "User", "Group"];
+            errors.push(FieldError::not_supported_str(&path.child("kind"), other, &kinds));
+        }
     }
     errors
 }

@@ -1,6 +1,5 @@
 //! Names of resources (cpu, memory, …) and amounts of them, in nodes, quotas and limit ranges.
 
-use super::checks::{invalid_each, qualified_name};
 use crate::value::Fields;
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
@@ -69,12 +68,11 @@ fn is_integer(name: &str) -> bool {
 
 /// A known resource, or a qualified name.
 pub fn resource_name(path: &Path<'_>, name: &str) -> ErrorList {
-    let errors = qualified_name(path, name);
-    if errors.is_empty() && !name.contains('/') && !is_standard(name) {
-        let message = "must be a standard resource type or fully qualified";
-        return invalid_each(path, name, vec![message.to_owned()]);
+    let mut messages = names::qualified_name(name);
+    if messages.is_empty() && !name.contains('/') && !is_standard(name) {
+        messages.push("must be a standard resource type or fully qualified".to_owned());
     }
-    errors
+    messages.into_iter().map(|message| FieldError::invalid_word(path, name, message)).collect()
 }
 
 /// A resource that containers consume.

@@ -13,14 +13,24 @@ pub fn unchanged(path: &Path<'_>, new: &Value, old: &Value) -> Option<FieldError
 
 /// Whether two values mean the same: absent, `null`, empty maps and empty lists are alike, at any depth.
 pub fn same(left: &Value, right: &Value) -> bool {
+    alike(left, right, is_empty)
+}
+
+/// The same for what consists of structs: one without fields is not an absent one.
+pub fn same_structs(left: &Value, right: &Value) -> bool {
+    alike(left, right, |value| !value.is_object() && is_empty(value))
+}
+
+fn alike(left: &Value, right: &Value, is_empty: fn(&Value) -> bool) -> bool {
     match (left, right) {
         (Value::Object(left_map), Value::Object(right_map)) => {
-            left_map.iter().all(|(key, value)| same(value, right_map.get(key).unwrap_or(&Value::Null)))
+            let in_right = |key: &str| right_map.get(key).unwrap_or(&Value::Null);
+            left_map.iter().all(|(key, value)| alike(value, in_right(key), is_empty))
                 && right_map.iter().all(|(key, value)| left_map.contains_key(key) || is_empty(value))
         }
         (Value::Array(left_items), Value::Array(right_items)) => {
             left_items.len() == right_items.len()
-                && left_items.iter().zip(right_items).all(|(left, right)| same(left, right))
+                && left_items.iter().zip(right_items).all(|(left, right)| alike(left, right, is_empty))
         }
         _ => left == right || (is_empty(left) && is_empty(right)),
     }
@@ -66,5 +76,8 @@ mod tests {
             assert_eq!(same(&left, &right), expected, "{left} {right}");
             assert_eq!(same(&right, &left), expected, "{right} {left}");
         }
+        assert!(same_structs(&json!({"a": []}), &json!({"a": null})));
+        assert!(!same_structs(&json!({"a": {}}), &json!({})));
+        assert!(!same_structs(&Value::Null, &json!({})));
     }
 }

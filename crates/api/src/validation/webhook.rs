@@ -182,6 +182,13 @@ pub fn url(text: &str, path: &Path<'_>) -> ErrorList {
         Some(end) if rest[end..].starts_with(':') && rest.starts_with(|c: char| c.is_ascii_alphabetic()) => {
             (rest[..end].to_ascii_lowercase(), &rest[end + 1..])
         }
+        _ if rest.split('/').next().is_some_and(|segment| segment.contains(':')) => {
+            let shown = machinery::field::show_str(text);
+            let detail = format!(
+                "url must be a valid URL: parse {shown}: first path segment in URL cannot contain colon{FORM}"
+            );
+            return vec![FieldError::required(path, detail)];
+        }
         _ => (String::new(), rest),
     };
     let authority = rest.strip_prefix("//").map_or("", |rest| rest.split('/').next().unwrap_or(""));
@@ -288,6 +295,13 @@ mod tests {
                 vec!["Invalid value: \"u\": user information is not permitted in the URL".to_owned()],
             ),
             ("https://h#f", vec!["Invalid value: \"f\": fragments are not permitted in the URL".to_owned()]),
+            (
+                " https://h",
+                vec![format!(
+                    "Required value: url must be a valid URL: parse \" https://h\": first path segment in URL \
+                     cannot contain colon{form}"
+                )],
+            ),
             (
                 "h/p",
                 vec![

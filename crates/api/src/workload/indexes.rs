@@ -1,5 +1,7 @@
 //! Lists of indexes of an indexed job: `1,3-5,7`.
 
+use machinery::field::show_str;
+
 /// How many indexes the list names, or what is wrong with it.
 pub fn count(list: &str, completions: i64) -> Result<i64, String> {
     if list.is_empty() {
@@ -36,7 +38,7 @@ fn parse(interval: &str, completions: i64) -> Result<(i64, i64), String> {
 
 fn index(text: &str, completions: i64) -> Result<i64, String> {
     let Ok(index) = text.parse::<i64>() else {
-        return Err(format!("cannot convert string to integer for index: {text:?}"));
+        return Err(format!("cannot convert string to integer for index: {}", show_str(text)));
     };
     if index >= completions { Err(format!("too large index: {text:?}")) } else { Ok(index) }
 }

@@ -8,7 +8,7 @@ use machinery::{Value, names};
 pub fn validate_int_or_percent(value: &Value, path: &Path<'_>, errors: &mut ErrorList) {
     match value.as_str() {
         Some(text) => {
-            errors.extend(names::percent(text).into_iter().map(|m| FieldError::invalid_str(path, text, m)));
+            errors.extend(names::percent(text).into_iter().map(|m| FieldError::invalid_word(path, text, m)));
         }
         None => non_negative(value.as_i64().unwrap_or(0), path, errors),
     }

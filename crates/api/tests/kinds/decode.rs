@@ -1,7 +1,7 @@
 //! Decoding of request bodies into the built-in types: values, strict findings and error texts.
 
 use machinery::codec::json::{self, Decoded, JsonError};
-use machinery::codec::typed;
+use machinery::codec::{restore, typed};
 use serde_json::{Value, json};
 
 fn decode(kind: (&str, &str, &str), text: &str) -> Result<Decoded, JsonError> {
@@ -64,6 +64,96 @@ fn strict_findings_come_in_document_order() {
 }
 
 #[test]
+fn fields_that_come_again_are_read_on_top() {
+    let kind = ("apps", "v1", "Deployment");
+    for (first, again, want) in [
+        (r#""replicas":1"#, r#""replicas":2"#, json!({"replicas": 2})),
+        (r#""replicas":1"#, r#""replicas":null"#, json!({})),
+        (r#""minReadySeconds":1"#, r#""minReadySeconds":null"#, json!({"minReadySeconds": 1})),
+        (r#""strategy":{"type":"Recreate"}"#, r#""strategy":null"#, json!({"strategy": {"type": "Recreate"}})),
+        (
+            r#""selector":{"matchLabels":{"a":"b"}}"#,
+            r#""selector":{"matchLabels":{"c":"d"}}"#,
+            json!({"selector": {"matchLabels": {"a": "b", "c": "d"}}}),
+        ),
+        (
+            r#""strategy":{"type":"Recreate"}"#,
+            r#""strategy":{"rollingUpdate":{}}"#,
+            json!({"strategy": {"type": "Recreate", "rollingUpdate": {}}}),
+        ),
+    ] {
+        let decoded = decode(kind, &format!("{{\"spec\":{{{first},{again}}}}}")).unwrap();
+        let plain = decode(kind, &format!("{{\"spec\":{want}}}")).unwrap();
+        assert_eq!(decoded.value, plain.value, "{first} {again}");
+        assert_eq!(decoded.strict.len(), 1, "{first} {again}");
+    }
+}
+
+#[test]
+fn bytes_are_text_or_numbers() {
+    let secret = |text: &str| decode(("", "v1", "Secret"), &format!("{{\"data\":{{\"k\":{text}}}}}"));
+    for (text, want) in [("null", ""), ("[]", ""), ("[104,105]", "aGk="), ("[null]", "AA==")] {
+        assert_eq!(secret(text).unwrap().value["data"]["k"], want, "{text}");
+    }
+    for (text, found) in [("[300]", "number 300"), ("[\"a\"]", "string")] {
+        let want =
+            format!("json: cannot unmarshal {found} into Go struct field Secret.data of type uint8");
+        assert_eq!(secret(text).unwrap_err().to_string(), want);
+    }
+}
+
+#[test]
+fn empty_lists_and_maps_are_noted() {
+    let text = r#"{"metadata":{"labels":{}},"spec":{"rules":[],"tls":[{"hosts":[]}]}}"#;
+    let decoded = decode(("networking.k8s.io", "v1", "Ingress"), text).unwrap();
+    let noted: Vec<_> = decoded.emptied.iter().map(|emptied| (emptied.path.as_str(), emptied.is_list)).collect();
+    assert_eq!(noted, [("metadata.labels", false), ("spec.rules", true), ("spec.tls[0].hosts", true)]);
+}
+
+#[test]
+fn merged_data_is_read_by_rules_of_its_own() {
+    let restore = |kind: (&str, &str, &str), mut value: Value| {
+        let schema = api::schema::schema().kind(kind.0, kind.1, kind.2).unwrap();
+        restore::restore(&mut value, schema).map(|()| value).map_err(|error| error.to_string())
+    };
+    let deployment = ("apps", "v1", "Deployment");
+    for (given, want) in [
+        (json!(2_147_483_648_i64), json!(-2_147_483_648_i64)),
+        (json!(4_294_967_296_i64), json!(0)),
+        (json!(1e300), json!(0)),
+        (json!(3.0), json!(3)),
+    ] {
+        let restored = restore(deployment, json!({"spec": {"replicas": given}})).unwrap();
+        assert_eq!(restored["spec"]["replicas"], want, "{given}");
+    }
+    for (kind, value, want) in [
+        (deployment, json!({"spec": {"replicas": 1.5}}), "cannot convert float64 to int32"),
+        (deployment, json!({"spec": {"replicas": "1"}}), "unrecognized type: int32"),
+        (deployment, json!({"spec": {"paused": 1}}), "unrecognized type: bool"),
+        (deployment, json!({"metadata": []}), "cannot restore struct from: slice"),
+        (deployment, json!({"metadata": "x"}), "cannot restore struct from: string"),
+        (deployment, json!({"metadata": {"labels": []}}), "cannot restore map from slice"),
+        (deployment, json!({"metadata": {"finalizers": {}}}), "cannot restore slice from map"),
+        (deployment, json!({"metadata": {"name": 1}}), "cannot convert int64 to string"),
+        (deployment, json!({"metadata": {"name": true}}), "unrecognized type: string"),
+        (deployment, json!({"spec": {"strategy": {"type": 1}}}), "cannot convert int64 to v1.DeploymentStrategyType"),
+        (deployment, json!({"spec": {"strategy": {"type": {}}}}), "unrecognized type: string"),
+        (
+            deployment,
+            json!({"metadata": {"creationTimestamp": true}}),
+            "json: cannot unmarshal bool into Go value of type string",
+        ),
+        (
+            ("", "v1", "Secret"),
+            json!({"data": {"a": "!"}}),
+            "error decoding from json: illegal base64 data at input byte 0",
+        ),
+    ] {
+        assert_eq!(restore(kind, value), Err(want.to_owned()));
+    }
+}
+
+#[test]
 fn type_errors_have_kubernetes_words() {
     let cases = [
         (
@@ -113,6 +203,11 @@ fn type_errors_have_kubernetes_words() {
             "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
         ),
         (("", "v1", "Secret"), r#"{"data":{"k":"not base64!"}}"#, "illegal base64 data at input byte 3"),
+        (
+            ("", "v1", "ResourceQuota"),
+            r#"{"spec":{"hard":{"pods":"5\n"}}}"#,
+            "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
+        ),
     ];
     for (kind, text, want) in cases {
         let error = decode(kind, text).expect_err(text);

@@ -6,6 +6,16 @@ use machinery::Value;
 use machinery::status::Result;
 use std::sync::Arc;
 
+/// Why no client could ask for an object of that name.
+pub(super) fn unaskable(name: &str) -> Option<String> {
+    if name.is_empty() {
+        return Some("resource name may not be empty".to_owned());
+    }
+    let problems = machinery::names::path_segment_name(name, false);
+    let shown = machinery::field::show_str(name);
+    (!problems.is_empty()).then(|| format!("invalid resource name {shown}: [{}]", problems.join(" ")))
+}
+
 impl Registry {
     /// An object, or `None` if there is none of that name.
     pub(crate) async fn find(
@@ -66,5 +76,17 @@ impl Registry {
             memchr::memmem::find(&entry.bytes, mention.as_bytes()).is_some()
         });
         Ok(view.entries.iter().map(|entry| entry.value()).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_fit_into_no_path_cannot_be_asked_for() {
+        assert_eq!(unaskable("a"), None);
+        assert_eq!(unaskable("").as_deref(), Some("resource name may not be empty"));
+        assert_eq!(unaskable("/a").as_deref(), Some("invalid resource name \"/a\": [may not contain '/']"));
     }
 }

@@ -1,11 +1,12 @@
 //! RuntimeClass: a pod takes overhead and scheduling constraints from its runtime class.
 
+use super::reading::unaskable;
 use super::{Attributes, Operation, Plugin};
 use crate::registry::Registry;
 use api::value::Fields;
 use futures_util::future::BoxFuture;
 use machinery::Value;
-use machinery::status::Result;
+use machinery::status::{Result, Status};
 
 const DIFFERS: &str = "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead";
 const UNFOUNDED: &str = "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead";
@@ -57,6 +58,9 @@ impl Plugin for RuntimeClass {
 
 async fn class_of(registry: &Registry, attributes: &Attributes<'_>, pod: &Value) -> Result<Option<Value>> {
     let Some(name) = pod.field("spec").opt_text("runtimeClassName") else { return Ok(None) };
+    if let Some(why) = unaskable(name) {
+        return Err(Status::new(500, "", why));
+    }
     let class = registry.find(("node.k8s.io", "v1", "runtimeclasses"), "", name).await?;
     match class {
         None => Err(attributes.forbidden(format!("pod rejected: RuntimeClass {name:?} not found"))),

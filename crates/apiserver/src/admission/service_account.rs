@@ -1,9 +1,11 @@
 //! ServiceAccount: every pod acts as a service account, and finds its token in a volume.
 
+use super::reading::unaskable;
 use super::{Attributes, Operation, Plugin, secret_references};
 use crate::registry::{Registry, metadata};
 use api::value::Fields;
 use futures_util::future::BoxFuture;
+use machinery::field::show_str;
 use machinery::status::Result;
 use machinery::{Value, meta};
 use serde_json::json;
@@ -105,9 +107,8 @@ async fn account_of(
             return Ok(if matters.iter().any(says) { account.value() } else { Value::Null });
         }
     }
-    Err(attributes.forbidden(format!(
-        "error looking up service account {namespace}/{name}: serviceaccount {name:?} not found"
-    )))
+    let why = unaskable(name).unwrap_or_else(|| format!("serviceaccount {} not found", show_str(name)));
+    Err(attributes.forbidden(format!("error looking up service account {namespace}/{name}: {why}")))
 }
 
 /// Pods that mirror a kubelet's files may not reach for anything in the cluster.

@@ -7,6 +7,7 @@ use super::{Registry, Served, WriteContext, Written, metadata, store_error};
 use crate::admission::{Attributes, Operation, shown_name};
 use crate::authorize::escalation;
 use crate::cache::Entry;
+use api::value::Fields;
 use machinery::status::{Details, Result, Status};
 use machinery::{Value, meta};
 use std::sync::Arc;
@@ -24,6 +25,33 @@ impl Registry {
         context: &WriteContext<'_>,
     ) -> Result<Written> {
         wipe_system_fields(&mut object);
+        self.create_as_given(served, object, context).await
+    }
+
+    /// Stores what a PUT did not find. As in Kubernetes, such an object keeps what others may not bring along, and in a
+    /// dry run its version, too.
+    pub async fn create_missing(
+        &self,
+        served: &Served,
+        mut object: Value,
+        context: &WriteContext<'_>,
+    ) -> Result<Written> {
+        let version = meta::resource_version(&object);
+        if !version.is_empty() {
+            crate::query::parse_uint(version).map_err(|why| Status::new(500, "", why))?;
+        }
+        if !context.dry_run {
+            meta::metadata_mut(&mut object).remove("resourceVersion");
+        }
+        self.create_as_given(served, object, context).await
+    }
+
+    async fn create_as_given(
+        &self,
+        served: &Served,
+        mut object: Value,
+        context: &WriteContext<'_>,
+    ) -> Result<Written> {
         ensure_namespace(&mut object, served, context.namespace)?;
         metadata::dedup_owner_references(&mut object, context);
         served.track(None, &mut object, context);
@@ -115,11 +143,18 @@ impl Registry {
         for warning in (kind.early_warnings)(&object) {
             context.warnings.add(warning);
         }
+        let shared = kind.labels_from.filter(|path| {
+            context.warnings.defaulted_labels() && object.at("metadata.labels") == object.at(path)
+        });
         (kind.prepare_create)(&mut object);
+        if let Some(path) = shared {
+            let labels = object.at(path).clone();
+            meta::metadata_mut(&mut object).insert("labels".to_owned(), labels);
+        }
         let name = meta::name(&object).to_owned();
         let mut errors = self.validate_admin_access(served, &object).await;
         errors.extend(validate_new(&object, served));
-        refuse(served, &name, &errors)?;
+        refuse(served, &name, errors, context)?;
         for warning in (kind.warnings)(&object, None) {
             context.warnings.add(warning);
         }

@@ -104,9 +104,7 @@ pub fn validate_new(object: &Value, served: &Served) -> ErrorList {
         }
         return errors;
     }
-    let check =
-        if kind.any_finalizer { names::validate_generic_object_meta } else { names::validate_object_meta };
-    let mut errors = check(&object["metadata"], namespaced, kind.validate_name, &path);
+    let mut errors = kind.metadata_errors(object);
     errors.extend((kind.validate)(object));
     if errors.is_empty() {
         errors = names_outside_paths(object, &path);
@@ -128,13 +126,19 @@ fn names_outside_paths(object: &Value, path: &Path<'_>) -> ErrorList {
 }
 
 /// Invalid, if there are errors.
-pub fn refuse(served: &Served, name: &str, errors: &ErrorList) -> Result<()> {
+pub fn refuse(
+    served: &Served,
+    name: &str,
+    mut errors: ErrorList,
+    context: &WriteContext<'_>,
+) -> Result<()> {
     if errors.is_empty() {
         return Ok(());
     }
+    context.warnings.as_given(&mut errors);
     // It is the stored kind whose rules are broken: both faces of events speak of the same one.
     let kind = served.storage.kind;
-    Err(Status::invalid(kind.group, kind.kind, name, errors))
+    Err(Status::invalid(kind.group, kind.kind, name, &errors))
 }
 
 /// Keeps what an update can never change.

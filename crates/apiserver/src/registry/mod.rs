@@ -17,10 +17,12 @@ pub mod patch;
 mod race_tests;
 mod repair;
 pub mod scale;
-mod unstructured;
 pub mod update;
 mod versions;
+mod warnings;
 pub mod watch;
+
+pub use warnings::Warnings;
 
 use crate::admission::Admission;
 use crate::authorize::node::{self, Node};
@@ -34,8 +36,6 @@ use machinery::apply::{self, Reset};
 use machinery::codec::typed;
 use machinery::schema::SchemaRef;
 use machinery::status::{Result, Status};
-use parking_lot::Mutex;
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use store::{Store, StoreError};
@@ -104,51 +104,6 @@ impl<'a> WriteContext<'a> {
             namespace,
             warnings,
         }
-    }
-}
-
-/// What is collected while a request is handled: `Warning` headers, each text once; annotations of its audit event; what
-/// it wrote.
-#[derive(Debug, Default)]
-pub struct Warnings {
-    texts: Mutex<Vec<String>>,
-    annotations: Mutex<Vec<(Cow<'static, str>, String)>>,
-    commits: Mutex<Vec<(Arc<str>, u64)>>,
-}
-
-impl Warnings {
-    /// Something was written: its key, and the revision that was.
-    pub fn committed(&self, key: &Arc<str>, revision: u64) {
-        self.commits.lock().push((Arc::clone(key), revision));
-    }
-
-    /// What was written, each once.
-    pub fn take_commits(&self) -> Vec<(Arc<str>, u64)> {
-        std::mem::take(&mut *self.commits.lock())
-    }
-
-    pub fn add(&self, text: impl Into<String>) {
-        let text = text.into();
-        let mut texts = self.texts.lock();
-        if !text.is_empty() && !texts.contains(&text) {
-            texts.push(text);
-        }
-    }
-
-    pub fn take(&self) -> Vec<String> {
-        std::mem::take(&mut self.texts.lock())
-    }
-
-    /// Notes something for those who audit the request; the last value of a key counts.
-    pub fn annotate(&self, key: impl Into<Cow<'static, str>>, value: impl Into<String>) {
-        let key = key.into();
-        let mut annotations = self.annotations.lock();
-        annotations.retain(|(known, _)| *known != key);
-        annotations.push((key, value.into()));
-    }
-
-    pub fn take_annotations(&self) -> Vec<(Cow<'static, str>, String)> {
-        std::mem::take(&mut self.annotations.lock())
     }
 }
 
@@ -259,6 +214,10 @@ impl Served {
 impl Served {
     /// Records a create, update or patch.
     fn track(&self, live: Option<&Value>, new: &mut Value, context: &WriteContext<'_>) {
+        // Reading a version that is not the stored one adds what stands for fields it does not have.
+        if let Some(conversion) = self.conversion.filter(|conversion| conversion.rules_of_stored) {
+            *new = (conversion.from_stored)((conversion.to_stored)(std::mem::take(new)));
+        }
         self.with_door(context, |door| apply::update(live, new, door));
     }
 

@@ -2,7 +2,7 @@
 
 use super::scale::Wanted;
 use super::update::{Change, Door};
-use super::{Registry, Served, WriteContext, Written, unstructured};
+use super::{Registry, Served, WriteContext, Written};
 use crate::decode;
 use crate::options::{FieldValidation, WriteOptions};
 use api::Kind;
@@ -93,17 +93,19 @@ impl Registry {
     ) -> Result<(Written, bool)> {
         let (wanted, duplicates) = read_applied(kind, body)?;
         let strict = |new: &mut Value| -> Result<()> {
-            codec::typed::normalize(new, served.schema).map_err(|error| {
+            let restored = codec::restore::restore(new, served.schema);
+            let normalized = restored.and_then(|()| codec::typed::normalize(new, served.schema));
+            let report = normalized.map_err(|why| {
                 let Kind { group, version, kind, .. } = served.kind;
                 let (namespace, name) = (meta::namespace(&wanted), meta::name(&wanted));
-                let why = unstructured::words(&error.to_string());
                 let type_ = format!("{group}/{version}, Kind={kind}");
                 let message = format!(
                     "failed to convert new object ({namespace}/{name}; {type_}) to proper version: unable to convert unstructured object to {type_}: {why}"
                 );
                 Status::new(500, "", message)
             })?;
-            (served.kind.default)(new);
+            context.warnings.emptied(report.emptied);
+            context.warnings.set_defaults(new, served.kind.default);
             check_name(new, name)?;
             for duplicate in &duplicates {
                 match options.field_validation {
@@ -231,17 +233,26 @@ impl View {
         }
         // An empty list is left out of objects, but here it asks to forget all managers.
         let forgets = new["metadata"]["managedFields"].as_array().is_some_and(Vec::is_empty);
-        let report = match codec::typed::normalize(&mut new, self.schema) {
+        let restored = match prepared.kind {
+            PatchKind::Strategic => codec::restore::restore(&mut new, self.schema),
+            _ => Ok(()),
+        };
+        let odd = new.get("metadata").filter(|metadata| !metadata.is_object()).cloned();
+        let report = match restored.and_then(|()| codec::typed::normalize(&mut new, self.schema)) {
             Ok(report) if forgets => {
                 meta::metadata_mut(&mut new).insert("managedFields".to_owned(), Value::Array(Vec::new()));
                 report
             }
             Ok(report) => report,
-            Err(error) if prepared.kind == PatchKind::Strategic => {
-                return Err(invalid(&new, &unstructured::words(&error.to_string())));
+            Err(error) => {
+                // What does not fit its type is gone by now, but it is what the message is about.
+                if let Some(metadata) = odd {
+                    new["metadata"] = metadata;
+                }
+                return Err(invalid(&new, &error.to_string()));
             }
-            Err(error) => return Err(invalid(&new, &error.to_string())),
         };
+        context.warnings.emptied(report.emptied);
         if validation != FieldValidation::Ignore {
             let mut all = prepared.problems.clone();
             all.extend(report.strict);

@@ -28,6 +28,8 @@ pub struct Door {
     pub metadata: &'static [MetadataCheck],
     /// Changes through this door count as changes of the spec.
     pub counts_generation: bool,
+    /// What is written through this door may be worth a warning.
+    pub warns: bool,
 }
 
 impl Door {
@@ -37,6 +39,7 @@ impl Door {
             validate: kind.validate_update,
             metadata: kind.metadata_on_update,
             counts_generation: kind.counts_generation,
+            warns: true,
         }
     }
 
@@ -46,6 +49,7 @@ impl Door {
             validate: kind.validate_status_update,
             metadata: kind.metadata_on_status_update,
             counts_generation: false,
+            warns: false,
         }
     }
 }
@@ -168,28 +172,16 @@ impl Registry {
         errors.extend(names::validate_generic_object_meta_update(metadata, old_metadata, &path));
         if !kind.metadata_last {
             for check in door.metadata {
-                errors.extend(match (check, kind.any_finalizer) {
-                    (MetadataCheck::New, any) => {
-                        let check = if any {
-                            names::validate_generic_object_meta
-                        } else {
-                            names::validate_object_meta
-                        };
-                        check(metadata, namespaced, kind.validate_name, &path)
-                    }
-                    (MetadataCheck::Update, true) => {
-                        names::validate_generic_object_meta_update(metadata, old_metadata, &path)
-                    }
-                    (MetadataCheck::Update, false) => {
-                        names::validate_object_meta_update(metadata, old_metadata, &path)
-                    }
+                errors.extend(match check {
+                    MetadataCheck::New => kind.metadata_errors(&new),
+                    MetadataCheck::Update => kind.metadata_update_errors(&new, &old),
                 });
             }
         }
         errors.extend((door.validate)(&new, &old));
-        refuse(served, name, &errors)?;
-        for warning in (kind.warnings)(&new, Some(&old)) {
-            context.warnings.add(warning);
+        refuse(served, name, errors, context)?;
+        if door.warns {
+            (kind.warnings)(&new, Some(&old)).into_iter().for_each(|warning| context.warnings.add(warning));
         }
         (kind.canonicalize)(&mut new);
         (kind.default)(&mut new);

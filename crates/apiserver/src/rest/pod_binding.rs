@@ -58,6 +58,11 @@ impl Rest {
         if name.is_empty() {
             return Err(Status::bad_request("Name parameter required."));
         }
+        let problems = machinery::names::path_segment_name(&name, false);
+        if !problems.is_empty() {
+            let (name, why) = (machinery::field::show_str(&name), problems.join(";"));
+            return Err(Status::bad_request(format!("Name parameter invalid: {name}: {why}")));
+        }
         // Nothing of the pod but its node changes, and nobody owns that: neither rules nor managers apply.
         let layout = &pods.storage.cache.layout;
         let refused = |why| Status::conflict("", "pods/binding", &name, why);

@@ -44,12 +44,14 @@ impl Rest {
                 validate: api::pod::ephemeral::validate,
                 metadata: &[MetadataCheck::Update],
                 counts_generation: true,
+                warns: false,
             },
             ("pods", "resize") => Door {
                 prepare: api::pod::resize::prepare,
                 validate: api::pod::resize::validate,
                 metadata: &[MetadataCheck::Update],
                 counts_generation: true,
+                warns: false,
             },
             (_, "status") => Door::status(route.served.rules()),
             ("namespaces", "finalize") => Door {
@@ -57,12 +59,14 @@ impl Rest {
                 validate: api::kinds::namespace::validate_finalize,
                 metadata: &[MetadataCheck::Update],
                 counts_generation: false,
+                warns: false,
             },
             ("certificatesigningrequests", "approval") => Door {
                 prepare: api::kinds::certificate_signing_request::prepare_approval_update,
                 validate: api::kinds::certificate_signing_request::validate_approval_update,
                 metadata: &[MetadataCheck::New, MetadataCheck::Update],
                 counts_generation: false,
+                warns: false,
             },
             _ => return Err(unserved(subresource)),
         };

@@ -85,9 +85,7 @@ impl Rest {
                     && route.served.kind.create_on_update
                     && route.subresource.is_none() =>
             {
-                let mut object = take()?;
-                meta::metadata_mut(&mut object).remove("resourceVersion");
-                let written = self.registry.create(route.served, object, &write).await?;
+                let written = self.registry.create_missing(route.served, take()?, &write).await?;
                 reply::object(201, route.served, &written, accepted, context)
             }
             outcome => reply::object(200, route.served, &outcome?, accepted, context),

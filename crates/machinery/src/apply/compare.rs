@@ -3,6 +3,7 @@
 use super::set::FieldSet;
 use super::types::{Kind, Members, Type, as_list, as_map, item_element, zero};
 use serde_json::{Map, Value};
+use std::cell::Cell;
 
 /// The fields that were added, modified, removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -10,6 +11,8 @@ pub struct Comparison {
     pub added: FieldSet,
     pub modified: FieldSet,
     pub removed: FieldSet,
+    /// A list has an item that cannot be told from others: nobody can say what happened.
+    pub broken: bool,
 }
 
 impl Comparison {
@@ -31,20 +34,24 @@ enum Change {
 /// written stand for their zero value; the old object always is.
 pub(super) fn compare(ty: Type<'_>, lhs: &Value, rhs: &Value, rhs_complete: bool) -> Comparison {
     let mut out = Comparison::default();
-    let walk = Walk { rhs_complete };
+    let walk = Walk { rhs_complete, broken: Cell::new(false) };
     walk.object(ty, lhs, rhs, &mut out);
+    out.broken = walk.broken.get();
     out
 }
 
 /// Compares one place of two decoded objects: whether it is another one itself, and what changed below it.
 pub(super) fn compare_at(ty: Type<'_>, lhs: &Value, rhs: &Value, level: Level) -> (bool, Comparison) {
     let mut below = Comparison::default();
-    let change = Walk { rhs_complete: true }.value(ty, Some(lhs), Some(rhs), level, &mut below);
+    let walk = Walk { rhs_complete: true, broken: Cell::new(false) };
+    let change = walk.value(ty, Some(lhs), Some(rhs), level, &mut below);
+    below.broken = walk.broken.get();
     (matches!(change, Change::Added | Change::Modified), below)
 }
 
 struct Walk {
     rhs_complete: bool,
+    broken: Cell<bool>,
 }
 
 /// Fields of metadata that nobody owns and no manager is asked about.
@@ -185,7 +192,13 @@ impl Walk {
                 .into_iter()
                 .flatten()
                 .enumerate()
-                .filter_map(|(i, v)| Some((item_element(kind, v).ok()?, i)))
+                .filter_map(|(i, v)| match item_element(kind, v) {
+                    Ok(element) => Some((element, i)),
+                    Err(_) => {
+                        self.broken.set(true);
+                        None
+                    }
+                })
                 .collect();
             items.sort();
             items

@@ -7,8 +7,8 @@ use super::set::FieldSet;
 use super::types::{Kind, Members, Type, as_list, item_element, zero};
 use serde_json::{Map, Value};
 
-/// What the creator of an object comes to own.
-pub(super) fn fields_of_new(ty: Type<'_>, new: &Value, reset: &Reset) -> Map<String, Value> {
+/// What the creator of an object comes to own; `None` if a list has items that cannot be told apart.
+pub(super) fn fields_of_new(ty: Type<'_>, new: &Value, reset: &Reset) -> Option<Map<String, Value>> {
     let excluded = match reset {
         Reset::Nothing => None,
         Reset::Exclude(excluded) => Some(excluded),
@@ -16,7 +16,7 @@ pub(super) fn fields_of_new(ty: Type<'_>, new: &Value, reset: &Reset) -> Map<Str
     match (ty.kind(Some(new)), new) {
         // The object before is an empty one: fields that are always written had their zero values in it.
         (Kind::Map(members), Value::Object(map)) => fields(members, map, true, Level::Root, excluded),
-        _ => Map::new(),
+        _ => Some(Map::new()),
     }
 }
 
@@ -27,7 +27,7 @@ fn fields(
     existed: bool,
     level: Level,
     excluded: Option<&FieldSet>,
-) -> Map<String, Value> {
+) -> Option<Map<String, Value>> {
     let mut out = Map::new();
     for (name, value) in map {
         let excluded = excluded.and_then(|set| set.field_entry(name));
@@ -47,20 +47,25 @@ fn fields(
         };
         let level = level.below(name);
         let (member, children) = match before {
-            None => (true, children(ty, value, level, excluded)),
-            Some(before) => changed(ty, before, value, level, excluded),
+            None => (true, children(ty, value, level, excluded)?),
+            Some(before) => changed(ty, before, value, level, excluded)?,
         };
         put(&mut out, || field_key(name), member && level != Level::Metadata, children);
     }
-    out
+    Some(out)
 }
 
 /// What is below a value that was not there before.
-fn children(ty: Type<'_>, value: &Value, level: Level, excluded: Option<&FieldSet>) -> Map<String, Value> {
+fn children(
+    ty: Type<'_>,
+    value: &Value,
+    level: Level,
+    excluded: Option<&FieldSet>,
+) -> Option<Map<String, Value>> {
     match (ty.kind(Some(value)), value) {
         (Kind::Map(members), Value::Object(map)) => fields(members, map, false, level, excluded),
         (kind @ (Kind::Set | Kind::Keyed(_)), value) => items(kind, value),
-        _ => Map::new(),
+        _ => Some(Map::new()),
     }
 }
 
@@ -71,30 +76,31 @@ fn changed(
     value: &Value,
     level: Level,
     excluded: Option<&FieldSet>,
-) -> (bool, Map<String, Value>) {
+) -> Option<(bool, Map<String, Value>)> {
     if let (Value::Object(_), Kind::Map(members), Value::Object(map)) = (before, ty.kind(Some(value)), value)
         && !map.is_empty()
     {
-        return (false, fields(members, map, true, level, excluded));
+        return Some((false, fields(members, map, true, level, excluded)?));
     }
     let (changed, comparison) = compare_at(ty, before, value, level);
+    if comparison.broken {
+        return None;
+    }
     let mut below = comparison.modified.union(&comparison.added);
     if let Some(excluded) = excluded {
         below = below.recursive_difference(excluded);
     }
     match below.to_fields_v1() {
-        Value::Object(below) => (changed, below),
-        _ => (changed, Map::new()),
+        Value::Object(below) => Some((changed, below)),
+        _ => Some((changed, Map::new())),
     }
 }
 
 /// The items of a list; several that share an element are one, and nobody looks into them.
-fn items(kind: Kind<'_>, list: &Value) -> Map<String, Value> {
-    let mut elements: Vec<_> = as_list(Some(list))
-        .into_iter()
-        .flatten()
-        .filter_map(|item| Some((item_element(kind, item).ok()?, item)))
-        .collect();
+fn items(kind: Kind<'_>, list: &Value) -> Option<Map<String, Value>> {
+    let items = as_list(Some(list)).into_iter().flatten();
+    let mut elements: Vec<_> =
+        items.map(|item| Some((item_element(kind, item).ok()?, item))).collect::<Option<_>>()?;
     elements.sort_by(|a, b| a.0.cmp(&b.0));
     let ty = match kind {
         Kind::Keyed(list) => list.element().map_or(Type::Deduced, Type::Known),
@@ -107,10 +113,10 @@ fn items(kind: Kind<'_>, list: &Value) -> Map<String, Value> {
         while elements.next_if(|(next, _)| *next == element).is_some() {
             alone = false;
         }
-        let below = if alone { children(ty, item, Level::Inside, None) } else { Map::new() };
+        let below = if alone { children(ty, item, Level::Inside, None)? } else { Map::new() };
         put(&mut out, || element.to_key(), true, below);
     }
-    out
+    Some(out)
 }
 
 fn field_key(name: &str) -> String {

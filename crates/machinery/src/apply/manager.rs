@@ -67,7 +67,8 @@ pub fn manager_name(field_manager: &str, user_agent: &str) -> String {
 
 /// Writes `metadata.managedFields` of a new object that is created (`live` is `None`), updated or patched.
 ///
-/// If nothing but what nobody owns changed, the entries stay exactly what they were.
+/// If nothing but what nobody owns changed, the entries stay exactly what they were. Where a list has items without
+/// keys, fields have no names, and all managers are forgotten, as Kubernetes does.
 pub fn update(live: Option<&Value>, new: &mut Value, context: &Context<'_>) {
     let requested = match new.get_mut("metadata") {
         Some(Value::Object(metadata)) => metadata.remove("managedFields"),
@@ -97,7 +98,7 @@ pub fn update(live: Option<&Value>, new: &mut Value, context: &Context<'_>) {
     let identity = Identity::new(context.manager, false, context.api_version, context.subresource);
     if live.is_none() && asked.is_none() && entries.is_none() {
         // A new object that nobody has managed before.
-        let fields = fields_of_new(context.ty(), new, context.reset);
+        let fields = fields_of_new(context.ty(), new, context.reset).unwrap_or_default();
         let entry = |fields| identity.entry(context.api_version, Value::Object(fields), Some(context.now));
         managed::store(
             new,
@@ -107,6 +108,10 @@ pub fn update(live: Option<&Value>, new: &mut Value, context: &Context<'_>) {
     }
     let comparison = compare(context.ty(), live.unwrap_or(&NOTHING), new, true);
     let comparison = filtered(comparison, context.reset);
+    if comparison.broken {
+        managed::store(new, Vec::new());
+        return;
+    }
     let mut managers = match asked {
         Some(managers) => managers,
         None => {
@@ -141,6 +146,7 @@ pub(super) fn filtered(comparison: Comparison, reset: &Reset) -> Comparison {
         added: reset.filter(comparison.added),
         modified: reset.filter(comparison.modified),
         removed: reset.filter(comparison.removed),
+        broken: comparison.broken,
     }
 }
 

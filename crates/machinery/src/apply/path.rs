@@ -1,6 +1,6 @@
 //! One step of a field path: a field, a list item by key or by value, or an index.
 
-use crate::field::show_str;
+use crate::field::{show_str, show_word};
 use serde_json::{Map, Value};
 use std::cmp::Ordering;
 use std::fmt;
@@ -108,8 +108,8 @@ impl fmt::Display for PathElement {
 
 /// A JSON string; few of them need more than quotes.
 fn push_text(out: &mut String, text: &str) {
-    if text.bytes().any(|byte| byte < b' ' || matches!(byte, b'"' | b'\\')) {
-        out.push_str(&Value::from(text).to_string());
+    if text.bytes().any(|byte| byte < b' ' || matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'&')) {
+        out.push_str(&show_word(text));
         return;
     }
     out.push('"');

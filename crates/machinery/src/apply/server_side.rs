@@ -192,12 +192,14 @@ fn merge_and_record(
         }
     }
     take_from(&mut managers, &mut versions);
+    // A null changes nothing, but as in Kubernetes it is time to say so.
+    if merged != *base {
+        own.time = Some(context.now.to_owned());
+    }
     without_nulls(ty, &mut merged);
     let mut unchanged = base.clone();
     without_nulls(ty, &mut unchanged);
-    if merged != unchanged {
-        own.time = Some(context.now.to_owned());
-    } else {
+    if merged == unchanged {
         merged = base.clone();
     }
     let stored = last.and_then(|m| m.stored.map(|stored| (m.set, m.api_version, m.time, stored)));

@@ -3,6 +3,7 @@
 use super::path::PathElement;
 use super::set::{Entry, FieldSet};
 use super::types::{Kind, Members, Type, as_list, as_map, item_element};
+use crate::field::show_str;
 use crate::patch::show_plain;
 use crate::schema::Shape;
 use serde_json::{Map, Value};
@@ -211,10 +212,7 @@ fn check(ty: Type<'_>, value: &Value, path: &mut String, errors: &mut Vec<String
         }
         Shape::String | Shape::Bytes => {
             if !value.is_string() {
-                let text = match value {
-                    Value::Object(_) | Value::Array(_) => show_plain(value),
-                    other => other.to_string(),
-                };
+                let text = as_source(value);
                 fail(path, format!("expected string, got &value.valueUnstructured{{Value:{text}}}"));
             }
         }
@@ -233,6 +231,24 @@ fn check(ty: Type<'_>, value: &Value, path: &mut String, errors: &mut Vec<String
                 fail(path, format!("expected any scalar, got {}", shown(value)));
             }
         }
+    }
+}
+
+/// A value as it would stand in Go's source.
+fn as_source(value: &Value) -> String {
+    match value {
+        Value::Null => "interface {}(nil)".to_owned(),
+        Value::String(text) => show_str(text),
+        Value::Array(items) => {
+            let items: Vec<String> = items.iter().map(as_source).collect();
+            format!("[]interface {{}}{{{}}}", items.join(", "))
+        }
+        Value::Object(map) => {
+            let fields: Vec<String> =
+                map.iter().map(|(name, value)| format!("{}:{}", show_str(name), as_source(value))).collect();
+            format!("map[string]interface {{}}{{{}}}", fields.join(", "))
+        }
+        other => other.to_string(),
     }
 }
 

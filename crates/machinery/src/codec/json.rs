@@ -1,7 +1,7 @@
 //! JSON: one pass that finds duplicate and unknown fields, in document order, with Kubernetes' error texts.
 
 use super::path::{Path, Step};
-use super::typed::{Findings, TypeError, add_absent, keep, zero};
+use super::typed::{Emptied, Findings, TypeError, add_absent, keep, zero, zero_entry};
 use super::{leaf, text};
 use crate::schema::{SchemaRef, Shape};
 use serde_json::{Map, Value};
@@ -23,6 +23,8 @@ pub enum JsonError {
 pub struct Decoded {
     pub value: Value,
     pub strict: Vec<String>,
+    /// Lists and maps without entries that a type leaves out.
+    pub emptied: Vec<Emptied>,
 }
 
 /// Reads JSON of no particular type. Of duplicate keys the last one counts.
@@ -45,13 +47,21 @@ pub fn encode(value: &Value) -> Vec<u8> {
 fn read(bytes: &[u8], schema: Option<SchemaRef<'_>>) -> Result<Decoded, JsonError> {
     // Nearly all text is sound, which is quicker to tell than to look for what is not.
     let input = std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
-    let mut reader = Reader { input: &input, at: 0, depth: 0, findings: Findings::default() };
+    let mut reader = Reader { input: &input, at: 0, depth: 0, findings: Findings::default(), resumed: None };
     let mut value = reader.document(schema).map_err(JsonError::Syntax)?;
     if let (Value::Null, Some(schema)) = (&value, schema) {
         value = zero(schema);
     }
     let report = reader.findings.finish()?;
-    Ok(Decoded { value, strict: report.strict })
+    Ok(Decoded { value, strict: report.strict, emptied: report.emptied })
+}
+
+/// Whether `null` leaves a value of such a type as it is.
+fn keeps_what_it_holds(shape: Shape) -> bool {
+    matches!(
+        shape,
+        Shape::Object | Shape::String | Shape::Int32 | Shape::Int64 | Shape::Number | Shape::Boolean
+    )
 }
 
 /// What a syntax error says: `invalid character 'x' looking for beginning of value`.
@@ -62,6 +72,8 @@ struct Reader<'i> {
     at: usize,
     depth: usize,
     findings: Findings,
+    /// What the struct or map to be read next already holds: its field was there before.
+    resumed: Option<Map<String, Value>>,
 }
 
 impl<'i> Reader<'i> {
@@ -172,6 +184,11 @@ impl<'i> Reader<'i> {
                 };
                 if fits {
                     inner(self, Some(schema), path)?
+                } else if schema.shape() == Shape::Bytes && what == "array" {
+                    self.findings.quiet += 1;
+                    let octets = inner(self, None, path)?;
+                    self.findings.quiet -= 1;
+                    self.leaf(leaf::octets(octets.as_array().map_or(&[], Vec::as_slice)), path)
                 } else {
                     self.findings.problem(leaf::container(schema, what), path);
                     self.discard(inner, path)?
@@ -197,7 +214,9 @@ impl<'i> Reader<'i> {
 
     fn object<'s>(&mut self, schema: Option<SchemaRef<'s>>, path: &Path<'_>) -> Syntax<Value> {
         self.at += 1;
-        let mut map = Map::new();
+        let resumed = self.resumed.take();
+        let fresh = resumed.is_none();
+        let mut map = resumed.unwrap_or_default();
         let mut seen = 0u128;
         self.skip_space();
         if self.peek() == Some(b'}') {
@@ -216,9 +235,9 @@ impl<'i> Reader<'i> {
                 self.at += 1;
                 match schema {
                     Some(schema) if schema.shape() == Shape::Object => {
-                        self.field(&mut map, &mut seen, key, schema, path)?;
+                        self.field(&mut map, &mut seen, fresh, key, schema, path)?;
                     }
-                    _ => self.entry(&mut map, key, schema.and_then(SchemaRef::element), path)?,
+                    _ => self.entry(&mut map, fresh, key, schema.and_then(SchemaRef::element), path)?,
                 }
                 self.skip_space();
                 match self.peek() {
@@ -237,11 +256,12 @@ impl<'i> Reader<'i> {
         Ok(Value::Object(map))
     }
 
-    /// A key of a struct.
+    /// A key of a struct. `fresh`: all keys before it were read just now.
     fn field(
         &mut self,
         map: &mut Map<String, Value>,
         seen: &mut u128,
+        fresh: bool,
         key: Cow<'i, str>,
         schema: SchemaRef<'_>,
         path: &Path<'_>,
@@ -259,34 +279,56 @@ impl<'i> Reader<'i> {
         };
         let field = &fields[index];
         let bit = 1u128 << (index % 128);
-        if *seen & bit != 0 {
-            self.findings.duplicate(path, &key);
-        }
+        let again = *seen & bit != 0;
         *seen |= bit;
         let of_field = schema.of_field(field);
+        if again {
+            self.findings.duplicate(path, &key);
+        }
+        let held = again || (!fresh && map.contains_key(key.as_ref()));
+        if held {
+            self.resume(map, &key, of_field);
+        }
+        let is_null = held && self.peek() == Some(b'n');
         let mut value = self.value(Some(of_field), &path.then(Step::Field(&field.name, schema)))?;
+        if is_null && !field.pointer && keeps_what_it_holds(of_field.shape()) {
+            return Ok(());
+        }
         if keep(field, of_field, &mut value) {
             map.insert(key.into_owned(), value);
         } else {
+            self.findings.left_out(&value, of_field, path, &key);
             map.remove(key.as_ref());
         }
         Ok(())
     }
 
-    /// A key of a map, or of an object of no particular type.
+    /// A field that was there before: structs and maps are read on top of what they hold.
+    fn resume(&mut self, map: &mut Map<String, Value>, key: &str, schema: SchemaRef<'_>) {
+        self.skip_space();
+        if self.peek() == Some(b'{') && matches!(schema.shape(), Shape::Object | Shape::Map) {
+            self.resumed = match map.remove(key) {
+                Some(Value::Object(held)) => Some(held),
+                _ => None,
+            };
+        }
+    }
+
+    /// A key of a map, or of an object of no particular type. `fresh`: all keys were read just now.
     fn entry(
         &mut self,
         map: &mut Map<String, Value>,
+        fresh: bool,
         key: Cow<'i, str>,
         element: Option<SchemaRef<'_>>,
         path: &Path<'_>,
     ) -> Syntax<()> {
-        if map.contains_key(key.as_ref()) {
+        if fresh && map.contains_key(key.as_ref()) {
             self.findings.duplicate(path, &key);
         }
         let value = self.value(element, &path.then(Step::Key(&key)))?;
         let value = match (value, element) {
-            (Value::Null, Some(element)) => zero(element),
+            (Value::Null, Some(element)) => zero_entry(element),
             (value, _) => value,
         };
         map.insert(key.into_owned(), value);

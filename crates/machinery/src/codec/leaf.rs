@@ -113,8 +113,9 @@ pub(crate) fn number_text(number: &Number) -> String {
     }
 }
 
+/// Spaces around a quantity do not count; other blanks are escaped in JSON, and so do.
 fn quantity(text: String) -> Leaf {
-    let canonical = match quantity::canonical(text.trim()) {
+    let canonical = match quantity::canonical(text.trim_matches(' ')) {
         Ok(canonical) => canonical,
         Err(error) => return Err(Problem::Fatal(error.to_string())),
     };
@@ -154,6 +155,26 @@ fn base64(text: String) -> Leaf {
         }
         Err(at) => Err(Problem::Text(format!("illegal base64 data at input byte {at}"))),
     }
+}
+
+/// Bytes as a list of numbers.
+pub(crate) fn octets(items: &[Value]) -> Leaf {
+    let mut bytes = Vec::with_capacity(items.len());
+    for item in items {
+        let octet = match item {
+            Value::Null => Some(0),
+            Value::Number(number) => number.as_u64().and_then(|number| u8::try_from(number).ok()),
+            _ => None,
+        };
+        bytes.push(octet.ok_or_else(|| {
+            let what = match item {
+                Value::Number(number) => format!("number {}", number_text(number)),
+                other => super::typed::kind_of(other).to_owned(),
+            };
+            Problem::Type { what, of: "uint8".to_owned() }
+        })?);
+    }
+    Ok(Value::String(encode_base64(&bytes)))
 }
 
 fn sextet(byte: u8) -> Option<u8> {

@@ -8,6 +8,7 @@ pub mod json;
 mod leaf;
 mod path;
 pub mod protobuf;
+pub mod restore;
 pub mod text;
 pub mod time;
 pub mod typed;

@@ -39,14 +39,32 @@ pub fn parse(text: &str, micros: bool) -> Result<Instant, String> {
     let nanos = reader.fraction(micros)?;
     let offset = reader.zone()?;
     if !reader.rest.is_empty() {
-        let (text, rest) = (super::quote(text), super::quote(reader.rest));
+        let (text, rest) = (quote(text), quote(reader.rest));
         return Err(format!("parsing time {text}: extra text: {rest}"));
     }
     if day < 1 || day > days_in(year, month) {
-        return Err(format!("parsing time {}: day out of range", super::quote(text)));
+        return Err(format!("parsing time {}: day out of range", quote(text)));
     }
     let seconds = days_from_civil(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second - offset;
     Ok(Instant { seconds, nanos })
+}
+
+/// A text in double quotes as Go's package for times shows it: bytes it has no letter for as numbers.
+fn quote(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            ' '..='\x7f' => out.push(c),
+            _ => {
+                let mut buffer = [0; 4];
+                let bytes = c.encode_utf8(&mut buffer).bytes();
+                out.extend(bytes.map(|byte| format!("\\x{byte:02x}")));
+            }
+        }
+    }
+    out.push('"');
+    out
 }
 
 struct Reader<'a> {
@@ -57,10 +75,10 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn fail<T>(&self, element: &str) -> Result<T, String> {
-        let (text, layout) = (super::quote(self.text), self.layout);
+        let (text, layout) = (quote(self.text), self.layout);
         Err(format!(
             "parsing time {text} as \"{layout}\": cannot parse {} as \"{element}\"",
-            super::quote(self.rest)
+            quote(self.rest)
         ))
     }
 
@@ -88,7 +106,7 @@ impl Reader<'_> {
         if range.contains(&value) {
             Ok(())
         } else {
-            Err(format!("parsing time {}: {what} out of range", super::quote(self.text)))
+            Err(format!("parsing time {}: {what} out of range", quote(self.text)))
         }
     }
 
@@ -131,7 +149,7 @@ impl Reader<'_> {
         let (hours, minutes) = (two(1), two(4));
         if hours > 24 || minutes > 60 {
             let what = if hours > 24 { "hour" } else { "minute" };
-            let text = super::quote(self.text);
+            let text = quote(self.text);
             return Err(format!("parsing time {text}: time zone offset {what} out of range"));
         }
         let offset = hours * 3_600 + minutes * 60;
@@ -229,7 +247,7 @@ const UNITS: &[(&str, i64)] = &[
 
 /// Reads a duration such as `1h15m30.5s` into nanoseconds.
 pub fn parse_duration(text: &str) -> Result<i64, String> {
-    let invalid = || format!("time: invalid duration {}", super::quote(text));
+    let invalid = || format!("time: invalid duration {}", quote(text));
     let (negative, mut rest) = match text.strip_prefix(['-', '+']) {
         Some(rest) => (text.starts_with('-'), rest),
         None => (false, text),
@@ -254,10 +272,10 @@ pub fn parse_duration(text: &str) -> Result<i64, String> {
         let unit_length = after.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(after.len());
         let (unit, after) = after.split_at(unit_length);
         if unit.is_empty() {
-            return Err(format!("time: missing unit in duration {}", super::quote(text)));
+            return Err(format!("time: missing unit in duration {}", quote(text)));
         }
         let Some((_, nanos)) = UNITS.iter().find(|(name, _)| *name == unit) else {
-            let (unit, text) = (super::quote(unit), super::quote(text));
+            let (unit, text) = (quote(unit), quote(text));
             return Err(format!("time: unknown unit {unit} in duration {text}"));
         };
         let number: i128 = if digits.is_empty() { 0 } else { digits.parse().map_err(|_| invalid())? };
@@ -330,6 +348,10 @@ mod tests {
             ("", r#"parsing time "" as "2006-01-02T15:04:05Z07:00": cannot parse "" as "2006""#),
             ("2024-13-01T00:00:00Z", r#"parsing time "2024-13-01T00:00:00Z": month out of range"#),
             ("2023-02-29T00:00:00Z", r#"parsing time "2023-02-29T00:00:00Z": day out of range"#),
+            (
+                "2023-02-28T00:00:00Z\nü\"",
+                r#"parsing time "2023-02-28T00:00:00Z\x0a\xc3\xbc\"": extra text: "\x0a\xc3\xbc\"""#,
+            ),
             (
                 "2024-01-01",
                 r#"parsing time "2024-01-01" as "2006-01-02T15:04:05Z07:00": cannot parse "" as "T""#,

@@ -16,10 +16,20 @@ pub struct TypeError {
     pub message: String,
 }
 
-/// What strict field validation objects to, in order: `unknown field "spec.foo"`.
+/// What was found on the way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
+    /// What strict field validation objects to, in order: `unknown field "spec.foo"`.
     pub strict: Vec<String>,
+    pub emptied: Vec<Emptied>,
+}
+
+/// A list or map without entries that was left out. It is as good as absent, but messages show what was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Emptied {
+    /// `spec.template.metadata.labels`
+    pub path: String,
+    pub is_list: bool,
 }
 
 /// Brings a value into the form of its type, in place.
@@ -55,6 +65,7 @@ pub(crate) struct Findings {
     seen: HashSet<String>,
     /// Above zero inside values whose reader does not look for unknown or duplicate fields.
     pub(crate) quiet: usize,
+    emptied: Vec<Emptied>,
     saved: Option<String>,
     fatal: Option<String>,
 }
@@ -66,7 +77,7 @@ impl Findings {
     pub(crate) fn finish(self) -> Result<Report, TypeError> {
         match self.fatal.or(self.saved) {
             Some(message) => Err(TypeError { message }),
-            None => Ok(Report { strict: self.strict }),
+            None => Ok(Report { strict: self.strict, emptied: self.emptied }),
         }
     }
 
@@ -76,6 +87,16 @@ impl Findings {
 
     pub(crate) fn duplicate(&mut self, path: &Path<'_>, name: &str) {
         self.object_to("duplicate field", path, name);
+    }
+
+    /// Notes what is left out though it was given.
+    pub(crate) fn left_out(&mut self, value: &Value, schema: SchemaRef<'_>, path: &Path<'_>, name: &str) {
+        let is_list = value.is_array();
+        let is_container = is_list || value.is_object();
+        let noted = matches!(schema.shape(), Shape::List | Shape::Map) && self.emptied.len() < MAX_STRICT;
+        if is_container && noted {
+            self.emptied.push(Emptied { path: path.dotted(name), is_list });
+        }
     }
 
     fn object_to(&mut self, what: &str, path: &Path<'_>, name: &str) {
@@ -129,6 +150,14 @@ pub fn zero(schema: SchemaRef<'_>) -> Value {
         Shape::Duration => Value::from("0s"),
         Shape::Any if node.union == Some(Union::SchemaOrBool) => Value::Bool(false),
         Shape::Any | Shape::Map | Shape::List | Shape::Bytes | Shape::Time | Shape::MicroTime => Value::Null,
+    }
+}
+
+/// The value of a map's key that nothing was said about: bytes are there, but none.
+pub(crate) fn zero_entry(schema: SchemaRef<'_>) -> Value {
+    match schema.shape() {
+        Shape::Bytes => Value::String(String::new()),
+        _ => zero(schema),
     }
 }
 
@@ -210,7 +239,7 @@ impl Walk<'_> {
                 for (key, value) in map.iter_mut() {
                     self.value(value, element, &path.then(Step::Key(key)));
                     if value.is_null() {
-                        *value = zero(element);
+                        *value = zero_entry(element);
                     }
                 }
             }
@@ -242,11 +271,15 @@ impl Walk<'_> {
             let kept = match fields.get(next).filter(|field| field.name.as_ref() == key.as_str()) {
                 Some(field) => {
                     let of_field = schema.of_field(field);
+                    let parent = path;
                     let path = path.then(Step::Field(&field.name, schema));
                     if !(field.pointer && value.is_null()) {
                         self.value(value, of_field, &path);
                     }
                     let kept = keep(field, of_field, value);
+                    if !kept {
+                        self.findings.left_out(value, of_field, parent, key);
+                    }
                     if kept && self.for_storage && field.presence == Presence::Always {
                         forget_empty(value, of_field);
                     }
@@ -278,6 +311,7 @@ impl Walk<'_> {
                 (Shape::Int32, Some(integer)) if i32::try_from(integer).is_ok() => Ok(Value::Number(number)),
                 _ => leaf::number(schema, &leaf::number_text(&number)),
             },
+            Value::Array(octets) if schema.shape() == Shape::Bytes => leaf::octets(&octets),
             Value::Array(_) => Err(leaf::container(schema, "array")),
             Value::Object(_) => Err(leaf::container(schema, "object")),
         };
@@ -327,7 +361,7 @@ impl Walk<'_> {
 }
 
 /// What Go calls a JSON value in type errors.
-fn kind_of(value: &Value) -> &'static str {
+pub(crate) fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "bool",

@@ -143,7 +143,7 @@ pub fn validate_label_selector_requirement(
         }
         other => {
             let detail = "not a valid selector operator";
-            errors.push(FieldError::invalid_str(&path.child("operator"), other, detail));
+            errors.push(FieldError::invalid_word(&path.child("operator"), other, detail));
         }
     }
     let key = requirement.get("key").and_then(Value::as_str).unwrap_or("");

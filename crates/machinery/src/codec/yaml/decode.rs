@@ -23,7 +23,7 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, YamlError> {
     if !builder.duplicates.is_empty() {
         strict.push(format!("yaml: unmarshal errors:\n  {}", builder.duplicates.join("\n  ")));
     }
-    Ok(Decoded { value: builder.root.unwrap_or(Value::Null), strict })
+    Ok(Decoded { value: builder.root.unwrap_or(Value::Null), strict, emptied: Vec::new() })
 }
 
 fn syntax(error: &ScanError) -> YamlError {
