@@ -123,6 +123,8 @@ async fn write_until_gone(registry: Arc<Registry>, name: String) {
         match registry.update(served, &name, door, true, &context, change).await {
             Ok(_) => {}
             Err(status) if status.code == 404 => return,
+            // The others were faster, again and again.
+            Err(status) if status.code == 409 => {}
             Err(status) => panic!("{}", status.message),
         }
     }
