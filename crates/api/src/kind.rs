@@ -123,6 +123,8 @@ pub struct Kind {
     pub early_warnings: fn(&Value) -> Vec<String>,
     /// `Warning` headers for a write.
     pub warnings: fn(new: &Value, old: Option<&Value>) -> Vec<String>,
+    /// The same for a write of the status.
+    pub status_warnings: fn(new: &Value) -> Vec<String>,
     /// Whether `metadata.generation` counts changes of this kind's spec. The registry sets 1 on create and adds
     /// one when anything besides metadata and status differs.
     pub counts_generation: bool,
@@ -183,6 +185,7 @@ impl Kind {
             canonicalize: |_| {},
             early_warnings: |_| Vec::new(),
             warnings: |_, _| Vec::new(),
+            status_warnings: |_| Vec::new(),
             counts_generation: false,
             create_on_update: false,
             unconditional_update: true,

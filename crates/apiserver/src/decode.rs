@@ -18,6 +18,8 @@ pub struct Expected<'a> {
     pub kind: &'a str,
     pub schema: SchemaRef<'static>,
     pub default: fn(&mut Value),
+    /// Other versions of the group in which a body says the same.
+    pub also: &'static [&'static str],
 }
 
 impl<'a> Expected<'a> {
@@ -29,7 +31,12 @@ impl<'a> Expected<'a> {
             kind: kind.kind,
             schema: served.schema,
             default: kind.default,
+            also: &[],
         }
+    }
+
+    fn takes(&self, group: &str, version: &str) -> bool {
+        group == self.group && (version == self.version || self.also.contains(&version))
     }
 
     fn api_version(&self) -> String {
@@ -38,7 +45,9 @@ impl<'a> Expected<'a> {
 }
 
 /// How many bytes of a bad body an error shows.
-const SHOWN_BYTES: usize = 1024;
+const SHOWN_BYTES: usize = 30;
+/// What stands before the lines of a YAML document that strict validation objects to.
+const YAML_PREFIX: &str = "yaml: unmarshal errors:\n";
 
 /// Decodes a body; unknown and duplicate fields are refused, warned of or ignored as asked.
 pub fn object(
@@ -56,7 +65,7 @@ pub fn object(
     if !problems.is_empty() {
         match validation {
             FieldValidation::Ignore => {}
-            FieldValidation::Warn => problems.iter().for_each(|problem| warnings.add(problem.clone())),
+            FieldValidation::Warn => problems.iter().for_each(|problem| warn(problem, warnings)),
             FieldValidation::Strict => {
                 let why = format!("strict decoding error: {}", problems.join(", "));
                 return Err(handled(expected.kind, expected.version, expected.kind, &why));
@@ -68,45 +77,55 @@ pub fn object(
     Ok(value)
 }
 
+/// A warning each for the lines that a problem of a YAML document names.
+fn warn(problem: &str, warnings: &Warnings) {
+    match problem.strip_prefix(YAML_PREFIX) {
+        Some(lines) => lines.lines().map(str::trim).for_each(|line| warnings.add(line)),
+        None => warnings.add(problem),
+    }
+}
+
 /// The normalised value and what was found in it.
 fn parse(body: &[u8], encoding: Encoding, expected: &Expected<'_>) -> Result<(Value, Report)> {
     let unrecognized = |error: String| {
         Status::bad_request(format!(
-            "the object provided is unrecognized (must be of type {}): couldn't get version/kind; {error} ({})",
+            "the object provided is unrecognized (must be of type {}): {error} ({})",
             expected.kind,
             summary(body)
         ))
     };
+    let mut mistyped = None;
     let (mut value, problems) = match encoding {
         Encoding::Json => {
-            let wrong = match codec::json::decode_typed(body, expected.schema) {
+            match codec::json::decode_typed(body, expected.schema) {
                 Ok(decoded) if is_expected(&decoded.value, expected) => {
                     return Ok((decoded.value, Report { strict: decoded.strict, emptied: decoded.emptied }));
                 }
-                typed => typed.err(),
-            };
-            // Something is wrong: a body of another kind is reported before a field of the wrong type.
-            let plain = codec::json::decode(body)
-                .map_err(|error| unrecognized(format!("json parse error: {error}")))?;
-            if let Some(codec::json::JsonError::Type(error)) = wrong {
-                check_kind(&plain.value, expected, body)?;
-                return Err(handled(expected.kind, expected.version, expected.kind, &error.to_string()));
+                Err(codec::json::JsonError::Type(error)) => mistyped = Some(error),
+                _ => {}
             }
+            // Something is wrong: a body of another kind is reported before a field of the wrong type.
+            let plain = codec::json::decode(body).map_err(|error| {
+                unrecognized(format!("couldn't get version/kind; json parse error: {error}"))
+            })?;
             (plain.value, plain.strict)
         }
         Encoding::Yaml => {
-            let plain = codec::yaml::decode(body)
-                .map_err(|error| unrecognized(format!("yaml parse error: {error}")))?;
+            let plain = codec::yaml::decode(body).map_err(|error| unrecognized(error.to_string()))?;
             (plain.value, plain.strict)
         }
         Encoding::Cbor => {
-            let value = codec::cbor::decode(body)
-                .map_err(|error| unrecognized(format!("cbor parse error: {error}")))?;
+            let value = codec::cbor::decode(body).map_err(|error| {
+                unrecognized(format!("couldn't get version/kind; cbor parse error: {error}"))
+            })?;
             (value, Vec::new())
         }
         Encoding::Protobuf => (protobuf(body, expected)?, Vec::new()),
     };
     check_kind(&value, expected, body)?;
+    if let Some(error) = mistyped {
+        return Err(handled(expected.kind, expected.version, expected.kind, &error.to_string()));
+    }
     if !value.is_object() {
         value = Value::Object(machinery::Map::new());
     }
@@ -119,22 +138,26 @@ fn parse(body: &[u8], encoding: Encoding, expected: &Expected<'_>) -> Result<(Va
 fn is_expected(value: &Value, expected: &Expected<'_>) -> bool {
     let text = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or("");
     let (api_version, kind) = (text("apiVersion"), text("kind"));
-    let version_fits =
-        api_version.is_empty() || split_api_version(api_version) == (expected.group, expected.version);
+    let (group, version) = split_api_version(api_version);
+    let version_fits = api_version.is_empty() || expected.takes(group, version);
     (kind.is_empty() || kind == expected.kind) && version_fits
 }
 
 fn protobuf(body: &[u8], expected: &Expected<'_>) -> Result<Value> {
-    let envelope = codec::protobuf::unwrap(body).map_err(|error| {
+    let unrecognized = |error: &str| {
         Status::bad_request(format!(
             "the object provided is unrecognized (must be of type {}): {error} ({})",
             expected.kind,
             summary(body)
         ))
-    })?;
+    };
+    if body.is_empty() || body == codec::protobuf::MAGIC {
+        return Err(unrecognized(if body.is_empty() { "empty data" } else { "empty body" }));
+    }
+    let envelope = codec::protobuf::unwrap(body).map_err(|error| unrecognized(&error.to_string()))?;
     let (group, version) = split_api_version(&envelope.api_version);
     let kind = if envelope.kind.is_empty() { expected.kind } else { &envelope.kind };
-    let same = kind == expected.kind && (envelope.api_version.is_empty() || group == expected.group);
+    let same = kind == expected.kind && (envelope.api_version.is_empty() || expected.takes(group, version));
     if !same {
         let mut typed = Value::Object(machinery::Map::new());
         typed["apiVersion"] = envelope.api_version.clone().into();
@@ -199,7 +222,7 @@ fn check_kind(value: &Value, expected: &Expected<'_>, body: &[u8]) -> Result<()>
     } else {
         split_api_version(api_version)
     };
-    if (group, version, kind) == (expected.group, expected.version, expected.kind) {
+    if kind == expected.kind && expected.takes(group, version) {
         return Ok(());
     }
     let full = machinery::gvk::api_version(group, version);
@@ -248,12 +271,101 @@ fn json_type(value: &Value) -> &'static str {
     }
 }
 
-/// A body as an error shows it: text, or hexadecimal for what is not text.
+/// The beginning of a body as an error shows it: text if it is an object's, else hexadecimal.
 fn summary(body: &[u8]) -> String {
     let shown = &body[..body.len().min(SHOWN_BYTES)];
     let more = if body.len() > SHOWN_BYTES { " ..." } else { "" };
-    match std::str::from_utf8(shown) {
-        Ok(text) => format!("{text}{more}"),
-        Err(_) => format!("{}{more}", hex::encode(shown)),
+    match body.first() {
+        None => "<empty>".to_owned(),
+        Some(b'{') => format!("{}{more}", String::from_utf8_lossy(shown)),
+        Some(_) => format!("{}{more}", hex::encode(shown)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config_map(body: &[u8], encoding: Encoding) -> (Result<Value>, Warnings) {
+        let schema = api::schema::schema().kind("", "v1", "ConfigMap").expect("a kind");
+        let expected =
+            Expected { group: "", version: "v1", kind: "ConfigMap", schema, default: |_| {}, also: &["v0"] };
+        let warnings = Warnings::default();
+        (object(body, encoding, expected, FieldValidation::Warn, &warnings), warnings)
+    }
+
+    #[test]
+    fn bad_bodies_are_shown_in_short() {
+        for (body, shown) in [
+            (&b""[..], "<empty>"),
+            (b"null", "6e756c6c"),
+            (b"{}", "{}"),
+            (b"{\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\"}", "{\"apiVersion\":\"v1\",\"kind\":\"Con ..."),
+            (
+                b"\xffapiVersion: v1\nkind: ConfigMap\n",
+                "ff61706956657273696f6e3a2076310a6b696e643a20436f6e6669674d61 ...",
+            ),
+        ] {
+            assert_eq!(summary(body), shown);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_body() {
+        let name = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","generation":N}}"#;
+        for (body, encoding, message) in [
+            (
+                name.replace('N', "1.0").into_bytes(),
+                Encoding::Json,
+                "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: json: cannot unmarshal number 1.0 into Go struct field ObjectMeta.metadata.generation of type int64",
+            ),
+            (
+                b"a:\n\tb: c\n".to_vec(),
+                Encoding::Yaml,
+                "the object provided is unrecognized (must be of type ConfigMap): yaml: line 2: found character that cannot start any token (613a0a09623a20630a)",
+            ),
+            (
+                Vec::new(),
+                Encoding::Protobuf,
+                "the object provided is unrecognized (must be of type ConfigMap): empty data (<empty>)",
+            ),
+            (
+                b"k8s\0".to_vec(),
+                Encoding::Protobuf,
+                "the object provided is unrecognized (must be of type ConfigMap): empty body (6b387300)",
+            ),
+            (
+                codec::protobuf::wrap("v2", "ConfigMap", &[]),
+                Encoding::Protobuf,
+                "ConfigMap in version \"v2\" cannot be handled as a ConfigMap: no kind \"ConfigMap\" is registered for version \"v2\" in scheme \"pkg/api/legacyscheme/scheme.go:30\"",
+            ),
+        ] {
+            let refused = config_map(&body, encoding).0.expect_err("a bad body");
+            assert_eq!((refused.code, refused.message.as_str()), (400, message));
+        }
+    }
+
+    #[test]
+    fn other_versions_can_mean_the_same() {
+        for (version, taken) in [("v1", true), ("v0", true), ("v2", false)] {
+            let body =
+                format!(r#"{{"apiVersion":"{version}","kind":"ConfigMap","metadata":{{"name":"a"}}}}"#);
+            let read = config_map(body.as_bytes(), Encoding::Json).0;
+            assert_eq!(read.is_ok(), taken, "{version}");
+            let yaml = format!("apiVersion: {version}\nkind: ConfigMap\nmetadata: {{name: a}}\n");
+            let read = config_map(yaml.as_bytes(), Encoding::Yaml).0;
+            assert_eq!(read.is_ok(), taken, "{version}");
+        }
+    }
+
+    #[test]
+    fn lines_of_yaml_are_warned_of_one_by_one() {
+        let body = b"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n  name: b\ndata: {x: y, x: z}\n";
+        let (read, warnings) = config_map(body, Encoding::Yaml);
+        assert!(read.is_ok());
+        assert_eq!(
+            warnings.take(),
+            ["line 5: key \"name\" already set in map", "line 6: key \"x\" already set in map"]
+        );
     }
 }

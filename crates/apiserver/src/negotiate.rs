@@ -41,6 +41,15 @@ pub struct Accepted {
     pub form_version: &'static str,
     /// `stream=watch` was named.
     pub stream: bool,
+    /// What errors are written in. They have no other form: where only such were asked for, they are JSON.
+    pub errors: Encoding,
+}
+
+impl Accepted {
+    /// An object as it is.
+    pub fn plain(encoding: Encoding, pretty: bool) -> Self {
+        Self { encoding, pretty, form: None, form_version: "v1", stream: false, errors: encoding }
+    }
 }
 
 /// In which forms an endpoint has its objects, besides their own.
@@ -111,23 +120,21 @@ pub fn accept(headers: &HeaderMap, pretty_query: Option<&str>, offers: Offers) -
         }
     };
     if header.is_empty() || header == "application/json" || header == "*/*" {
-        return Ok(Accepted {
-            encoding: Encoding::Json,
-            pretty: human(),
-            form: None,
-            form_version: "v1",
-            stream: false,
-        });
+        return Ok(Accepted::plain(Encoding::Json, human()));
     }
     let mut clauses: Vec<Clause<'_>> = header.split(',').filter_map(clause).collect();
     clauses.sort_by(|a, b| b.quality.total_cmp(&a.quality));
-    for clause in &clauses {
-        for encoding in offers.encodings() {
-            if let Some(mut accepted) = fit(clause, *encoding, offers) {
-                accepted.pretty |= human();
-                return Ok(accepted);
-            }
+    let first = |offers: Offers| {
+        let pairs = clauses.iter().flat_map(|clause| offers.encodings().iter().map(move |e| (clause, *e)));
+        pairs.into_iter().find_map(|(clause, encoding)| fit(clause, encoding, offers))
+    };
+    if let Some(mut accepted) = first(offers) {
+        accepted.pretty |= human();
+        if accepted.form.is_some() {
+            let plain = first(Offers { forms: Forms::None, ..offers });
+            accepted.errors = plain.map_or(Encoding::Json, |plain| plain.encoding);
         }
+        return Ok(accepted);
     }
     // The media type would do, but not what was asked for with it.
     let known = clauses.iter().any(|clause| {
@@ -140,11 +147,8 @@ pub fn accept(headers: &HeaderMap, pretty_query: Option<&str>, offers: Offers) -
 fn clause(text: &str) -> Option<Clause<'_>> {
     let mut pieces = text.split(';').map(str::trim);
     let media = pieces.next()?;
-    let (kind, subkind) = match media.split_once('/') {
-        Some((kind, subkind)) => (kind.trim(), subkind.trim()),
-        None if media == "*" => ("*", "*"),
-        None => return None,
-    };
+    let (kind, subkind) = media.split_once('/')?;
+    let (kind, subkind) = (kind.trim(), subkind.trim());
     let mut clause = Clause { kind, subkind, quality: 1.0, parameters: Vec::new() };
     for piece in pieces {
         let Some((key, value)) = piece.split_once('=') else { continue };
@@ -167,7 +171,7 @@ fn fit(clause: &Clause<'_>, encoding: Encoding, offers: Offers) -> Option<Accept
     if !matches {
         return None;
     }
-    let mut accepted = Accepted { encoding, pretty: false, form: None, form_version: "v1", stream: false };
+    let mut accepted = Accepted::plain(encoding, false);
     let (mut form, mut group, mut version) = (None, None, None);
     for (key, value) in &clause.parameters {
         match *key {
@@ -205,11 +209,32 @@ fn fit(clause: &Clause<'_>, encoding: Encoding, offers: Offers) -> Option<Accept
     Some(accepted)
 }
 
+/// 406 unless `Accept` names the one media type that there is, or all.
+pub fn accepts_only(headers: &HeaderMap, media_type: &str) -> Result<()> {
+    let header = headers.get(ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("");
+    let named = |clause: &str| clause.split(';').next().unwrap_or("").trim().to_owned();
+    if header.is_empty() || header.split(',').map(named).any(|name| name == "*/*" || name == media_type) {
+        return Ok(());
+    }
+    let message = format!("406: Not Acceptable\n\nAvailable representations: {media_type}");
+    Err(Status::not_acceptable(message).with_details(Details::default()))
+}
+
+/// The media type of a header in lower case, if its parameters are some.
+fn media_type(header: &str) -> Option<String> {
+    let mut pieces = header.split(';');
+    let media = pieces.next().unwrap_or("").trim().to_ascii_lowercase();
+    let sound = |piece: &str| {
+        let piece = piece.trim();
+        piece.is_empty() || piece.split_once('=').is_some_and(|(key, value)| !key.is_empty() && !value.is_empty())
+    };
+    pieces.all(sound).then_some(media)
+}
+
 /// The encoding of a request body. An empty header is JSON.
 pub fn content_type(headers: &HeaderMap, cbor: bool) -> Result<Encoding> {
     let header = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
-    let media = header.split(';').next().unwrap_or("").trim();
-    match media {
+    match media_type(header).as_deref().unwrap_or("unreadable") {
         "" | "application/json" => Ok(Encoding::Json),
         "application/yaml" => Ok(Encoding::Yaml),
         "application/vnd.kubernetes.protobuf" => Ok(Encoding::Protobuf),
@@ -254,8 +279,57 @@ mod tests {
         ] {
             assert_eq!(negotiate(header).unwrap().encoding, encoding, "{header}");
         }
-        for header in ["text/html", "application/*", "bogus", "application/cbor", "application/xml"] {
+        for header in ["text/html", "application/*", "bogus", "application/cbor", "application/xml", "*"] {
             assert_eq!(negotiate(header).unwrap_err().code, 406, "{header}");
+        }
+    }
+
+    #[test]
+    fn errors_have_no_other_form() {
+        for (header, errors) in [
+            ("application/yaml", Encoding::Yaml),
+            ("application/yaml;as=Table;v=v1;g=meta.k8s.io", Encoding::Json),
+            ("application/yaml;as=Table;v=v1;g=meta.k8s.io,application/yaml", Encoding::Yaml),
+            (
+                "application/json;as=Table;v=v1;g=meta.k8s.io,application/vnd.kubernetes.protobuf",
+                Encoding::Protobuf,
+            ),
+        ] {
+            assert_eq!(negotiate(header).unwrap().errors, errors, "{header}");
+        }
+    }
+
+    #[test]
+    fn bodies_say_what_they_are() {
+        let read = |header: &str| {
+            let headers = HeaderMap::from_iter([(CONTENT_TYPE, header.parse().unwrap())]);
+            content_type(&headers, false).ok()
+        };
+        for (header, encoding) in [
+            ("", Some(Encoding::Json)),
+            ("APPLICATION/JSON", Some(Encoding::Json)),
+            ("application/json; charset=utf-8;", Some(Encoding::Json)),
+            ("application/json; charset", None),
+            ("application/yaml", Some(Encoding::Yaml)),
+            ("application/cbor", None),
+            ("text/yaml", None),
+        ] {
+            assert_eq!(read(header), encoding, "{header}");
+        }
+    }
+
+    #[test]
+    fn one_media_type_only() {
+        for (header, fits) in [
+            ("", true),
+            ("*/*", true),
+            ("text/html, application/json;q=0.5", true),
+            ("application/*", false),
+            ("application/yaml", false),
+            ("APPLICATION/JSON", false),
+        ] {
+            let headers = HeaderMap::from_iter([(ACCEPT, header.parse().unwrap())]);
+            assert_eq!(accepts_only(&headers, "application/json").is_ok(), fits, "{header}");
         }
     }
 

@@ -169,6 +169,8 @@ impl DeleteOptions {
             None => {
                 options.grace_period_seconds = query.integer("gracePeriodSeconds")?;
                 options.orphan_dependents = query.flag("orphanDependents");
+                let named = |name| query.get(name).filter(|text| !text.is_empty()).map(str::to_owned);
+                (options.uid, options.resource_version) = (named("uid"), named("resourceVersion"));
                 let propagation = query.get("propagationPolicy").map(str::to_owned);
                 (propagation, query.all("dryRun").map(str::to_owned).collect())
             }

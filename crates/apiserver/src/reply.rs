@@ -53,13 +53,8 @@ pub fn too_many_requests(retry_after: u64) -> Reply {
 
 /// An error, in the encoding the client reads if it can be had.
 pub fn status(status: &Status, accepted: Option<&Accepted>) -> Reply {
-    let plain = Accepted {
-        encoding: accepted.map_or(Encoding::Json, |a| a.encoding),
-        pretty: accepted.is_some_and(|a| a.pretty),
-        form: None,
-        form_version: "v1",
-        stream: false,
-    };
+    let encoding = accepted.map_or(Encoding::Json, |accepted| accepted.errors);
+    let plain = Accepted::plain(encoding, accepted.is_some_and(|accepted| accepted.pretty));
     let value = status.to_value();
     let (media_type, body) = match encode::value(&value, &plain) {
         Ok(body) => (plain.encoding.media_type(), body),
@@ -272,8 +267,7 @@ pub fn finish(code: u16, accepted: &Accepted, body: Bytes, context: &Context) ->
 
 /// The same for a media type of its own.
 pub fn finish_typed(code: u16, media_type: &'static str, body: Bytes, context: &Context) -> Reply {
-    let accepted =
-        Accepted { encoding: Encoding::Json, pretty: false, form: None, form_version: "v1", stream: false };
+    let accepted = Accepted::plain(Encoding::Json, false);
     let mut reply = finish(code, &accepted, body, context);
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     reply

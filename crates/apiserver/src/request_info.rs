@@ -5,8 +5,8 @@ use http::Method;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestInfo {
-    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`; the lower-case
-    /// method for requests that are not about a resource.
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`, none for other methods, or
+    /// what the path begins with (`watch`, `proxy`); the lower-case method for requests that are not about a resource.
     pub verb: &'static str,
     pub is_resource: bool,
     pub group: String,
@@ -21,6 +21,8 @@ pub struct RequestInfo {
     pub in_namespace: bool,
     /// The old `/watch/` prefix was used.
     pub watch_prefix: bool,
+    /// The still older `/proxy/` prefix was used, which nobody serves any more.
+    pub proxy_prefix: bool,
 }
 
 /// Segments under `namespaces/<name>/` that are subresources of the namespace itself.
@@ -31,7 +33,7 @@ impl RequestInfo {
         let mut info = Self { verb: method_verb(method), ..Self::default() };
         let trimmed = path.strip_prefix('/').unwrap_or(path);
         let trimmed = trimmed.strip_suffix('/').unwrap_or(trimmed);
-        let parts: Vec<&str> = trimmed.split('/').collect();
+        let parts = segments(trimmed);
         let rest: &[&str] = match parts.as_slice() {
             ["api", version, rest @ ..] if !rest.is_empty() => {
                 info.version = (*version).to_owned();
@@ -47,37 +49,32 @@ impl RequestInfo {
         info.is_resource = true;
         info.read_resource(rest);
         info.verb = match *method {
-            Method::GET | Method::HEAD if info.watch_prefix => "watch",
+            _ if info.watch_prefix => "watch",
+            _ if info.proxy_prefix => "proxy",
             Method::GET | Method::HEAD => "get",
             Method::POST => "create",
             Method::PUT => "update",
             Method::PATCH => "patch",
             Method::DELETE => "delete",
-            _ => info.verb,
+            _ => "",
         };
-        if info.name.is_empty() {
-            info.verb = match info.verb {
-                "get" if query.flag("watch") == Some(true) => "watch",
-                "get" => "list",
-                "delete" => "deletecollection",
-                verb => verb,
-            };
+        if info.name.is_empty() && info.verb == "get" {
+            info.verb = if query.flag("watch") == Some(true) { "watch" } else { "list" };
             // A selector that names one object is as good as the name, for authorization.
-            if matches!(info.verb, "list" | "watch" | "deletecollection")
-                && info.subresource.is_empty()
-                && let Some(name) = query.text("fieldSelector").strip_prefix("metadata.name=")
-                && !name.contains([',', '=', '!'])
-            {
-                info.name = name.trim_start_matches('=').to_owned();
+            if let Some(name) = selected_name(&query.text("fieldSelector")) {
+                info.name = name;
             }
+        } else if info.name.is_empty() && info.verb == "delete" {
+            info.verb = "deletecollection";
         }
         info
     }
 
     fn read_resource(&mut self, mut rest: &[&str]) {
-        if rest.first() == Some(&"watch") && rest.len() > 1 {
-            self.watch_prefix = true;
-            rest = &rest[1..];
+        if rest.len() > 1 {
+            self.watch_prefix = rest[0] == "watch";
+            self.proxy_prefix = rest[0] == "proxy";
+            rest = &rest[usize::from(self.watch_prefix || self.proxy_prefix)..];
         }
         if let ["namespaces", namespace, resource, below @ ..] = rest
             && !NAMESPACE_SUBRESOURCES.contains(resource)
@@ -100,12 +97,35 @@ impl RequestInfo {
     fn read_name(&mut self, below: &[&str]) {
         if let [name, below @ ..] = below {
             self.name = decode(name);
-            if let [subresource, rest @ ..] = below {
+            if let [subresource, rest @ ..] = below
+                && !self.proxy_prefix
+            {
                 self.subresource = (*subresource).to_owned();
                 self.rest = rest.join("/");
             }
         }
     }
+}
+
+/// The parts of a path. A slash is one however it is written; what is behind `proxy` is somebody else's path.
+fn segments(path: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    for part in path.split('/') {
+        let mut left = part;
+        while let Some(at) = left.find("%2F").or_else(|| left.find("%2f")).filter(|_| !parts.contains(&"proxy")) {
+            parts.push(&left[..at]);
+            left = &left[at + 3..];
+        }
+        parts.push(left);
+    }
+    parts
+}
+
+/// The name that a field selector asks for, if it asks for one.
+fn selected_name(selector: &str) -> Option<String> {
+    let term = selector.split(',').find_map(|term| term.strip_prefix("metadata.name="))?;
+    let name = term.strip_prefix('=').unwrap_or(term);
+    machinery::names::path_segment_name(name, false).is_empty().then(|| name.to_owned())
 }
 
 fn decode(segment: &str) -> String {
@@ -155,7 +175,17 @@ mod tests {
                 "",
             ),
             ("GET", "/api/v1/watch/pods", "watch", "", "pods", "", ""),
+            ("POST", "/api/v1/watch/pods", "watch", "", "pods", "", ""),
+            ("GET", "/api/v1/watch/pods?fieldSelector=metadata.name%3Dp", "watch", "", "pods", "", ""),
+            ("GET", "/api/v1/proxy/namespaces/a/pods/p/x", "proxy", "a", "pods", "", "p"),
+            ("OPTIONS", "/api/v1/nodes", "", "", "nodes", "", ""),
             ("GET", "/api/v1/nodes?fieldSelector=metadata.name%3Dn1", "list", "", "nodes", "", "n1"),
+            ("GET", "/api/v1/nodes?fieldSelector=a%3Db,metadata.name%3D%3Dn1", "list", "", "nodes", "", "n1"),
+            ("GET", "/api/v1/nodes?fieldSelector=metadata.name!%3Dn1", "list", "", "nodes", "", ""),
+            ("GET", "/api/v1/nodes?fieldSelector=metadata.name%3Da%2Fb", "list", "", "nodes", "", ""),
+            ("DELETE", "/api/v1/nodes?fieldSelector=metadata.name%3Dn1", "deletecollection", "", "nodes", "", ""),
+            ("GET", "/api/v1/namespaces/a/pods/p%2flog", "get", "a", "pods", "log", "p"),
+            ("GET", "/api/v1/nodes/n/proxy/a%2Fb", "get", "", "nodes", "proxy", "n"),
         ] {
             let got = info(method, uri);
             assert_eq!(
@@ -165,6 +195,7 @@ mod tests {
             );
             assert_eq!((got.subresource.as_str(), got.name.as_str()), (sub, name), "{method} {uri}");
         }
+        assert_eq!(info("GET", "/api/v1/nodes/n/proxy/a%2Fb").rest, "a%2Fb");
         assert!(!info("GET", "/api/v1").is_resource);
         assert_eq!(info("GET", "/healthz").verb, "get");
         assert_eq!(info("POST", "/healthz").verb, "post");

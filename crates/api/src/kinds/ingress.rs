@@ -2,7 +2,7 @@
 
 use super::ingress_class::validate_reference;
 use crate::validation::checks::{dns_label, dns_subdomain, invalid_each, legacy_ip, one_of, port_number};
-use crate::validation::service::balancer_hostname;
+use crate::validation::service::{balancer_hostname, balancer_warnings};
 use crate::value::{Fields, texts};
 use crate::{Kind, MetadataCheck, Scope};
 use machinery::field::{ErrorList, FieldError, Path};
@@ -20,6 +20,7 @@ pub static KIND: Kind = Kind {
     validate_update: |new, old| validate_spec(new.field("spec"), Some(old.field("spec"))),
     validate_status_update,
     warnings,
+    status_warnings: balancer_warnings,
     counts_generation: true,
     metadata_on_update: &[MetadataCheck::Update, MetadataCheck::New],
     ..Kind::new("networking.k8s.io", "v1", "Ingress", "ingresses", Scope::Namespaced)
@@ -205,6 +206,20 @@ fn warnings(new: &Value, old: Option<&Value>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn odd_addresses_of_balancers_are_warned_of() {
+        let ingress = json!({"status": {"loadBalancer": {"ingress": [
+            {"hostname": "h"}, {"ip": "1.2.3.4"}, {"ip": "01.2.3.4"}, {"ip": "fd00:0::1"},
+        ]}}});
+        assert_eq!(
+            (KIND.status_warnings)(&ingress),
+            [
+                r#"status.loadBalancer.ingress[2]: non-standard IP address "01.2.3.4" is invalid: use "1.2.3.4""#,
+                r#"status.loadBalancer.ingress[3]: IPv6 address "fd00:0::1" should be in RFC 5952 canonical format ("fd00::1")"#,
+            ]
+        );
+    }
 
     #[test]
     fn paths_and_backends() {

@@ -10,8 +10,8 @@ use crate::pod::{create, status, update};
 use crate::pod_spec::{defaults, disabled, warnings};
 use crate::value::Fields;
 use crate::{Kind, MetadataCheck, Scope};
-use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
+use machinery::{Value, names};
 
 pub static KIND: Kind = Kind {
     default,
@@ -22,6 +22,7 @@ pub static KIND: Kind = Kind {
     validate_update: update::validate,
     validate_status_update: status::validate,
     warnings,
+    status_warnings,
     graceful,
     early_warnings,
     counts_generation: true,
@@ -56,6 +57,18 @@ fn warnings(new: &Value, old: Option<&Value>) -> Vec<String> {
     let mut found = warnings::warn_name(new, "the Pod's hostname");
     found.extend(warnings::warnings_for(new, false, &Path::ROOT));
     found
+}
+
+fn status_warnings(pod: &Value) -> Vec<String> {
+    let path = Path::new("status");
+    let of_field = |field: &'static str| {
+        let path = path.child(field);
+        let addresses = pod.field("status").items(field).iter().enumerate();
+        addresses
+            .flat_map(|(i, address)| names::warnings_for_ip(&path.index(i).child("ip"), address.text("ip")))
+            .collect::<Vec<_>>()
+    };
+    [of_field("podIPs"), of_field("hostIPs")].concat()
 }
 
 /// A pod that is on no node or has ended goes at once; any other waits for its kubelet.

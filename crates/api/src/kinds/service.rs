@@ -25,6 +25,7 @@ pub static KIND: Kind = Kind {
     validate_update: rules::validate_update,
     validate_status_update: rules::validate_status_update,
     warnings: |new, _| rules::warnings(new),
+    status_warnings: rules::balancer_warnings,
     create_on_update: true,
     ..Kind::new("", "v1", "Service", "services", Scope::Namespaced)
 };

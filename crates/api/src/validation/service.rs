@@ -396,6 +396,16 @@ fn traffic_policies(service: &Value, path: &Path<'_>) -> ErrorList {
     errors
 }
 
+/// What is odd about the addresses in the status of a service or an ingress.
+pub fn balancer_warnings(object: &Value) -> Vec<String> {
+    let path = Path::new("status");
+    let path = path.child("loadBalancer");
+    let path = path.child("ingress");
+    let points = object.at("status.loadBalancer").items("ingress").iter().enumerate();
+    let points = points.filter(|(_, point)| !point.text("ip").is_empty());
+    points.flat_map(|(i, point)| names::warnings_for_ip(&path.index(i), point.text("ip"))).collect()
+}
+
 /// `Warning`s of a write: deprecated and ignored fields, unusual addresses.
 pub fn warnings(service: &Value) -> Vec<String> {
     let spec = service.field("spec");

@@ -97,6 +97,12 @@ async fn bound_rules(
     if !resource.is_empty() && authorization.allows(context.user, &bind).await? {
         return Ok(None);
     }
+    if resource == "roles" && context.namespace.is_empty() {
+        return Err(Status::bad_request("Namespace parameter required."));
+    }
+    if !resource.is_empty() && role.name.is_empty() {
+        return Err(Status::bad_request("Name parameter required."));
+    }
     match authorization.rbac.role(&role, context.namespace).await? {
         Ok(rules) => Ok(Some(rules)),
         Err(why) if resource.is_empty() => Err(Status::new(500, "", why)),

@@ -1,15 +1,18 @@
 //! Acting as somebody else: the `Impersonate-*` headers, if the user may.
 //!
 //! There are several ways to be allowed. The constrained ones say as whom (`impersonate:MODE`) and for which verb
-//! (`impersonate-on:MODE:VERB`); the old one (`impersonate`) says as whom alone. They are tried in order, and a
-//! refusal is that of the first that applies.
+//! (`impersonate-on:MODE:VERB`); the old one (`impersonate`) says as whom alone. They are tried in order, the one that
+//! was last successful first, and a refusal is that of the first that applies.
 
 use crate::authorize::{Attributes, Authorization, MASTERS};
 use crate::context::Context;
 use crate::user::UserInfo;
 use machinery::names;
 use machinery::status::{Result, Status};
-use std::collections::BTreeMap;
+use parking_lot::Mutex;
+use std::collections::hash_map::RandomState;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::BuildHasher;
 
 const AUTHENTICATION: &str = "authentication.k8s.io";
 /// What all the headers begin with.
@@ -31,19 +34,56 @@ enum Mode {
 const MODES: [Mode; 5] =
     [Mode::AssociatedNode, Mode::ArbitraryNode, Mode::ServiceAccount, Mode::UserInfo, Mode::Legacy];
 
+/// In which way users were last allowed. Whoever acts for others mostly does so in one way, which is tried first and is
+/// the one whose refusal is told.
+#[derive(Default)]
+pub struct LastModes {
+    by_user: Mutex<HashMap<u64, usize>>,
+    hasher: RandomState,
+}
+
+impl LastModes {
+    /// How many users are remembered: beyond, all are forgotten.
+    const MOST: usize = 10_000;
+
+    fn of(&self, user: &str) -> Option<usize> {
+        self.by_user.lock().get(&self.hasher.hash_one(user)).copied()
+    }
+
+    fn remember(&self, user: &str, mode: usize) {
+        let mut by_user = self.by_user.lock();
+        if by_user.len() >= Self::MOST {
+            by_user.clear();
+        }
+        by_user.insert(self.hasher.hash_one(user), mode);
+    }
+}
+
 /// The user the request is to be made as; `None`: the one who makes it.
-pub async fn impersonate(context: &Context, authorization: &Authorization) -> Result<Option<UserInfo>> {
+pub async fn impersonate(
+    context: &Context,
+    authorization: &Authorization,
+    last_modes: &LastModes,
+) -> Result<Option<UserInfo>> {
     let Some(wanted) = wanted(context)? else { return Ok(None) };
     // Whoever may do everything needs no permission, and the old way adds nothing to what was asked for.
-    let modes = if context.user.is_in(MASTERS) { &MODES[4..] } else { &MODES[..] };
+    let first = if context.user.is_in(MASTERS) { 4 } else { 0 };
+    let last = last_modes.of(&context.user.name).filter(|last| *last >= first);
+    let others = (first..MODES.len()).filter(|index| Some(*index) != last);
     let mut refusal = None;
-    for mode in modes {
+    for index in last.into_iter().chain(others) {
+        let mode = &MODES[index];
         if !mode.applies(&wanted, &context.user) {
             continue;
         }
         let attempt = Attempt { mode: *mode, requester: &context.user, authorization };
         match attempt.check(&wanted, context).await {
-            Ok(user) => return Ok(Some(user)),
+            Ok(user) => {
+                if last != Some(index) {
+                    last_modes.remember(&context.user.name, index);
+                }
+                return Ok(Some(user));
+            }
             Err(status) => drop(refusal.get_or_insert(status)),
         }
     }
@@ -267,5 +307,22 @@ impl Attempt<'_> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LastModes;
+
+    #[test]
+    fn the_last_way_is_remembered_within_bounds() {
+        let modes = LastModes::default();
+        modes.remember("a", 4);
+        modes.remember("a", 3);
+        assert_eq!((modes.of("a"), modes.of("b")), (Some(3), None));
+        for user in 0..LastModes::MOST {
+            modes.remember(&user.to_string(), 0);
+        }
+        assert!(modes.by_user.lock().len() <= LastModes::MOST);
     }
 }

@@ -39,6 +39,7 @@ use held::Place;
 use http::{HeaderName, HeaderValue, Request, Response};
 use in_flight::InFlight;
 use intake::{Intake, Taken};
+use machinery::codec::time::parse_duration;
 use machinery::status::Status;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -81,6 +82,7 @@ pub struct Chain {
     config: ChainConfig,
     room: Room,
     intake: Intake,
+    last_modes: impersonate::LastModes,
 }
 
 /// What keeps requests from being too many.
@@ -151,6 +153,7 @@ impl Chain {
             config,
             room,
             intake: Intake::default(),
+            last_modes: impersonate::LastModes::default(),
         })
     }
 
@@ -170,14 +173,19 @@ impl Chain {
         started: Instant,
         id: &HeaderValue,
     ) -> Reply {
+        // Before anybody is asked who they are, as in Kubernetes.
+        let allowed = match self.allowed_time(context) {
+            Ok(allowed) => allowed,
+            Err(status) => return self.refuse(context, &status),
+        };
         if let Err(status) = self.identify(context, connection, started, id).await {
             return self.refuse(context, &status);
         }
-        let deadline = started + self.config.request_timeout;
+        let deadline = started + allowed;
         let taken = self.take_in(context, body, deadline).await;
         match &self.room {
             Room::Fair(fairness) => {
-                let limit = (self.config.request_timeout / WAIT_PART).min(MAX_WAIT);
+                let limit = (allowed / WAIT_PART).min(MAX_WAIT);
                 if context.is_long_running() && context.info.verb != "watch" {
                     return self.admitted(context, taken, Place::default(), deadline).await;
                 }
@@ -206,6 +214,18 @@ impl Chain {
         }
     }
 
+    /// How long the request may take: what it says itself, if that is less than what all may.
+    fn allowed_time(&self, context: &Context) -> Result<Duration, Status> {
+        let most = self.config.request_timeout;
+        let said = context.query.get("timeout").filter(|text| !text.is_empty() && !context.is_long_running());
+        let Some(said) = said else { return Ok(most) };
+        let nanos = parse_duration(said).map_err(|why| {
+            Status::bad_request(format!("invalid timeout specified in the request URL - {why}"))
+        })?;
+        let said = u64::try_from(nanos).ok().filter(|nanos| *nanos > 0).map(Duration::from_nanos);
+        Ok(said.map_or(most, |said| said.min(most)))
+    }
+
     async fn identify(
         &self,
         context: &mut Context,
@@ -225,7 +245,7 @@ impl Chain {
         if let Some(audit) = &self.audit {
             context.audit = audit.begin(context, connection, id, started)?;
         }
-        if let Some(user) = impersonate::impersonate(context, &self.rest.registry.authorization).await? {
+        if let Some(user) = impersonate::impersonate(context, &self.rest.registry.authorization, &self.last_modes).await? {
             context.user = Arc::new(user);
             if let Some(record) = &context.audit {
                 record.impersonate(context.user.clone());

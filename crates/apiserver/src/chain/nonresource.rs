@@ -3,7 +3,7 @@
 use super::Chain;
 use crate::context::Context;
 use crate::discovery::{self, Document};
-use crate::negotiate::{Accepted, Encoding, Forms, Offers, accept};
+use crate::negotiate::{Accepted, Encoding, Forms, Offers, accept, accepts_only};
 use crate::reply::{self, Reply};
 use http::header::{ACCEPT, ETAG, IF_NONE_MATCH, VARY};
 use http::{HeaderValue, Method};
@@ -45,7 +45,12 @@ impl Chain {
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let value = match parts.as_slice() {
             [""] => return json(&discovery.root_paths(), context),
-            ["version"] => return json(&discovery::version(), context),
+            ["version"] => {
+                return match accepts_only(&context.headers, Encoding::Json.media_type()) {
+                    Ok(()) => json(&discovery::version(), context),
+                    Err(status) => self.refuse(context, &status),
+                };
+            }
             ["api"] => {
                 if let Some(reply) = aggregated(context, discovery.aggregated_core()) {
                     return reply;
@@ -66,7 +71,7 @@ impl Chain {
         let Some(value) = value else {
             return match parts.as_slice() {
                 ["apis", group, ..] if discovery.group(group).is_none() => reply::page_not_found(),
-                _ => reply::status(&Status::no_such_path(), None),
+                _ => self.refuse(context, &Status::no_such_path()),
             };
         };
         if context.method != Method::GET {
@@ -76,16 +81,14 @@ impl Chain {
                 "the server does not allow this method on the requested resource",
             )
             .with_details(Details::default());
-            return reply::status(&status, None);
+            return self.refuse(context, &status);
         }
         negotiated(&value, context)
     }
 }
 
 fn json(value: &Value, context: &Context) -> Reply {
-    let accepted =
-        Accepted { encoding: Encoding::Json, pretty: true, form: None, form_version: "v1", stream: false };
-    match reply::value(200, value, &accepted, context) {
+    match reply::value(200, value, &Accepted::plain(Encoding::Json, true), context) {
         Ok(reply) => reply,
         Err(status) => reply::status(&status, None),
     }

@@ -2,6 +2,7 @@
 
 use super::Chain;
 use crate::context::Context;
+use crate::negotiate::accepts_only;
 use crate::reply::{self, Reply};
 use http::header::CACHE_CONTROL;
 use http::{HeaderValue, Method};
@@ -17,15 +18,20 @@ impl Chain {
         if context.method != Method::GET {
             return Some(reply::status(&crate::rest::method_not_allowed(), None));
         }
-        let (media_type, document) = if path == "/openid/v1/jwks" {
+        let keys = path == "/openid/v1/jwks";
+        let media_type = if keys { "application/jwk-set+json" } else { "application/json" };
+        if let Err(status) = accepts_only(&context.headers, media_type) {
+            return Some(self.refuse(context, &status));
+        }
+        let document = if keys {
             match accounts.keys().await {
-                Ok(keys) => ("application/jwk-set+json", keys.jwks()),
+                Ok(keys) => keys.jwks(),
                 Err(status) => return Some(reply::status(&status, None)),
             }
         } else {
             let advertise = self.discovery.load().server_address().to_owned();
             match accounts.discovery(&advertise).await {
-                Ok(document) => ("application/json", document),
+                Ok(document) => document,
                 Err(status) => return Some(reply::status(&status, None)),
             }
         };

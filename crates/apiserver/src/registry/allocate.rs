@@ -139,6 +139,7 @@ impl Registry {
         }
         self.fill_services().await?;
         let original = new.clone();
+        let mut asked_for = None;
         for _ in 0..ATTEMPTS {
             let mut reservation = match self.services.plan(new, old, context.dry_run) {
                 Err(_) if self.services.may_be_stale() => {
@@ -146,11 +147,19 @@ impl Registry {
                     new.clone_from(&original);
                     continue;
                 }
-                planned => planned?,
+                Err(status) => {
+                    // No service has it, so memory forgets it: its IPAddress may go at any time.
+                    self.services.release(&Holdings { ips: asked_for.into_iter().collect(), ..Holdings::default() });
+                    return Err(status);
+                }
+                Ok(planned) => planned,
             };
             // What another server has stays taken, and the plan is made anew.
             match self.claim(new, &reservation.plan.reserved.ips).await? {
-                Some(taken) => reservation.plan.reserved.ips.retain(|ip| *ip != taken),
+                Some(taken) => {
+                    reservation.plan.reserved.ips.retain(|ip| *ip != taken);
+                    asked_for = asks_for(&original, taken).then_some(taken);
+                }
                 None => match self.claim_ports(&reservation.owner, &reservation.plan.reserved.ports).await {
                     Ok(None) => return Ok(Some(reservation)),
                     other => {
@@ -305,15 +314,64 @@ impl Registry {
     }
 }
 
-/// The ranges of a ServiceCIDR that is in service.
+/// Whether a service names the address itself.
+fn asks_for(service: &Value, ip: IpAddr) -> bool {
+    let spec = service.field("spec");
+    let named = std::iter::once(spec.text("clusterIP")).chain(texts(spec.items("clusterIPs")));
+    named.filter_map(|text| text.parse().ok()).any(|named: IpAddr| named == ip)
+}
+
+/// The ranges of a ServiceCIDR that is in service, as all are that nobody says otherwise of: without the loop that looks
+/// after them they can be used, too.
 fn ready_ranges(object: &Value) -> Vec<IpRange> {
-    let ready = object
-        .field("status")
-        .items("conditions")
+    let conditions = object.field("status").items("conditions");
+    let ready = conditions
         .iter()
-        .any(|condition| condition.text("type") == "Ready" && condition.text("status") == "True");
+        .find(|condition| condition.text("type") == "Ready")
+        .is_none_or(|condition| condition.text("status") == "True");
     if !ready || meta::deletion_timestamp(object).is_some() {
         return Vec::new();
     }
     texts(object.field("spec").items("cidrs")).filter_map(|cidr| IpRange::parse(cidr).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn ranges_are_in_service_unless_somebody_says_otherwise() {
+        let range = |conditions: Value, deleted: bool| {
+            let mut object = json!({
+                "metadata": {"name": "r"},
+                "spec": {"cidrs": ["10.50.0.0/24"]},
+                "status": {"conditions": conditions},
+            });
+            if deleted {
+                object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            }
+            ready_ranges(&object).len()
+        };
+        for (conditions, deleted, expected) in [
+            (json!([]), false, 1),
+            (Value::Null, false, 1),
+            (json!([{"type": "Other", "status": "False"}]), false, 1),
+            (json!([{"type": "Ready", "status": "True"}]), false, 1),
+            (json!([{"type": "Ready", "status": "False"}]), false, 0),
+            (json!([{"type": "Ready", "status": "Unknown"}]), false, 0),
+            (json!([]), true, 0),
+        ] {
+            assert_eq!(range(conditions.clone(), deleted), expected, "{conditions} {deleted}");
+        }
+    }
+
+    #[test]
+    fn a_service_asks_for_the_addresses_it_names() {
+        let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
+        let service = json!({"spec": {"clusterIP": "10.0.0.9", "clusterIPs": ["10.0.0.9", "fd00:0::1"]}});
+        assert!(asks_for(&service, ip("10.0.0.9")) && asks_for(&service, ip("fd00::1")));
+        assert!(!asks_for(&service, ip("10.0.0.8")));
+        assert!(!asks_for(&json!({"spec": {"clusterIP": "None"}}), ip("10.0.0.9")));
+    }
 }

@@ -180,8 +180,13 @@ impl Registry {
         }
         errors.extend((door.validate)(&new, &old));
         refuse(served, name, errors, context)?;
-        if door.warns {
-            (kind.warnings)(&new, Some(&old)).into_iter().for_each(|warning| context.warnings.add(warning));
+        let warnings = match context.subresource {
+            "status" => (kind.status_warnings)(&new),
+            _ if door.warns => (kind.warnings)(&new, Some(&old)),
+            _ => Vec::new(),
+        };
+        for warning in warnings {
+            context.warnings.add(warning);
         }
         (kind.canonicalize)(&mut new);
         (kind.default)(&mut new);

@@ -3,14 +3,13 @@
 use super::{Rest, Route};
 use crate::admission::{Attributes, Operation};
 use crate::context::Context;
-use crate::negotiate::{Accepted, Encoding};
+use crate::negotiate::{Accepted, Encoding, content_type};
 use crate::options::{DeleteOptions, ListOptions};
 use crate::registry::delete::Deleted;
 use crate::registry::{Served, WriteContext, Written};
 use crate::reply::{self, Reply};
 use crate::selection::Selection;
 use crate::serve::RequestBody;
-use http::header::CONTENT_TYPE;
 use machinery::status::{Result, Status};
 use machinery::{Value, codec, meta};
 use serde_json::json;
@@ -81,29 +80,21 @@ impl Rest {
         if bytes.is_empty() {
             return DeleteOptions::read(&context.query, None);
         }
-        let header = context.headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
-        let media = header.split(';').next().unwrap_or("").trim();
         let schema = api::schema::schema()
             .named("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions")
             .ok_or_else(|| Status::internal("no schema for DeleteOptions"))?;
         let bad = |error: String| Status::bad_request(error);
-        let mut value = match media {
-            "application/vnd.kubernetes.protobuf" => {
+        let mut value = match content_type(&context.headers, self.limits.cbor)? {
+            Encoding::Protobuf => {
                 let envelope = codec::protobuf::unwrap(&bytes).map_err(|e| bad(e.to_string()))?;
                 codec::protobuf::decode_object(envelope.raw, schema).map_err(|e| bad(e.to_string()))?
             }
-            "application/yaml" => codec::yaml::decode(&bytes).map_err(|e| bad(e.to_string()))?.value,
-            "application/cbor" if self.limits.cbor => {
-                codec::cbor::decode(&bytes).map_err(|e| bad(e.to_string()))?
-            }
-            "" | "application/json" => {
+            Encoding::Yaml => codec::yaml::decode(&bytes).map_err(|e| bad(e.to_string()))?.value,
+            Encoding::Cbor => codec::cbor::decode(&bytes).map_err(|e| bad(e.to_string()))?,
+            Encoding::Json => {
                 codec::json::decode(&bytes)
                     .map_err(|error| bad(format!("couldn't get version/kind; json parse error: {error}")))?
                     .value
-            }
-            _ => {
-                let names = [Encoding::Json, Encoding::Yaml, Encoding::Protobuf].map(Encoding::media_type);
-                return Err(crate::negotiate::unsupported_media_type(&names.join(", ")));
             }
         };
         let text = |field: &str| value.get(field).and_then(machinery::Value::as_str).unwrap_or("");

@@ -15,7 +15,7 @@ mod write;
 
 use crate::authenticate::Authentication;
 use crate::context::Context;
-use crate::negotiate::{Accepted, Forms, Offers, accept};
+use crate::negotiate::{Accepted, Encoding, Forms, Offers, accept};
 use crate::registry::{Registry, Served, WriteContext};
 use crate::reply::Reply;
 use crate::serve::RequestBody;
@@ -70,11 +70,22 @@ impl Rest {
         }
         let route = match self.route(context) {
             Ok(route) => route,
-            Err(status) => return (Err(status), None),
+            Err(status) => {
+                let offers = Offers { cbor: self.limits.cbor, forms: Forms::All, streams: false };
+                return (Err(status), accept(&context.headers, None, offers).ok());
+            }
+        };
+        let warn = || {
+            let kind = route.served.kind;
+            let deprecated =
+                DEPRECATED.iter().find(|(resource, _)| kind.group.is_empty() && kind.resource == *resource);
+            if let Some((_, warning)) = deprecated {
+                context.warnings.add(*warning);
+            }
         };
         let offers = Offers {
             cbor: self.limits.cbor,
-            forms: Forms::All,
+            forms: if has_rows(&route) { Forms::All } else { Forms::Metadata },
             streams: matches!(context.info.verb, "list" | "watch") && route.subresource.is_none(),
         };
         // What is on the other side of a connection negotiates for itself.
@@ -83,21 +94,32 @@ impl Rest {
             .subresource
             .is_some_and(|row| matches!(row.name, "log" | "exec" | "attach" | "portforward" | "proxy"));
         let headers = if connects { &none } else { &context.headers };
-        let accepted = match accept(headers, context.query.get("pretty"), offers) {
+        let mut accepted = match accept(headers, context.query.get("pretty"), offers) {
             Ok(accepted) => accepted,
-            Err(status) => return (Err(status), None),
+            Err(status) => {
+                // A media type that nobody has is refused before the kind is asked, a form of one after.
+                if status.details.is_none() {
+                    warn();
+                }
+                return (Err(status), None);
+            }
         };
-        if let Some((_, warning)) = DEPRECATED.iter().find(|(resource, _)| {
-            let kind = route.served.kind;
-            kind.group.is_empty() && kind.resource == *resource
-        }) {
-            context.warnings.add(*warning);
+        warn();
+        if connects {
+            let wanted = accept(&context.headers, None, offers);
+            accepted.errors = wanted.map_or(Encoding::Json, |wanted| wanted.errors);
         }
         (self.dispatch(&route, &accepted, body).await, Some(accepted))
     }
 
     fn route<'a>(&'a self, context: &'a Context) -> Result<Route<'a>> {
         let info = &context.info;
+        if info.proxy_prefix {
+            return Err(Status::no_such_path());
+        }
+        if info.watch_prefix && context.method != Method::GET {
+            return Err(method_not_allowed());
+        }
         if is_legacy_binding(context) {
             // The same as a pod's own subresource, but for the name in the path.
             let served = self.registry.builtin("", "v1", "pods")?;
@@ -107,7 +129,7 @@ impl Rest {
         let served = self.registry.served(&info.group, &info.version, &info.resource);
         let served = served.ok_or_else(|| match is_virtual(context) {
             // Nothing of these kinds can be asked for by name.
-            true if path_name(context).is_empty() => method_not_allowed(),
+            true if path_name(context).is_empty() && reaches_scope(context) => method_not_allowed(),
             _ => Status::no_such_path(),
         })?;
         let cluster = served.kind.scope == Scope::Cluster;
@@ -244,6 +266,27 @@ fn is_virtual(context: &Context) -> bool {
         (row.group, row.version, row.resource) == (&*info.group, &*info.version, &*info.resource)
             && info.subresource.is_empty()
     })
+}
+
+/// Whether a resource that stores nothing is asked for where it is: those of a namespace are nowhere else.
+fn reaches_scope(context: &Context) -> bool {
+    let info = &context.info;
+    api::resources::RESOURCES
+        .iter()
+        .find(|row| {
+            (row.group, row.version, row.resource) == (&*info.group, &*info.version, &*info.resource)
+        })
+        .is_some_and(|row| row.scope == Scope::Cluster || info.in_namespace)
+}
+
+/// What some subresources answer with has no row in a table.
+fn has_rows(route: &Route<'_>) -> bool {
+    let Some(subresource) = route.subresource else { return true };
+    !matches!(
+        (route.served.kind.resource, subresource.name),
+        (_, "token" | "eviction" | "binding" | "ephemeralcontainers" | "resize" | "approval" | "finalize")
+            | ("resourceclaims", "status")
+    )
 }
 
 /// A binding sent to `bindings` instead of the pod.

@@ -41,7 +41,15 @@ impl Rest {
         let schema = api::schema::schema()
             .kind("policy", "v1", "Eviction")
             .ok_or_else(|| Status::internal("no schema for Eviction"))?;
-        let expected = Expected { group: "policy", version: "v1", kind: "Eviction", schema, default: |_| {} };
+        // Evictions outlived the rest of their old version.
+        let expected = Expected {
+            group: "policy",
+            version: "v1",
+            kind: "Eviction",
+            schema,
+            default: |_| {},
+            also: &["v1beta1"],
+        };
         let mut eviction =
             decode::object(&bytes, encoding, expected, options.field_validation, &context.warnings)?;
         let admitted = self.write_context(route, &options.field_manager, options.dry_run);

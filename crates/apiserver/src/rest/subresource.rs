@@ -102,6 +102,7 @@ impl Rest {
                 .kind("autoscaling", "v1", "Scale")
                 .ok_or_else(|| Status::internal("no schema for Scale"))?,
             default: |_| {},
+            also: &[],
         };
         match context.method {
             Method::GET => {
@@ -114,9 +115,9 @@ impl Rest {
                 let options = WriteOptions::read(&context.query, WriteKind::Update)?;
                 let wanted =
                     decode::object(&bytes, encoding, expected, options.field_validation, &context.warnings)?;
-                if !meta::name(&wanted).is_empty() {
-                    crate::registry::patch::check_name(&wanted, &info.name)?;
-                }
+                let mut wanted = wanted;
+                super::reviews::ensure_namespace(&mut wanted, &info.namespace)?;
+                crate::registry::patch::check_name(&wanted, &info.name)?;
                 let write = self.write_context(route, &options.field_manager, options.dry_run);
                 let retry = meta::resource_version(&wanted).is_empty();
                 let written = self

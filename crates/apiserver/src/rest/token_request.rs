@@ -152,6 +152,9 @@ impl Rest {
             }
         };
         let served = self.registry.builtin("", "v1", resource)?;
+        if text("name").is_empty() {
+            return Err(Status::bad_request("Name parameter required."));
+        }
         let object = self.registry.get(served, namespace, text("name"), "").await?.value();
         if kind == "Pod" {
             let name = meta::name(account);
@@ -197,7 +200,7 @@ impl Rest {
 fn expected() -> Result<Expected<'static>> {
     let schema = api::schema::schema().kind(GROUP, "v1", KIND);
     let schema = schema.ok_or_else(|| Status::internal("no schema for TokenRequest"))?;
-    Ok(Expected { group: GROUP, version: "v1", kind: KIND, schema, default: default_life })
+    Ok(Expected { group: GROUP, version: "v1", kind: KIND, schema, default: default_life, also: &[] })
 }
 
 fn default_life(request: &mut Value) {

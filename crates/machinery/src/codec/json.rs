@@ -46,8 +46,11 @@ pub fn encode(value: &Value) -> Vec<u8> {
 
 fn read(bytes: &[u8], schema: Option<SchemaRef<'_>>) -> Result<Decoded, JsonError> {
     // Nearly all text is sound, which is quicker to tell than to look for what is not.
-    let input = std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
-    let mut reader = Reader { input: &input, at: 0, depth: 0, findings: Findings::default(), resumed: None };
+    let checked = std::str::from_utf8(bytes);
+    let broken = checked.err().and_then(|e| Some((e.valid_up_to(), *bytes.get(e.valid_up_to())?)));
+    let input = checked.map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
+    let mut reader =
+        Reader { input: &input, broken, at: 0, depth: 0, findings: Findings::default(), resumed: None };
     let mut value = reader.document(schema).map_err(JsonError::Syntax)?;
     if let (Value::Null, Some(schema)) = (&value, schema) {
         value = zero(schema);
@@ -64,11 +67,17 @@ fn keeps_what_it_holds(shape: Shape) -> bool {
     )
 }
 
+/// Where a space cannot stand: the end of a text there is told as one.
+const SPACE_REFUSED: [&str; 6] =
+    ["in literal", "in numeric literal", "after decimal point", "in exponent", "in string escape", "in \\u"];
+
 /// What a syntax error says: `invalid character 'x' looking for beginning of value`.
 type Syntax<T> = Result<T, String>;
 
 struct Reader<'i> {
     input: &'i str,
+    /// Where the bytes stop being text, and the first of those that are none.
+    broken: Option<(usize, u8)>,
     at: usize,
     depth: usize,
     findings: Findings,
@@ -97,8 +106,12 @@ impl<'i> Reader<'i> {
     }
 
     fn unexpected<T>(&self, context: &str) -> Syntax<T> {
-        let Some(byte) = self.peek() else {
-            return Err("unexpected end of JSON input".to_owned());
+        let byte = match (self.peek(), self.broken) {
+            (_, Some((at, byte))) if at == self.at => byte,
+            (Some(byte), _) => byte,
+            // Go's reader takes the end for a space, which only some places mind.
+            (None, _) if SPACE_REFUSED.iter().any(|refuses| context.starts_with(refuses)) => b' ',
+            (None, _) => return Err("unexpected end of JSON input".to_owned()),
         };
         let shown = match byte {
             b'\'' => "\\'".to_owned(),

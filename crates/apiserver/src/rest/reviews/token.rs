@@ -32,8 +32,37 @@ pub async fn review(rest: &Rest, mut review: Value) -> Result<Value> {
             }
             json!({"authenticated": true, "user": found.user.to_value(), "audiences": common})
         }
-        Err(why) => json!({"user": {}, "error": why.0}),
+        Err(why) => json!({"user": {}, "error": told(&why.0)}),
     };
     review["status"] = status;
     Ok(review)
+}
+
+/// What a token is that nobody knows.
+const UNKNOWN: &str = "invalid bearer token";
+
+/// Kubernetes asks its own loopback token first, which never fits, and says so together with what the others say.
+fn told(why: &str) -> String {
+    let reasons = why.strip_prefix('[').and_then(|why| why.strip_suffix(']')).unwrap_or(why);
+    if reasons.split(", ").any(|reason| reason == UNKNOWN) {
+        return why.to_owned();
+    }
+    format!("[{UNKNOWN}, {reasons}]")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::told;
+
+    #[test]
+    fn reasons_are_told_together() {
+        for (why, text) in [
+            ("invalid bearer token", "invalid bearer token"),
+            ("service account token has expired", "[invalid bearer token, service account token has expired]"),
+            ("[a, b]", "[invalid bearer token, a, b]"),
+            ("[invalid bearer token, b]", "[invalid bearer token, b]"),
+        ] {
+            assert_eq!(told(why), text);
+        }
+    }
 }

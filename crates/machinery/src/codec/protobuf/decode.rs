@@ -16,6 +16,8 @@ pub fn decode_object(bytes: &[u8], schema: SchemaRef<'_>) -> Read<Value> {
 /// Cuts a message into fields.
 pub(super) struct Fields<'a> {
     rest: &'a [u8],
+    /// The type, for errors.
+    message: &'a str,
 }
 
 /// What follows a tag.
@@ -27,8 +29,8 @@ pub(super) enum Payload<'a> {
 }
 
 impl<'a> Fields<'a> {
-    pub(super) fn of(bytes: &'a [u8]) -> Self {
-        Self { rest: bytes }
+    pub(super) fn of(bytes: &'a [u8], message: &'a str) -> Self {
+        Self { rest: bytes, message }
     }
 
     fn varint(&mut self) -> Read<u64> {
@@ -60,8 +62,11 @@ impl<'a> Fields<'a> {
             let tag = self.varint()?;
             let wire = (tag & 7) as u8;
             let number = u32::try_from(tag >> 3).map_err(|_| ProtobufError::Overflow)?;
+            if wire == GROUP_END && groups == 0 {
+                return Err(ProtobufError::GroupEnd(self.message.to_owned()));
+            }
             if number == 0 {
-                return Err(ProtobufError::Tag(number, wire));
+                return Err(ProtobufError::Tag { message: self.message.to_owned(), wire });
             }
             let payload = match wire {
                 VARINT => Some(Payload::Varint(self.varint()?)),
@@ -81,11 +86,11 @@ impl<'a> Fields<'a> {
                     groups += 1;
                     None
                 }
-                GROUP_END if groups > 0 => {
+                GROUP_END => {
                     groups -= 1;
                     None
                 }
-                _ => return Err(ProtobufError::Tag(number, wire)),
+                _ => return Err(ProtobufError::IllegalWireType(wire)),
             };
             if let Some(payload) = payload.filter(|_| groups == 0) {
                 return Ok(Some((number, payload)));
@@ -143,7 +148,7 @@ fn fields_into(map: &mut Map<String, Value>, bytes: &[u8], schema: SchemaRef<'_>
         return Err(ProtobufError::Depth);
     }
     let node = schema.node();
-    let mut fields = Fields::of(bytes);
+    let mut fields = Fields::of(bytes, node.name.rsplit('.').next().unwrap_or(""));
     // Writers go by number, so the next field is usually the one after the last.
     let mut next = 0;
     while let Some((number, payload)) = fields.next()? {
@@ -213,7 +218,7 @@ fn push_items(
 ) -> Read<()> {
     let packable = matches!(element.shape(), Shape::Int32 | Shape::Int64 | Shape::Boolean);
     if let (true, Payload::Bytes(bytes)) = (packable, payload) {
-        let mut packed = Fields::of(bytes);
+        let mut packed = Fields::of(bytes, &field.name);
         while !packed.rest.is_empty() {
             let varint = Payload::Varint(packed.varint()?);
             items.push(single(varint, element, &field.name, depth)?);
@@ -228,7 +233,7 @@ fn push_items(
 fn map_entry(bytes: &[u8], element: SchemaRef<'_>, depth: usize) -> Read<(String, Value)> {
     let mut key = String::new();
     let mut value = Value::Null;
-    let mut fields = Fields::of(bytes);
+    let mut fields = Fields::of(bytes, "entry");
     while let Some((number, payload)) = fields.next()? {
         match number {
             1 => key = text(payload.bytes("key")?),
@@ -269,7 +274,7 @@ fn body(bytes: &[u8], schema: SchemaRef<'_>, depth: usize) -> Read<Value> {
         Shape::IntOrString => int_or_string(bytes),
         Shape::Duration => {
             let mut nanos = 0;
-            each(bytes, |number, payload| {
+            each(bytes, "message", |number, payload| {
                 if number == 1 {
                     nanos = payload.integer("duration")?;
                 }
@@ -280,7 +285,7 @@ fn body(bytes: &[u8], schema: SchemaRef<'_>, depth: usize) -> Read<Value> {
         Shape::List => {
             let mut items = Vec::new();
             let Some(element) = schema.element() else { return Ok(Value::Null) };
-            each(bytes, |number, payload| {
+            each(bytes, "message", |number, payload| {
                 if number == 1 {
                     let value = single(payload, element, "items", depth)?;
                     items.push(if value.is_null() { zero(element) } else { value });
@@ -296,8 +301,12 @@ fn body(bytes: &[u8], schema: SchemaRef<'_>, depth: usize) -> Read<Value> {
     }
 }
 
-fn each<'a>(bytes: &'a [u8], mut read: impl FnMut(u32, Payload<'a>) -> Read<()>) -> Read<()> {
-    let mut fields = Fields::of(bytes);
+fn each<'a>(
+    bytes: &'a [u8],
+    message: &'a str,
+    mut read: impl FnMut(u32, Payload<'a>) -> Read<()>,
+) -> Read<()> {
+    let mut fields = Fields::of(bytes, message);
     while let Some((number, payload)) = fields.next()? {
         read(number, payload)?;
     }
@@ -309,7 +318,7 @@ fn instant(bytes: &[u8], micros: bool) -> Read<Value> {
         return Ok(Value::Null);
     }
     let (mut seconds, mut nanos) = (0, 0);
-    each(bytes, |number, payload| {
+    each(bytes, "Time", |number, payload| {
         match number {
             1 => seconds = payload.integer("seconds")?,
             2 => nanos = payload.integer("nanos")?,
@@ -326,7 +335,7 @@ fn instant(bytes: &[u8], micros: bool) -> Read<Value> {
 
 fn quantity(bytes: &[u8]) -> Read<Value> {
     let mut value = Value::from("0");
-    each(bytes, |number, payload| {
+    each(bytes, "Quantity", |number, payload| {
         if number == 1 {
             let text = text(payload.bytes("string")?);
             let canonical = crate::quantity::canonical(text.trim())?.into_owned();
@@ -339,7 +348,7 @@ fn quantity(bytes: &[u8]) -> Read<Value> {
 
 fn int_or_string(bytes: &[u8]) -> Read<Value> {
     let (mut kind, mut integer, mut string) = (0, 0, String::new());
-    each(bytes, |number, payload| {
+    each(bytes, "IntOrString", |number, payload| {
         match number {
             1 => kind = payload.integer("type")?,
             2 => integer = payload.integer("intVal")?,
@@ -358,7 +367,7 @@ fn union(bytes: &[u8], union: Union, element: SchemaRef<'_>, depth: usize) -> Re
     let mut schema = None;
     let mut items = Vec::new();
     let mut allows = false;
-    each(bytes, |number, payload| {
+    each(bytes, "message", |number, payload| {
         match (number, union) {
             (number, _) if number == schema_number => {
                 schema = Some(message(payload.bytes("schema")?, element, depth + 1)?);
@@ -383,7 +392,7 @@ fn union(bytes: &[u8], union: Union, element: SchemaRef<'_>, depth: usize) -> Re
 /// Embedded JSON, or an embedded object in an envelope of its own.
 fn raw(bytes: &[u8], schema: SchemaRef<'_>, depth: usize) -> Read<Value> {
     let mut raw: &[u8] = &[];
-    each(bytes, |number, payload| {
+    each(bytes, "RawExtension", |number, payload| {
         if number == 1 {
             raw = payload.bytes("raw")?;
         }

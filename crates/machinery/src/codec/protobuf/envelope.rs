@@ -82,22 +82,22 @@ pub fn unwrap(bytes: &[u8]) -> Result<Envelope<'_>, ProtobufError> {
         content_encoding: String::new(),
         content_type: String::new(),
     };
-    let mut fields = Fields::of(message);
+    let mut fields = Fields::of(message, "Unknown");
     while let Some((number, payload)) = fields.next()? {
         match number {
             1 => {
-                let mut fields = Fields::of(payload.bytes("typeMeta")?);
+                let mut fields = Fields::of(payload.bytes("TypeMeta")?, "TypeMeta");
                 while let Some((number, payload)) = fields.next()? {
                     match number {
-                        1 => envelope.api_version = text(payload.bytes("apiVersion")?),
-                        2 => envelope.kind = text(payload.bytes("kind")?),
+                        1 => envelope.api_version = text(payload.bytes("APIVersion")?),
+                        2 => envelope.kind = text(payload.bytes("Kind")?),
                         _ => {}
                     }
                 }
             }
-            2 => envelope.raw = payload.bytes("raw")?,
-            3 => envelope.content_encoding = text(payload.bytes("contentEncoding")?),
-            4 => envelope.content_type = text(payload.bytes("contentType")?),
+            2 => envelope.raw = payload.bytes("Raw")?,
+            3 => envelope.content_encoding = text(payload.bytes("ContentEncoding")?),
+            4 => envelope.content_type = text(payload.bytes("ContentType")?),
             _ => {}
         }
     }

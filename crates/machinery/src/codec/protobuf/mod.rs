@@ -22,8 +22,12 @@ pub enum ProtobufError {
     Overflow,
     #[error("proto: wrong wireType = {wire} for field {field}")]
     WireType { wire: u8, field: String },
-    #[error("proto: illegal tag {0} (wire type {1})")]
-    Tag(u32, u8),
+    #[error("proto: {message}: illegal tag 0 (wire type {wire})")]
+    Tag { message: String, wire: u8 },
+    #[error("proto: {0}: wiretype end group for non-group")]
+    GroupEnd(String),
+    #[error("proto: illegal wireType {0}")]
+    IllegalWireType(u8),
     #[error("proto: messages nest too deep")]
     Depth,
     #[error("proto: embedded JSON: {0}")]

@@ -14,7 +14,7 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, YamlError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut builder = Builder::default();
     for event in Parser::new_from_str(text) {
-        let (event, span) = event.map_err(|error| syntax(&error))?;
+        let (event, span) = event.map_err(|error| syntax(text, &error))?;
         if builder.event(event, span)? {
             break;
         }
@@ -26,8 +26,50 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, YamlError> {
     Ok(Decoded { value: builder.root.unwrap_or(Value::Null), strict, emptied: Vec::new() })
 }
 
-fn syntax(error: &ScanError) -> YamlError {
-    YamlError::Syntax { line: error.marker().line(), what: error.info() }
+/// Who finds an error, by which it counts lines.
+#[derive(Clone, Copy)]
+enum Finder {
+    /// What cuts the text into tokens counts from 1 and does not mention the first line.
+    Scanner,
+    /// What puts the tokens together counts from 0.
+    Parser,
+    /// The same two, at the end of the text.
+    ScannerAtEnd,
+    ParserAtEnd,
+}
+
+/// What the parser says of an error, what Kubernetes does, and who finds it there.
+const WORDS: [(&str, &str, Finder); 8] = [
+    ("tabs disallowed", "found character that cannot start any token", Finder::Scanner),
+    ("mapping values are not", "mapping values are not allowed in this context", Finder::Scanner),
+    ("did not find expected hexadecimal", "did not find expected hexdecimal number", Finder::Scanner),
+    ("high surrogate", "found invalid Unicode character escape code", Finder::Scanner),
+    ("did not find expected key", "did not find expected key", Finder::Parser),
+    ("unclosed bracket '{'", "did not find expected ',' or '}'", Finder::ParserAtEnd),
+    ("unclosed bracket '['", "did not find expected ',' or ']'", Finder::ParserAtEnd),
+    ("multiline quoted scalar", "found unexpected end of stream", Finder::ScannerAtEnd),
+];
+
+fn syntax(text: &str, error: &ScanError) -> YamlError {
+    let (line, info) = (error.marker().line(), error.info());
+    if info.contains("unknown anchor") {
+        let name = text.lines().nth(line.saturating_sub(1)).and_then(|line| line.rsplit_once('*'));
+        let name = name.and_then(|(_, after)| after.split([' ', ',', ']', '}']).next());
+        return YamlError::UnknownAnchor(name.unwrap_or("").to_owned());
+    }
+    let Some((_, words, finder)) = WORDS.iter().find(|(own, ..)| info.contains(own)) else {
+        return YamlError::Syntax { line, what: info };
+    };
+    // The end is on a line of its own.
+    let end = text.lines().count();
+    let line = match finder {
+        Finder::Scanner if line <= 1 => 0,
+        Finder::Scanner => line,
+        Finder::Parser => line.saturating_sub(1),
+        Finder::ScannerAtEnd => end + 1,
+        Finder::ParserAtEnd => end,
+    };
+    YamlError::Syntax { line, what: (*words).to_owned() }
 }
 
 /// A finished value, with how many values it consists of.
@@ -89,7 +131,7 @@ impl Builder {
                 None => {}
             },
             Event::Alias(anchor) => {
-                let node = self.anchors.get(&anchor).ok_or(YamlError::UnknownAnchor)?;
+                let node = self.anchors.get(&anchor).ok_or_else(|| YamlError::UnknownAnchor(String::new()))?;
                 self.aliased += node.count;
                 self.made += node.count;
                 if self.is_excessive() {
@@ -274,6 +316,19 @@ mod tests {
         assert_eq!(decoded.value, json!({"a": 2, "b": {"c": 2}}));
         let want = "yaml: unmarshal errors:\n  line 4: key \"c\" already set in map\n  line 5: key \"a\" already set in map";
         assert_eq!(decoded.strict, [want]);
+    }
+
+    #[test]
+    fn errors_are_told_in_the_words_of_kubernetes() {
+        for (text, message) in [
+            ("a: 1\nb:\n\tc: 1\n", "yaml: line 3: found character that cannot start any token"),
+            ("a: b: c\n", "yaml: mapping values are not allowed in this context"),
+            ("a: 1\nb: {c: d\n", "yaml: line 2: did not find expected ',' or '}'"),
+            ("a: 1\nb: \"c\n", "yaml: line 3: found unexpected end of stream"),
+            ("a: 1\nb: *x\n", "yaml: unknown anchor 'x' referenced"),
+        ] {
+            assert_eq!(decode(text.as_bytes()).unwrap_err().to_string(), message, "{text:?}");
+        }
     }
 
     #[test]

@@ -13,7 +13,8 @@ pub use encode::encode;
 /// Why bytes are no YAML.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum YamlError {
-    #[error("yaml: line {line}: {what}")]
+    /// Line 0 is none.
+    #[error("yaml: {}{what}", place(*line))]
     Syntax { line: usize, what: String },
     #[error("yaml: invalid leading UTF-8 octet")]
     Encoding,
@@ -21,8 +22,8 @@ pub enum YamlError {
     Aliasing,
     #[error("yaml: exceeded max depth of {0}")]
     Depth(usize),
-    #[error("yaml: unknown anchor referenced")]
-    UnknownAnchor,
+    #[error("yaml: unknown anchor '{0}' referenced")]
+    UnknownAnchor(String),
     #[error("yaml: map merge requires map or sequence of maps as the value")]
     Merge,
     #[error("yaml: invalid map key: {0}")]
@@ -31,4 +32,8 @@ pub enum YamlError {
     Tag { text: String, tag: String },
     #[error("json: unsupported value: {0}")]
     Number(String),
+}
+
+fn place(line: usize) -> String {
+    if line == 0 { String::new() } else { format!("line {line}: ") }
 }
