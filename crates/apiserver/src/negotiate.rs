@@ -226,7 +226,8 @@ fn media_type(header: &str) -> Option<String> {
     let media = pieces.next().unwrap_or("").trim().to_ascii_lowercase();
     let sound = |piece: &str| {
         let piece = piece.trim();
-        piece.is_empty() || piece.split_once('=').is_some_and(|(key, value)| !key.is_empty() && !value.is_empty())
+        piece.is_empty()
+            || piece.split_once('=').is_some_and(|(key, value)| !key.is_empty() && !value.is_empty())
     };
     pieces.all(sound).then_some(media)
 }

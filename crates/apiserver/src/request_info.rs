@@ -112,7 +112,9 @@ fn segments(path: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     for part in path.split('/') {
         let mut left = part;
-        while let Some(at) = left.find("%2F").or_else(|| left.find("%2f")).filter(|_| !parts.contains(&"proxy")) {
+        while let Some(at) =
+            left.find("%2F").or_else(|| left.find("%2f")).filter(|_| !parts.contains(&"proxy"))
+        {
             parts.push(&left[..at]);
             left = &left[at + 3..];
         }
@@ -183,7 +185,15 @@ mod tests {
             ("GET", "/api/v1/nodes?fieldSelector=a%3Db,metadata.name%3D%3Dn1", "list", "", "nodes", "", "n1"),
             ("GET", "/api/v1/nodes?fieldSelector=metadata.name!%3Dn1", "list", "", "nodes", "", ""),
             ("GET", "/api/v1/nodes?fieldSelector=metadata.name%3Da%2Fb", "list", "", "nodes", "", ""),
-            ("DELETE", "/api/v1/nodes?fieldSelector=metadata.name%3Dn1", "deletecollection", "", "nodes", "", ""),
+            (
+                "DELETE",
+                "/api/v1/nodes?fieldSelector=metadata.name%3Dn1",
+                "deletecollection",
+                "",
+                "nodes",
+                "",
+                "",
+            ),
             ("GET", "/api/v1/namespaces/a/pods/p%2flog", "get", "a", "pods", "log", "p"),
             ("GET", "/api/v1/nodes/n/proxy/a%2Fb", "get", "", "nodes", "proxy", "n"),
         ] {

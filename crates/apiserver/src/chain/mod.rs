@@ -245,7 +245,9 @@ impl Chain {
         if let Some(audit) = &self.audit {
             context.audit = audit.begin(context, connection, id, started)?;
         }
-        if let Some(user) = impersonate::impersonate(context, &self.rest.registry.authorization, &self.last_modes).await? {
+        if let Some(user) =
+            impersonate::impersonate(context, &self.rest.registry.authorization, &self.last_modes).await?
+        {
             context.user = Arc::new(user);
             if let Some(record) = &context.audit {
                 record.impersonate(context.user.clone());

@@ -149,7 +149,8 @@ impl Registry {
                 }
                 Err(status) => {
                     // No service has it, so memory forgets it: its IPAddress may go at any time.
-                    self.services.release(&Holdings { ips: asked_for.into_iter().collect(), ..Holdings::default() });
+                    self.services
+                        .release(&Holdings { ips: asked_for.into_iter().collect(), ..Holdings::default() });
                     return Err(status);
                 }
                 Ok(planned) => planned,

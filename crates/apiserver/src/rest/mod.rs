@@ -273,9 +273,7 @@ fn reaches_scope(context: &Context) -> bool {
     let info = &context.info;
     api::resources::RESOURCES
         .iter()
-        .find(|row| {
-            (row.group, row.version, row.resource) == (&*info.group, &*info.version, &*info.resource)
-        })
+        .find(|row| (row.group, row.version, row.resource) == (&*info.group, &*info.version, &*info.resource))
         .is_some_and(|row| row.scope == Scope::Cluster || info.in_namespace)
 }
 

@@ -58,7 +58,10 @@ mod tests {
     fn reasons_are_told_together() {
         for (why, text) in [
             ("invalid bearer token", "invalid bearer token"),
-            ("service account token has expired", "[invalid bearer token, service account token has expired]"),
+            (
+                "service account token has expired",
+                "[invalid bearer token, service account token has expired]",
+            ),
             ("[a, b]", "[invalid bearer token, a, b]"),
             ("[invalid bearer token, b]", "[invalid bearer token, b]"),
         ] {

@@ -131,7 +131,8 @@ impl Builder {
                 None => {}
             },
             Event::Alias(anchor) => {
-                let node = self.anchors.get(&anchor).ok_or_else(|| YamlError::UnknownAnchor(String::new()))?;
+                let node =
+                    self.anchors.get(&anchor).ok_or_else(|| YamlError::UnknownAnchor(String::new()))?;
                 self.aliased += node.count;
                 self.made += node.count;
                 if self.is_excessive() {
