@@ -116,7 +116,8 @@ fn parse(body: &[u8], encoding: Encoding, expected: &Expected<'_>) -> Result<(Va
         }
         Encoding::Cbor => {
             let value = codec::cbor::decode(body).map_err(|error| {
-                unrecognized(format!("couldn't get version/kind; cbor parse error: {error}"))
+                let error = if body.is_empty() { "EOF".to_owned() } else { error.to_string() };
+                unrecognized(format!("unable to determine group/version/kind: {error}"))
             })?;
             (value, Vec::new())
         }

@@ -89,14 +89,25 @@ impl Offers {
         Status::not_acceptable(format!("only the following media types are accepted: {}", names.join(", ")))
     }
 
+    /// 406 for a stream in a media type that has none.
+    pub fn only_streams(self) -> Status {
+        let names = self.stream_types().join(", ");
+        Status::not_acceptable(format!("only the following media types are accepted: {names}"))
+    }
+
+    fn stream_types(self) -> &'static [&'static str] {
+        let all = &[
+            "application/json;stream=watch",
+            "application/vnd.kubernetes.protobuf;stream=watch",
+            "application/cbor-seq",
+        ];
+        if self.cbor { all } else { &all[..2] }
+    }
+
     fn text(self) -> String {
         let mut names: Vec<&str> = self.encodings().iter().map(|e| e.media_type()).collect();
         if self.streams {
-            names.push("application/json;stream=watch");
-            names.push("application/vnd.kubernetes.protobuf;stream=watch");
-            if self.cbor {
-                names.push("application/cbor-seq");
-            }
+            names.extend(self.stream_types());
         }
         names.join(", ")
     }
@@ -139,7 +150,9 @@ pub fn accept(headers: &HeaderMap, pretty_query: Option<&str>, offers: Offers) -
     // The media type would do, but not what was asked for with it.
     let known = clauses.iter().any(|clause| {
         let media = format!("{}/{}", clause.kind, clause.subkind);
-        offers.encodings().iter().any(|encoding| encoding.media_type() == media) || media == "*/*"
+        let streamed = offers.streams && offers.cbor && media == "application/cbor-seq";
+        let offered = offers.encodings().iter().any(|encoding| encoding.media_type() == media);
+        offered || streamed || media == "*/*"
     });
     Err(if known { offers.only_these() } else { offers.none_of_these() })
 }
@@ -199,14 +212,18 @@ fn fit(clause: &Clause<'_>, encoding: Encoding, offers: Offers) -> Option<Accept
             _ => return None,
         };
         accepted.form = Some(match form {
-            // Tables have no protobuf form.
-            Some("Table") if encoding != Encoding::Protobuf && offers.forms == Forms::All => Form::Table,
+            Some("Table") if has_tables(encoding) && offers.forms == Forms::All => Form::Table,
             Some("PartialObjectMetadata") => Form::PartialObjectMetadata,
             Some("PartialObjectMetadataList") => Form::PartialObjectMetadataList,
             _ => return None,
         });
     }
     Some(accepted)
+}
+
+/// Tables are for people.
+fn has_tables(encoding: Encoding) -> bool {
+    matches!(encoding, Encoding::Json | Encoding::Yaml)
 }
 
 /// 406 unless `Accept` names the one media type that there is, or all.
@@ -320,6 +337,16 @@ mod tests {
     }
 
     #[test]
+    fn refusals_name_what_there_is() {
+        let offers = Offers { cbor: false, forms: Forms::All, streams: true };
+        let streams = "application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch";
+        assert!(offers.only_streams().message.ends_with(&format!("accepted: {streams}")));
+        assert!(offers.none_of_these().message.ends_with(&format!("protobuf, {streams}")));
+        let more = Offers { cbor: true, ..offers }.only_streams();
+        assert!(more.message.ends_with(", application/cbor-seq"));
+    }
+
+    #[test]
     fn one_media_type_only() {
         for (header, fits) in [
             ("", true),
@@ -341,6 +368,14 @@ mod tests {
         let plain = negotiate("application/json;as=Bogus;v=v1;g=meta.k8s.io,application/json").unwrap();
         assert_eq!(plain.form, None);
         assert_eq!(negotiate("application/json;as=Table;v=v9;g=meta.k8s.io").unwrap_err().code, 406);
+        let with_cbor = |header: &str| {
+            let headers = HeaderMap::from_iter([(ACCEPT, header.parse().unwrap())]);
+            accept(&headers, None, Offers { cbor: true, forms: Forms::All, streams: true })
+        };
+        for header in ["application/cbor;as=Table;v=v1;g=meta.k8s.io", "application/cbor-seq"] {
+            assert!(with_cbor(header).unwrap_err().message.starts_with("only the following"), "{header}");
+        }
+        assert_eq!(with_cbor("application/cbor").unwrap().encoding, Encoding::Cbor);
         // Reviews are no rows of a table.
         let review = |header: &str| {
             let headers = HeaderMap::from_iter([(ACCEPT, header.parse().unwrap())]);

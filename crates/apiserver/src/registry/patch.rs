@@ -148,8 +148,9 @@ impl Registry {
 /// What an apply wants, and its duplicate fields.
 fn read_applied(kind: PatchKind, body: &[u8]) -> Result<(Value, Vec<String>)> {
     let (mut wanted, duplicates) = if kind == PatchKind::ApplyCbor {
+        // Kubernetes names the other encoding of an apply, whichever it is.
         let value = codec::cbor::decode(body)
-            .map_err(|error| Status::bad_request(format!("error decoding CBOR: {error}")))?;
+            .map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))?;
         (value, Vec::new())
     } else {
         let decoded = codec::yaml::decode(body)

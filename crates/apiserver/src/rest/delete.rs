@@ -90,7 +90,8 @@ impl Rest {
                 codec::protobuf::decode_object(envelope.raw, schema).map_err(|e| bad(e.to_string()))?
             }
             Encoding::Yaml => codec::yaml::decode(&bytes).map_err(|e| bad(e.to_string()))?.value,
-            Encoding::Cbor => codec::cbor::decode(&bytes).map_err(|e| bad(e.to_string()))?,
+            Encoding::Cbor => codec::cbor::decode(&bytes)
+                .map_err(|error| bad(format!("unable to determine group/version/kind: {error}")))?,
             Encoding::Json => {
                 codec::json::decode(&bytes)
                     .map_err(|error| bad(format!("couldn't get version/kind; json parse error: {error}")))?

@@ -5,7 +5,7 @@ use super::{Rest, Route};
 use crate::cache::{Change, FrameEncoding, event};
 use crate::encode;
 use crate::forms::{self, Include};
-use crate::negotiate::{Accepted, Encoding, Forms, Offers};
+use crate::negotiate::{Accepted, Encoding, Form, Forms, Offers};
 use crate::options::ListOptions;
 use crate::registry::watch::{Notice, Watcher};
 use crate::reply::{self, Reply};
@@ -34,7 +34,7 @@ impl Rest {
         if accepted.encoding == Encoding::Yaml {
             // YAML has no stream form: the answer is the list of what has.
             let offers = Offers { cbor: self.limits.cbor, forms: Forms::All, streams: true };
-            return Err(offers.none_of_these());
+            return Err(offers.only_streams());
         }
         let selection = Selection::read(route.served, &options)?;
         let include = Include::read(&context.query, accepted)?;
@@ -94,6 +94,10 @@ struct Framer {
 impl Framer {
     /// Some notices, and whether the watch ends with them.
     fn frames(&mut self, watcher: &Watcher, notices: Vec<Notice>) -> (Vec<Bytes>, bool) {
+        // An event has one object: in Kubernetes, too, a watch for lists of them ends with the first.
+        if self.accepted.form == Some(Form::PartialObjectMetadataList) {
+            return (Vec::new(), true);
+        }
         let mut over = false;
         let mut frames: Vec<Bytes> = Vec::with_capacity(notices.len());
         for notice in notices {

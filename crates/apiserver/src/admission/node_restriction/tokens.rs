@@ -99,7 +99,7 @@ async fn is_in_pod(write: &Write<'_>, pod: &Value, audience: &str) -> Result<Res
         }
         let resource = ("storage.k8s.io", "v1", "csidrivers");
         let Some(found) = write.registry.find(resource, "", &driver).await? else {
-            errors.push(format!("csidrivers.storage.k8s.io {driver:?} not found"));
+            errors.push(format!("csidriver.storage.k8s.io {driver:?} not found"));
             continue;
         };
         let requests = found.field("spec").items("tokenRequests");
