@@ -206,8 +206,11 @@ impl Kind {
 impl Kind {
     /// What is wrong with the metadata of a new object.
     pub fn metadata_errors(&self, object: &Value) -> ErrorList {
-        let check =
-            if self.any_finalizer { names::validate_generic_object_meta } else { names::validate_object_meta };
+        let check = if self.any_finalizer {
+            names::validate_generic_object_meta
+        } else {
+            names::validate_object_meta
+        };
         let namespaced = self.scope == Scope::Namespaced;
         check(object.field("metadata"), namespaced, self.validate_name, &Path::new("metadata"))
     }
@@ -295,7 +298,12 @@ mod tests {
             "spec": {"finalizers": ["-"], "podCIDRs": ["a"], "template": {}},
         });
         for kind in [
-            &cluster_role::KIND, &job::KIND, &namespace::KIND, &node::KIND, &role::KIND, &runtime_class::KIND,
+            &cluster_role::KIND,
+            &job::KIND,
+            &namespace::KIND,
+            &node::KIND,
+            &role::KIND,
+            &runtime_class::KIND,
             &storage_class::KIND,
         ] {
             let errors = (kind.validate_update)(&new, &old);

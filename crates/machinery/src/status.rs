@@ -100,15 +100,23 @@ impl Status {
     }
 
     pub fn already_exists(group: &str, resource: &str, name: &str) -> Self {
-        Self::new(409, "AlreadyExists", format!("{} {} already exists", qualified(group, resource), show_str(name)))
-            .about(group, resource, name)
+        Self::new(
+            409,
+            "AlreadyExists",
+            format!("{} {} already exists", qualified(group, resource), show_str(name)),
+        )
+        .about(group, resource, name)
     }
 
     pub fn conflict(group: &str, resource: &str, name: &str, why: impl fmt::Display) -> Self {
         Self::new(
             409,
             "Conflict",
-            format!("Operation cannot be fulfilled on {} {}: {why}", qualified(group, resource), show_str(name)),
+            format!(
+                "Operation cannot be fulfilled on {} {}: {why}",
+                qualified(group, resource),
+                show_str(name)
+            ),
         )
         .about(group, resource, name)
     }

@@ -126,12 +126,7 @@ fn names_outside_paths(object: &Value, path: &Path<'_>) -> ErrorList {
 }
 
 /// Invalid, if there are errors.
-pub fn refuse(
-    served: &Served,
-    name: &str,
-    mut errors: ErrorList,
-    context: &WriteContext<'_>,
-) -> Result<()> {
+pub fn refuse(served: &Served, name: &str, mut errors: ErrorList, context: &WriteContext<'_>) -> Result<()> {
     if errors.is_empty() {
         return Ok(());
     }

@@ -111,7 +111,9 @@ fn low_half(whole: i64) -> i32 {
 fn words(problem: Problem) -> String {
     match problem {
         Problem::Type { what, of } => format!("json: cannot unmarshal {what} into Go value of type {of}"),
-        Problem::FatalType { what, of } => format!("json: cannot unmarshal {what} into Go value of type {of}"),
+        Problem::FatalType { what, of } => {
+            format!("json: cannot unmarshal {what} into Go value of type {of}")
+        }
         Problem::Text(text) | Problem::Fatal(text) => text,
     }
 }
