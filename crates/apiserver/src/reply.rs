@@ -277,7 +277,7 @@ pub fn finish_typed(code: u16, media_type: &'static str, body: Bytes, context: &
 pub fn warn(reply: &mut Reply, context: &Context) {
     for text in context.warnings.take() {
         let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
-        if let Ok(header) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+        if let Ok(header) = HeaderValue::from_bytes(format!("299 - \"{quoted}\"").as_bytes()) {
             reply.headers_mut().append(WARNING, header);
         }
     }

@@ -236,8 +236,17 @@ impl fmt::Display for FieldError {
 pub fn show(value: &Value) -> String {
     match value {
         Value::String(text) => show_str(text),
-        other => other.to_string(),
+        other => json(other),
     }
+}
+
+/// JSON as Go writes it: safe inside a page.
+pub fn json(value: &Value) -> String {
+    let text = value.to_string();
+    if !text.contains(['<', '>', '&']) {
+        return text;
+    }
+    text.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
 
 /// A string as messages show it: quoted with Go's escapes.
@@ -304,6 +313,14 @@ mod tests {
         ] {
             assert_eq!((show_str(text).as_str(), show_word(text).as_str()), (plain, word));
         }
+    }
+
+    #[test]
+    fn other_values_are_shown_as_json() {
+        assert_eq!(
+            show(&serde_json::json!({"a": "<b>&", "c": null})),
+            r#"{"a":"\u003cb\u003e\u0026","c":null}"#
+        );
     }
 
     #[test]

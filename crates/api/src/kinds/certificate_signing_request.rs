@@ -20,8 +20,8 @@ pub static KIND: Kind = Kind {
     validate: |request| validate(request, &Value::Null),
     validate_update: |new, old| validate_update(new, old, Door::Main),
     validate_status_update: |new, old| validate_update(new, old, Door::Status),
-    metadata_on_update: &[MetadataCheck::New, MetadataCheck::Update],
-    metadata_on_status_update: &[MetadataCheck::New, MetadataCheck::Update],
+    metadata_on_update: &[MetadataCheck::New],
+    metadata_on_status_update: &[MetadataCheck::New],
     ..Kind::new(
         "certificates.k8s.io",
         "v1",
@@ -275,6 +275,7 @@ fn validate_update(new: &Value, old: &Value, door: Door) -> ErrorList {
             errors.push(FieldError::forbidden(&path, detail));
         }
     }
+    errors.extend(KIND.metadata_update_errors(new, old));
     errors
 }
 

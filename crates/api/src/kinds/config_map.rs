@@ -2,16 +2,12 @@
 
 use super::secret::{MAX_SIZE, decoded_length, frozen};
 use crate::value::Fields;
-use crate::{Kind, MetadataCheck, Scope};
+use crate::{Kind, Scope};
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, names};
 
-pub static KIND: Kind = Kind {
-    validate,
-    validate_update,
-    metadata_on_update: &[MetadataCheck::Update, MetadataCheck::New],
-    ..Kind::new("", "v1", "ConfigMap", "configmaps", Scope::Namespaced)
-};
+pub static KIND: Kind =
+    Kind { validate, validate_update, ..Kind::new("", "v1", "ConfigMap", "configmaps", Scope::Namespaced) };
 
 fn validate(map: &Value) -> ErrorList {
     let binary = map.field("binaryData");
@@ -44,6 +40,7 @@ fn validate(map: &Value) -> ErrorList {
 
 fn validate_update(new: &Value, old: &Value) -> ErrorList {
     let mut errors = frozen(new, old, &["data", "binaryData"]);
+    errors.extend(KIND.metadata_errors(new));
     errors.extend(validate(new));
     errors
 }

@@ -15,7 +15,7 @@ pub static KIND: Kind = Kind {
     validate_update,
     warnings: |new, _| selector_warnings(new.field("nodeTopology"), &Path::new("nodeTopology")),
     unconditional_update: false,
-    metadata_on_update: &[MetadataCheck::New, MetadataCheck::Update],
+    metadata_on_update: &[MetadataCheck::New],
     ..Kind::new("storage.k8s.io", "v1", "CSIStorageCapacity", "csistoragecapacities", Scope::Namespaced)
 };
 
@@ -37,6 +37,7 @@ fn validate_update(new: &Value, old: &Value) -> ErrorList {
     let old_topology = old.field("nodeTopology");
     let was_invalid = !validate_label_selector(old_topology, false, &Path::ROOT).is_empty();
     let mut errors = validate(new, was_invalid);
+    errors.extend(KIND.metadata_update_errors(new, old));
     for field in ["nodeTopology", "storageClassName"] {
         if !same_structs(new.field(field), old.field(field)) {
             errors.push(FieldError::invalid(&Path::new(field), new.field(field), IMMUTABLE));

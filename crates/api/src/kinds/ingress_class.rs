@@ -2,7 +2,7 @@
 
 use crate::validation::checks::{dns_label, dns_subdomain, immutable, invalid_each, one_of};
 use crate::value::Fields;
-use crate::{Kind, MetadataCheck, Scope};
+use crate::{Kind, Scope};
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, names};
 
@@ -13,11 +13,11 @@ pub static KIND: Kind = Kind {
         let path = Path::new("spec");
         let controller = |class: &Value| Value::from(class.field("spec").text("controller"));
         let mut errors = immutable(&path.child("controller"), &controller(new), &controller(old));
+        errors.extend(KIND.metadata_errors(new));
         errors.extend(validate(new));
         errors
     },
     counts_generation: true,
-    metadata_on_update: &[MetadataCheck::Update, MetadataCheck::New],
     ..Kind::new("networking.k8s.io", "v1", "IngressClass", "ingressclasses", Scope::Cluster)
 };
 

@@ -14,7 +14,7 @@ pub static KIND: Kind = Kind {
     generates_no_suffix: true,
     validate,
     validate_update,
-    metadata_on_update: &[MetadataCheck::New, MetadataCheck::Update],
+    metadata_on_update: &[MetadataCheck::New],
     ..Kind::new("networking.k8s.io", "v1", "IPAddress", "ipaddresses", Scope::Cluster)
 };
 
@@ -42,6 +42,7 @@ fn validate(address: &Value) -> ErrorList {
 
 fn validate_update(new: &Value, old: &Value) -> ErrorList {
     let mut errors = validate(new);
+    errors.extend(KIND.metadata_update_errors(new, old));
     let (parent, before) = (new.at("spec.parentRef"), old.at("spec.parentRef"));
     if parent != before && !(is_zero(parent) && is_zero(before)) {
         let path = Path::new("spec");

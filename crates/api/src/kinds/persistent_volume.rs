@@ -33,6 +33,11 @@ fn default(volume: &mut Value) {
     let spec = volume.child_mut("spec");
     spec.default_if_zero("persistentVolumeReclaimPolicy", "Retain");
     spec.default_to("volumeMode", "Filesystem");
+    default_source(spec);
+}
+
+/// Defaults of a volume, wherever it stands.
+pub(crate) fn default_source(spec: &mut Value) {
     round_up_to_milli(spec, "capacity");
     if let Some(host_path) = spec.field_mut("hostPath") {
         host_path.default_to("type", "");

@@ -6,7 +6,7 @@ use crate::validation::checks::{one_of, qualified_name};
 use crate::validation::label_selector::validate_label_selector;
 use crate::validation::persistent_volume::basic_quantity;
 use crate::validation::resource_names::{quantities, quantity_of, quantity_value, round_up_to_milli};
-use crate::validation::values::{same, unchanged};
+use crate::validation::values::{same_structs, unchanged};
 use crate::value::Fields;
 use crate::{Kind, MetadataCheck, Scope};
 use machinery::field::{ErrorList, FieldError, Path};
@@ -132,7 +132,7 @@ fn validate_update(new: &Value, old: &Value) -> ErrorList {
         }
         copy(before, &mut after, "volumeAttributesClassName");
     }
-    if !same(&after, &known) {
+    if !same_structs(&after, &known) {
         let lines = |spec: &Value| layout::internal_json_lines("PersistentVolumeClaimSpec", spec);
         let detail = format!(
             "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound \

@@ -17,7 +17,7 @@ pub static KIND: Kind = Kind {
     },
     validate,
     validate_update,
-    metadata_on_update: &[MetadataCheck::New, MetadataCheck::Update],
+    metadata_on_update: &[MetadataCheck::New],
     ..Kind::new("resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates", Scope::Namespaced)
 };
 
@@ -31,6 +31,7 @@ fn validate(template: &Value) -> ErrorList {
 
 fn validate_update(new: &Value, old: &Value) -> ErrorList {
     let mut errors = validate(new);
+    errors.extend(KIND.metadata_update_errors(new, old));
     let spec = new.field("spec");
     if !same(spec, old.field("spec")) {
         errors.push(FieldError::invalid_shown(&Path::new("spec"), shown(spec), IMMUTABLE));

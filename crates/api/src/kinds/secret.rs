@@ -2,7 +2,7 @@
 
 use crate::validation::checks::immutable;
 use crate::value::Fields;
-use crate::{Kind, MetadataCheck, Scope};
+use crate::{Kind, Scope};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use machinery::field::{ErrorList, FieldError, Path};
@@ -17,7 +17,6 @@ pub static KIND: Kind = Kind {
     validate,
     validate_update,
     warnings: |new, _| warnings(new),
-    metadata_on_update: &[MetadataCheck::Update, MetadataCheck::New],
     ..Kind::new("", "v1", "Secret", "secrets", Scope::Namespaced)
 };
 
@@ -114,6 +113,7 @@ fn docker_config(data: &Value, key: &str, path: &Path<'_>) -> Option<FieldError>
 fn validate_update(new: &Value, old: &Value) -> ErrorList {
     let mut errors = immutable(&Path::new("type"), new.field("type"), old.field("type"));
     errors.extend(frozen(new, old, &["data"]));
+    errors.extend(KIND.metadata_errors(new));
     errors.extend(validate(new));
     errors
 }
@@ -233,8 +233,9 @@ mod tests {
 
     #[test]
     fn immutable_secrets_stay() {
-        let old = json!({"type": "Opaque", "immutable": true, "data": {"a": ""}});
-        let new = json!({"type": "Opaque", "data": {"b": ""}});
+        let metadata = json!({"name": "s", "namespace": "n"});
+        let old = json!({"metadata": metadata, "type": "Opaque", "immutable": true, "data": {"a": ""}});
+        let new = json!({"metadata": metadata, "type": "Opaque", "data": {"b": ""}});
         let got: Vec<String> = validate_update(&new, &old).iter().map(|error| error.field.clone()).collect();
         assert_eq!(got, ["immutable", "data"]);
         assert!(validate_update(&old, &old).is_empty());

@@ -1,6 +1,7 @@
 //! VolumeAttachment.
 
 use crate::kind::{drop_status, keep_status};
+use crate::pod_spec::layout;
 use crate::validation::checks::dns_subdomain;
 use crate::validation::persistent_volume::{self, Options};
 use crate::validation::storage::driver_name;
@@ -12,6 +13,11 @@ use machinery::field::{ErrorList, FieldError, Path};
 use machinery::names;
 
 pub static KIND: Kind = Kind {
+    default: |attachment| {
+        if let Some(volume) = attachment.at_mut("spec.source.inlineVolumeSpec") {
+            super::persistent_volume::default_source(volume);
+        }
+    },
     prepare_create: drop_status,
     prepare_update: keep_status,
     validate,
@@ -95,7 +101,11 @@ fn validate_update(new: &Value, old: &Value) -> ErrorList {
 fn shown(spec: &Value) -> String {
     let [attacher, node] = ["attacher", "nodeName"].map(|field| Value::from(spec.text(field)));
     let source = spec.field("source");
-    let (volume, inline) = (source.field("persistentVolumeName"), source.field("inlineVolumeSpec"));
+    let volume = source.field("persistentVolumeName");
+    let inline = match source.field("inlineVolumeSpec") {
+        Value::Null => "null".to_owned(),
+        inline => layout::internal_json("PersistentVolumeSpec", inline),
+    };
     format!(
         r#"{{"Attacher":{attacher},"Source":{{"PersistentVolumeName":{volume},"InlineVolumeSpec":{inline}}},"NodeName":{node}}}"#
     )
@@ -107,12 +117,27 @@ mod tests {
     use serde_json::json;
 
     #[test]
+    fn inline_volumes_have_the_defaults_of_volumes() {
+        let mut attachment =
+            json!({"spec": {"source": {"inlineVolumeSpec": {"azureDisk": {"diskName": "d"}}}}});
+        (KIND.default)(&mut attachment);
+        let disk = attachment.at("spec.source.inlineVolumeSpec.azureDisk");
+        assert_eq!((disk.text("kind"), disk.text("fsType")), ("Shared", "ext4"));
+        let shown = shown(attachment.field("spec"));
+        assert!(
+            shown.contains(r#""InlineVolumeSpec":{"Capacity":null,"GCEPersistentDisk":null,"#),
+            "{shown}"
+        );
+    }
+
+    #[test]
     fn inline_volumes_are_checked_as_volumes() {
         let attachment = |inline: Value| json!({"spec": {"attacher": "a.b", "nodeName": "n", "source": {"inlineVolumeSpec": inline}}});
         let csi = json!({"driver": "a.b", "volumeHandle": "h"});
         let cases = [
             (json!({"accessModes": ["ReadWriteOnce"], "csi": csi}), 0),
             (json!({"csi": csi}), 1),
+            (json!({"accessModes": ["ReadWriteOnce"], "csi": csi, "volumeAttributesClassName": "-"}), 0),
             (json!({}), 3),
             (json!({"accessModes": ["ReadWriteOnce"], "csi": csi, "storageClassName": "x"}), 1),
         ];

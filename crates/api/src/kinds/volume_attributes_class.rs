@@ -3,14 +3,13 @@
 use crate::validation::storage::{parameters, provisioner};
 use crate::validation::values::same;
 use crate::value::Fields;
-use crate::{Kind, MetadataCheck, Scope};
+use crate::{Kind, Scope};
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
 
 pub static KIND: Kind = Kind {
     validate,
     validate_update,
-    metadata_on_update: &[MetadataCheck::Update, MetadataCheck::New],
     ..Kind::new("storage.k8s.io", "v1", "VolumeAttributesClass", "volumeattributesclasses", Scope::Cluster)
 };
 
@@ -26,6 +25,7 @@ fn validate_update(new: &Value, old: &Value) -> ErrorList {
         .filter(|field| !same(new.field(field), old.field(field)))
         .map(|field| FieldError::forbidden(&Path::new(field), format!("updates to {field} are forbidden.")))
         .collect();
+    errors.extend(KIND.metadata_errors(new));
     errors.extend(validate(new));
     errors
 }

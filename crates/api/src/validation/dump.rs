@@ -3,6 +3,7 @@
 
 use crate::value::Fields;
 use machinery::Value;
+use machinery::field::{json, show_word};
 
 /// What stands in place of a field, and when.
 #[derive(Clone, Copy, Debug)]
@@ -42,18 +43,13 @@ fn write_struct(out: &mut String, value: &Value, fields: &[Field]) {
     out.push('}');
 }
 
-/// JSON that could stand in HTML.
-fn escaped(value: &Value) -> String {
-    value.to_string().replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e")
-}
-
 fn write_value(out: &mut String, value: &Value, shape: Shape) {
     match shape {
-        Shape::Text => out.push_str(&escaped(&Value::from(value.as_str().unwrap_or("")))),
+        Shape::Text => out.push_str(&show_word(value.as_str().unwrap_or(""))),
         Shape::Int => out.push_str(&value.as_i64().unwrap_or(0).to_string()),
         Shape::Flag => out.push_str(if value.as_bool() == Some(true) { "true" } else { "false" }),
         Shape::Struct(fields) => write_struct(out, value, fields),
-        Shape::Optional => out.push_str(&escaped(value)),
+        Shape::Optional => out.push_str(&json(value)),
         Shape::Pointer(_) | Shape::List(_) if value.is_null() => out.push_str("null"),
         Shape::Pointer(fields) => write_struct(out, value, fields),
         Shape::List(fields) => {

@@ -310,7 +310,7 @@ fn validate_classes(spec: &Value, options: Options, path: &Path<'_>) -> ErrorLis
         Some(mode) if !options.inline => errors.extend(one_of(&mode_path, mode, &["Block", "Filesystem"])),
         _ => {}
     }
-    if let Some(class) = spec.opt_text("volumeAttributesClassName") {
+    if let Some(class) = spec.opt_text("volumeAttributesClassName").filter(|_| !options.inline) {
         let path_of_class = path.child("volumeAttributesClassName");
         if class.is_empty() {
             errors.push(FieldError::required(&path_of_class, "an empty string is disallowed"));

@@ -73,6 +73,10 @@ impl Registry {
         let attributes = Attributes::new(served, context, Operation::Delete).named(name);
         self.admission.validate(self, &attributes, None, Some(&served.present(old.clone()))).await?;
 
+        // What is being emptied goes on being emptied.
+        if meta::deletion_timestamp(&old).is_some() && (kind.held)(&old) {
+            return Ok(Ok(Deleted::Pending(Written::Stored(entry.clone()))));
+        }
         let mut new = old.clone();
         let grace = grace(&mut new, (kind.graceful)(&old, options.grace_period_seconds), options);
         if grace == Grace::AlreadyPending {
@@ -165,12 +169,22 @@ impl Registry {
 }
 
 fn check_preconditions(served: &Served, name: &str, options: &DeleteOptions, old: &Value) -> Result<()> {
-    // Here, and only here, the message names the kind instead of the resource.
+    // Here, and only here, the message names the kind instead of the resource. Namespaces have words of their own.
     let kind = served.storage.kind;
-    let conflict = |why: String| Err(Status::conflict(kind.group, kind.kind, name, why));
+    let is_namespace = (kind.group, kind.resource) == ("", "namespaces");
+    let subject = if is_namespace { kind.resource } else { kind.kind };
+    let conflict = |why: String| Err(Status::conflict(kind.group, subject, name, why));
+    let differs = |what: &str, asked: &str, found: &str| {
+        conflict(format!(
+            "Precondition failed: {what} in precondition: {asked}, {what} in object meta: {found}"
+        ))
+    };
     if let Some(uid) = &options.uid
         && uid != meta::uid(old)
     {
+        if is_namespace {
+            return differs("UID", uid, meta::uid(old));
+        }
         return conflict(format!(
             "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been deleted and then recreated",
             meta::uid(old)
@@ -179,6 +193,9 @@ fn check_preconditions(served: &Served, name: &str, options: &DeleteOptions, old
     if let Some(version) = &options.resource_version
         && version != meta::resource_version(old)
     {
+        if is_namespace {
+            return differs("ResourceVersion", version, meta::resource_version(old));
+        }
         return conflict(format!(
             "the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record ({}). The object might have been modified",
             meta::resource_version(old)

@@ -1,5 +1,6 @@
 //! Patch: four kinds of it, each turning the present object into the wanted one.
 
+use super::metadata::ensure_namespace;
 use super::scale::Wanted;
 use super::update::{Change, Door};
 use super::{Registry, Served, WriteContext, Written};
@@ -68,11 +69,18 @@ impl Registry {
         if kind.is_apply() {
             return self.apply(served, name, door, kind, body, options, context).await;
         }
-        let prepared = prepare(kind, body, options.field_validation)?;
         let view = View::of(served);
+        // What is not there cannot be patched, whatever the patch looks like.
+        let mut read = None;
         let written = self
             .update(served, name, door, true, context, |old| {
-                let new = view.patched(&prepared, old, options.field_validation, context)?;
+                let prepared = match read.take() {
+                    Some(prepared) => prepared,
+                    None => prepare(kind, body, options.field_validation)?,
+                };
+                let mut new = view.patched(&prepared, old, options.field_validation, context)?;
+                read = Some(prepared);
+                ensure_namespace(&mut new, served, context.namespace)?;
                 check_name(&new, name)?;
                 Ok(Change::Patched(new))
             })
@@ -106,6 +114,7 @@ impl Registry {
             })?;
             context.warnings.emptied(report.emptied);
             context.warnings.set_defaults(new, served.kind.default);
+            ensure_namespace(new, served, context.namespace)?;
             check_name(new, name)?;
             for duplicate in &duplicates {
                 match options.field_validation {
@@ -136,7 +145,6 @@ impl Registry {
                     return Err(served.conflict(name, why));
                 }
                 strict(&mut new)?;
-                super::metadata::ensure_namespace(&mut new, served, context.namespace)?;
                 self.admit_create(served, name, &mut new, context).await?;
                 Ok((self.insert(served, new, context).await?, true))
             }
@@ -183,6 +191,19 @@ fn prepare(kind: PatchKind, body: &[u8], validation: FieldValidation) -> Result<
     Ok(Prepared { kind, patch: decoded.value, problems })
 }
 
+impl Prepared {
+    /// What the patch makes of a value.
+    fn applied(&self, old: &Value, schema: SchemaRef<'_>) -> Result<Value> {
+        let mut new = old.clone();
+        match self.kind {
+            PatchKind::Json => patch::json_patch::apply(&mut new, &self.patch)?,
+            PatchKind::Strategic => patch::strategic::apply(&mut new, &self.patch, schema)?,
+            _ => patch::merge::apply(&mut new, &self.patch)?,
+        }
+        Ok(new)
+    }
+}
+
 impl View {
     fn of(served: &Served) -> Self {
         Self { schema: served.schema, default: served.kind.default }
@@ -213,16 +234,12 @@ impl View {
         validation: FieldValidation,
         context: &WriteContext<'_>,
     ) -> Result<Value> {
-        let mut new = old.clone();
-        match prepared.kind {
-            PatchKind::Json => patch::json_patch::apply(&mut new, &prepared.patch)?,
-            PatchKind::Strategic => patch::strategic::apply(&mut new, &prepared.patch, self.schema)?,
-            _ => patch::merge::apply(&mut new, &prepared.patch)?,
-        }
-        let invalid = |new: &Value, why: &str| {
+        let mut new = prepared.applied(old, self.schema)?;
+        let invalid = |why: &str| {
             let shown = match prepared.kind {
                 PatchKind::Strategic => patch::show_plain(&prepared.patch),
-                _ => new.to_string(),
+                // As it was before its type left out what does not fit.
+                _ => prepared.applied(old, self.schema).map_or_else(|_| String::new(), |new| new.to_string()),
             };
             let errors = vec![FieldError::invalid_str(&Path::new("patch"), &shown, why)];
             Status::invalid("", "", "", &errors)
@@ -230,7 +247,7 @@ impl View {
         if prepared.kind != PatchKind::Strategic
             && let Some(why) = other_kind(old, &new)
         {
-            return Err(invalid(&new, &why));
+            return Err(invalid(&why));
         }
         // An empty list is left out of objects, but here it asks to forget all managers.
         let forgets = new["metadata"]["managedFields"].as_array().is_some_and(Vec::is_empty);
@@ -238,20 +255,13 @@ impl View {
             PatchKind::Strategic => codec::restore::restore(&mut new, self.schema),
             _ => Ok(()),
         };
-        let odd = new.get("metadata").filter(|metadata| !metadata.is_object()).cloned();
         let report = match restored.and_then(|()| codec::typed::normalize(&mut new, self.schema)) {
             Ok(report) if forgets => {
                 meta::metadata_mut(&mut new).insert("managedFields".to_owned(), Value::Array(Vec::new()));
                 report
             }
             Ok(report) => report,
-            Err(error) => {
-                // What does not fit its type is gone by now, but it is what the message is about.
-                if let Some(metadata) = odd {
-                    new["metadata"] = metadata;
-                }
-                return Err(invalid(&new, &error.to_string()));
-            }
+            Err(error) => return Err(invalid(&error.to_string())),
         };
         context.warnings.emptied(report.emptied);
         if validation != FieldValidation::Ignore {
@@ -259,7 +269,7 @@ impl View {
             all.extend(report.strict);
             if !all.is_empty() {
                 if validation == FieldValidation::Strict {
-                    return Err(invalid(&new, &format!("strict decoding error: {}", all.join(", "))));
+                    return Err(invalid(&format!("strict decoding error: {}", all.join(", "))));
                 }
                 all.into_iter().for_each(|problem| context.warnings.add(problem));
             }

@@ -51,8 +51,10 @@ impl Warnings {
     pub(super) fn as_given(&self, errors: &mut ErrorList) {
         let given = self.given.lock();
         for emptied in &given.emptied {
+            let (parent, name) = emptied.path.rsplit_once('.').unwrap_or(("", &emptied.path));
             let about = |error: &&mut FieldError| {
-                error.field == emptied.path && error.value.as_deref() == Some("null")
+                let told = error.field == parent && error.detail.contains(&format!("`{name}`"));
+                error.value.as_deref() == Some("null") && (told || error.field == emptied.path)
             };
             let shown = if emptied.is_list { "[]" } else { "{}" };
             errors.iter_mut().filter(about).for_each(|error| error.value = Some(shown.to_owned()));
@@ -77,8 +79,9 @@ impl Warnings {
         }
     }
 
+    /// The texts, cut where they are too many for headers.
     pub fn take(&self) -> Vec<String> {
-        std::mem::take(&mut self.texts.lock())
+        bounded(std::mem::take(&mut self.texts.lock()))
     }
 
     /// Notes something for those who audit the request; the last value of a key counts.
@@ -92,6 +95,36 @@ impl Warnings {
     pub fn take_annotations(&self) -> Vec<(Cow<'static, str>, String)> {
         std::mem::take(&mut self.annotations.lock())
     }
+}
+
+/// How many characters all warnings may have, and if they have more, each of them.
+const TOTAL_CHARACTERS: usize = 4096;
+const CHARACTERS: usize = 256;
+
+/// Warnings as clients get them: all of them, or the beginnings of the first ones.
+fn bounded(texts: Vec<String>) -> Vec<String> {
+    let length = |text: &String| text.chars().count();
+    if texts.iter().map(length).sum::<usize>() <= TOTAL_CHARACTERS {
+        return texts;
+    }
+    // Those that fit together whole are told in any case.
+    let mut total = 0;
+    let fitting = texts.iter().take_while(|text| {
+        total += length(text);
+        total <= TOTAL_CHARACTERS
+    });
+    let at_least = fitting.count() + 1;
+    let mut written = 0;
+    let mut kept = Vec::new();
+    for (index, text) in texts.into_iter().enumerate() {
+        if index >= at_least && written >= TOTAL_CHARACTERS {
+            break;
+        }
+        let text: String = text.chars().take(CHARACTERS).collect();
+        written += length(&text);
+        kept.push(text);
+    }
+    kept
 }
 
 #[cfg(test)]
@@ -111,9 +144,26 @@ mod tests {
             .map(|name| FieldError::invalid(&spec.child(name), &Value::Null, "no"))
             .collect();
         errors.push(FieldError::invalid(&spec.child("labels"), &json!({"a": "b"}), "no"));
+        errors.push(FieldError::invalid(&spec, &Value::Null, "there have to be `rules`"));
+        errors.push(FieldError::invalid(&spec, &Value::Null, "no"));
         collected.as_given(&mut errors);
         let shown: Vec<_> = errors.iter().map(|error| error.value.as_deref().unwrap_or("")).collect();
-        assert_eq!(shown, ["[]", "{}", "null", r#"{"a":"b"}"#]);
+        assert_eq!(shown, ["[]", "{}", "null", r#"{"a":"b"}"#, "[]", "null"]);
+    }
+
+    #[test]
+    fn too_many_warnings_are_cut() {
+        let lengths = |texts: Vec<usize>| -> Vec<usize> {
+            bounded(texts.into_iter().map(|length| "ü".repeat(length)).collect())
+                .iter()
+                .map(|text| text.chars().count())
+                .collect()
+        };
+        assert_eq!(lengths(vec![4000, 96]), [4000, 96]);
+        assert_eq!(lengths(vec![4000, 97]), [256, 97]);
+        assert_eq!(lengths(vec![5000]), [256]);
+        assert_eq!(lengths(vec![300; 30]), [256; 16]);
+        assert_eq!(lengths(vec![10; 500]), vec![10; 410]);
     }
 
     #[test]

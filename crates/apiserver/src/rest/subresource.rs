@@ -64,7 +64,7 @@ impl Rest {
             ("certificatesigningrequests", "approval") => Door {
                 prepare: api::kinds::certificate_signing_request::prepare_approval_update,
                 validate: api::kinds::certificate_signing_request::validate_approval_update,
-                metadata: &[MetadataCheck::New, MetadataCheck::Update],
+                metadata: &[MetadataCheck::New],
                 counts_generation: false,
                 warns: false,
             },
