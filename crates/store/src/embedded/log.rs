@@ -13,6 +13,10 @@ use crate::error::{Result, StoreError};
 /// Old segment files kept for use again: as many as one checkpoint releases. Writing to blocks that
 /// were written before is also quicker to sync than writing to freshly allocated ones.
 const SPARES: usize = 4;
+/// So much of a new segment is filled with zeros ahead of the frames. Blocks that were reserved but never written are
+/// dear: each sync has to note that they are in use now, and this way only one of many has to.
+const AHEAD: u64 = 256 * 1024;
+const ZEROS: usize = 64 * 1024;
 /// A buffer larger than this is given back after use.
 const BUFFER: usize = 1 << 20;
 
@@ -44,6 +48,30 @@ struct Active {
     path: PathBuf,
     header: SegmentHeader,
     offset: u64,
+    /// Up to here the file has been written before.
+    written: u64,
+}
+
+impl Active {
+    /// Writes zeros behind a frame that ends here, if it goes beyond what was written before. Reserved blocks read as zeros
+    /// anyway, and what an unfinished frame left behind its place counts for nothing, so nothing depends on them: whether
+    /// they reach the disk, before the frame or after it, and if writing them fails.
+    fn fill_ahead(&mut self, io: &dyn Io, end: u64, segment_bytes: u64) {
+        if end <= self.written {
+            return;
+        }
+        let zeros = vec![0; ZEROS];
+        let until = (end + AHEAD).min(segment_bytes);
+        let mut at = end;
+        while at < until {
+            let length = (until - at).min(ZEROS as u64);
+            if io.write(&self.file, &zeros[..length as usize], at).is_err() {
+                break;
+            }
+            at += length;
+        }
+        self.written = until;
+    }
 }
 
 /// Path of a segment.
@@ -93,15 +121,19 @@ impl Log {
         // A crash may have left the last frame in the page cache only; it is about to be served.
         io.sync(&file).map_err(StoreError::io("sync", &path))?;
         let length = file.metadata().map_err(StoreError::io("inspect", &path))?.len();
+        let mut reserved = true;
         if length < segment_bytes {
             match io.allocate(&file, segment_bytes) {
                 Err(error) if !is_full(&error) => return Err(StoreError::io("allocate", &path)(error)),
-                _ => {}
+                allocated => reserved = allocated.is_ok(),
             }
         }
         let index = header.first_index + scan.frames.len() as u64 - 1;
         let directory = path.parent().unwrap_or(Path::new(".")).to_owned();
-        let active = Active { file, path, header, offset: scan.end as u64 };
+        let offset = scan.end as u64;
+        // On a full disk the room is kept for frames.
+        let written = if reserved { offset } else { segment_bytes };
+        let active = Active { file, path, header, offset, written };
         Ok(Self { directory, io, segment_bytes, active, index, finished, spares, buffer: Vec::new() })
     }
 
@@ -128,9 +160,12 @@ impl Log {
         if self.active.offset + frame.len() as u64 + 8 > self.segment_bytes {
             self.rotate()?;
         }
-        let Active { file, path, header, offset } = &mut self.active;
+        let Active { file, path, header, offset, .. } = &mut self.active;
         header.seal(frame, *offset as usize, self.index + 1);
         self.io.write(file, frame, *offset).map_err(failed("write", path))?;
+        let end = *offset + frame.len() as u64;
+        self.active.fill_ahead(&*self.io, end, self.segment_bytes);
+        let Active { file, path, offset, .. } = &mut self.active;
         // After a failed sync the kernel may have dropped the pages and still report success next time.
         self.io.sync(file).map_err(|source| AppendError::Failed {
             operation: "sync",
@@ -226,7 +261,9 @@ fn start_segment(
         path: directory.to_owned(),
         source,
     })?;
-    Ok(Active { file, path, header, offset: HEADER as u64 })
+    // A spare one is full of old frames.
+    let written = if reused { segment_bytes } else { HEADER as u64 };
+    Ok(Active { file, path, header, offset: HEADER as u64, written })
 }
 
 /// A segment read back whole.

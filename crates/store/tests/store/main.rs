@@ -6,4 +6,5 @@ mod disk;
 mod embedded;
 mod etcd;
 mod model;
+mod power;
 mod recorder;

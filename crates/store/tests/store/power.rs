@@ -1,0 +1,158 @@
+//! The embedded backend when the power goes: of what was not yet synced, any part may have reached the disk.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use store::embedded::{Disk, Io};
+use store::{Embedded, EmbeddedOptions, Expect, Op, Outcome, RangeRequest, Store, Txn};
+
+/// A disk writes whole sectors, in any order until it is told to sync.
+const SECTOR: u64 = 512;
+const CUTS: usize = 24;
+
+/// A disk that now and then, while it is asked to sync, puts aside what a power cut would leave right then.
+struct Cuttable {
+    directory: PathBuf,
+    aside: PathBuf,
+    state: Mutex<State>,
+    /// The last write that its caller knows to be durable.
+    acknowledged: AtomicU64,
+}
+
+struct State {
+    random: SmallRng,
+    /// By inode, what unsynced writes have overwritten: where, and what was there.
+    unsynced: HashMap<u64, Vec<(u64, Vec<u8>)>>,
+    /// Directories put aside, with what had been acknowledged by then.
+    cuts: Vec<(PathBuf, u64)>,
+}
+
+impl Cuttable {
+    /// Copies the directory; of each sector that is not yet durable, chance has the old or the new.
+    fn cut(&self, state: &mut State) {
+        let copy = self.aside.join(state.cuts.len().to_string());
+        fs::create_dir(&copy).unwrap();
+        for entry in fs::read_dir(&self.directory).unwrap() {
+            let entry = entry.unwrap();
+            if entry.file_name() == "lock" {
+                continue;
+            }
+            let mut bytes = fs::read(entry.path()).unwrap();
+            let unsynced = state.unsynced.get(&entry.metadata().unwrap().ino());
+            // The latest first: the oldest of what was overwritten is what the disk has.
+            for (offset, before) in unsynced.into_iter().flatten().rev() {
+                let mut at = *offset;
+                let end = offset + before.len() as u64;
+                while at < end {
+                    let sector = at / SECTOR;
+                    let next = end.min((sector + 1) * SECTOR);
+                    let chance = sector ^ (state.cuts.len() as u64) << 32;
+                    if SmallRng::seed_from_u64(chance).random_bool(0.5) {
+                        let old = &before[(at - offset) as usize..(next - offset) as usize];
+                        bytes[at as usize..next as usize].copy_from_slice(old);
+                    }
+                    at = next;
+                }
+            }
+            fs::write(copy.join(entry.file_name()), bytes).unwrap();
+        }
+        state.cuts.push((copy, self.acknowledged.load(Ordering::SeqCst)));
+    }
+}
+
+impl Io for Cuttable {
+    fn write(&self, file: &File, data: &[u8], offset: u64) -> io::Result<()> {
+        let mut before = vec![0; data.len()];
+        // What is beyond the end of the file reads as zeros.
+        let mut read = 0;
+        while read < before.len() {
+            match file.read_at(&mut before[read..], offset + read as u64)? {
+                0 => break,
+                more => read += more,
+            }
+        }
+        self.state.lock().unsynced.entry(file.metadata()?.ino()).or_default().push((offset, before));
+        Disk.write(file, data, offset)
+    }
+
+    fn sync(&self, file: &File) -> io::Result<()> {
+        let mut state = self.state.lock();
+        let inode = file.metadata()?.ino();
+        let due = state.unsynced.contains_key(&inode) && state.random.random_bool(0.3);
+        if due && state.cuts.len() < CUTS {
+            self.cut(&mut state);
+        }
+        state.unsynced.remove(&inode);
+        Disk.sync(file)
+    }
+
+    fn allocate(&self, file: &File, length: u64) -> io::Result<()> {
+        Disk.allocate(file, length)
+    }
+}
+
+fn open(directory: &Path, io: Arc<dyn Io>) -> Embedded {
+    let mut options = EmbeddedOptions::new(directory);
+    options.io = io;
+    Embedded::open(options).unwrap()
+}
+
+async fn put(store: &Embedded, number: u64, length: usize) {
+    let op = Op::Put { value: Bytes::from(vec![number as u8; length]), lease: None };
+    let txn = Txn { key: format!("/{number:06}").into(), expect: Expect::Absent, op };
+    assert!(matches!(store.txn(txn).await, Ok(Outcome::Committed { .. })));
+}
+
+/// How many writes are there: one after the other from the first on, each whole.
+async fn present(store: &Embedded) -> u64 {
+    let all = RangeRequest { start: "/".into(), end: "0".into(), ..Default::default() };
+    let found = store.range(all).await.unwrap();
+    for (number, kv) in (1u64..).zip(&found.kvs) {
+        assert_eq!(*kv.key, *format!("/{number:06}"));
+        assert!(kv.value.iter().all(|byte| *byte == number as u8), "{}", kv.key);
+    }
+    found.kvs.len() as u64
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_survives_a_power_cut() {
+    let (directory, aside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let disk = Arc::new(Cuttable {
+        directory: directory.path().to_owned(),
+        aside: aside.path().to_owned(),
+        state: Mutex::new(State {
+            random: SmallRng::seed_from_u64(7),
+            unsynced: HashMap::new(),
+            cuts: Vec::new(),
+        }),
+        acknowledged: AtomicU64::new(0),
+    });
+    let store = open(directory.path(), disk.clone());
+    let mut lengths = SmallRng::seed_from_u64(11);
+    for number in 1..=400 {
+        put(&store, number, lengths.random_range(1..6000)).await;
+        disk.acknowledged.store(number, Ordering::SeqCst);
+    }
+    drop(store);
+    let cuts = std::mem::take(&mut disk.state.lock().cuts);
+    assert_eq!(cuts.len(), CUTS);
+    for (directory, acknowledged) in cuts {
+        let store = open(&directory, Arc::new(Disk));
+        let found = present(&store).await;
+        assert!(found == acknowledged || found == acknowledged + 1, "{found} of {acknowledged} are there");
+        // It goes on from there, also after another start.
+        put(&store, found + 1, 5000).await;
+        drop(store);
+        assert_eq!(present(&open(&directory, Arc::new(Disk))).await, found + 1);
+        fs::remove_dir_all(directory).unwrap();
+    }
+}
