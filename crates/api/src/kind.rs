@@ -240,6 +240,8 @@ pub fn keep_status(new: &mut Value, old: &Value) {
         return;
     };
     match old.get("status") {
+        // Most send what there is, which is quicker to see than to copy.
+        Some(status) if map.get("status") == Some(status) => None,
         Some(status) => map.insert("status".to_owned(), status.clone()),
         None => map.remove("status"),
     };

@@ -3,7 +3,7 @@
 //! A field that is missing, `null` or of another type reads as the zero value, as an omitted field does
 //! in Kubernetes; the codec has refused wrong types before rules run.
 
-use machinery::{Map, Value};
+use machinery::{Map, Value, member};
 
 static NULL: Value = Value::Null;
 
@@ -50,7 +50,7 @@ pub trait Fields {
 impl Fields for Value {
     fn field(&self, name: &str) -> &Value {
         match self {
-            Value::Object(map) => map.get(name).unwrap_or(&NULL),
+            Value::Object(map) => member::get(map, name).unwrap_or(&NULL),
             _ => &NULL,
         }
     }
@@ -97,7 +97,7 @@ impl Fields for Value {
 
     fn field_mut(&mut self, name: &str) -> Option<&mut Value> {
         match self {
-            Value::Object(map) => map.get_mut(name).filter(|value| !value.is_null()),
+            Value::Object(map) => member::get_mut(map, name).filter(|value| !value.is_null()),
             _ => None,
         }
     }
@@ -115,15 +115,15 @@ impl Fields for Value {
 
     fn child_mut(&mut self, name: &str) -> &mut Value {
         let map = as_map(self);
-        if !map.get(name).is_some_and(Value::is_object) {
+        if !member::get(map, name).is_some_and(Value::is_object) {
             map.insert(name.to_owned(), Value::Object(Map::new()));
         }
-        map.get_mut(name).expect("the child was just made")
+        member::get_mut(map, name).expect("the child was just made")
     }
 
     fn set(&mut self, name: &str, value: impl Into<Value>) {
         let map = as_map(self);
-        match map.get_mut(name) {
+        match member::get_mut(map, name) {
             Some(slot) => *slot = value.into(),
             None => {
                 map.insert(name.to_owned(), value.into());
@@ -132,7 +132,7 @@ impl Fields for Value {
     }
 
     fn unset(&mut self, name: &str) -> Option<Value> {
-        self.as_object_mut().and_then(|map| map.remove(name))
+        self.as_object_mut().and_then(|map| member::remove(map, name))
     }
 
     fn default_to(&mut self, name: &str, value: impl Into<Value>) {

@@ -1,10 +1,11 @@
 //! Reading and writing an object's metadata without knowing its kind.
 
+use crate::member;
 use serde_json::{Map, Value};
 
 /// `object.metadata.<field>` as a string; empty when absent.
 pub fn text<'a>(object: &'a Value, field: &str) -> &'a str {
-    object.get("metadata").and_then(|m| m.get(field)).and_then(Value::as_str).unwrap_or("")
+    metadata(object).and_then(|m| member::get(m, field)).and_then(Value::as_str).unwrap_or("")
 }
 
 pub fn name(object: &Value) -> &str {
@@ -25,7 +26,7 @@ pub fn resource_version(object: &Value) -> &str {
 
 /// `metadata`, if it is there and a map.
 pub fn metadata(object: &Value) -> Option<&Map<String, Value>> {
-    object.get("metadata").and_then(Value::as_object)
+    member::get(object.as_object()?, "metadata")?.as_object()
 }
 
 /// `metadata`, made if it is missing. The object itself must be a map.
@@ -39,23 +40,23 @@ pub fn child_mut<'a>(object: &'a mut Value, field: &str) -> &'a mut Map<String, 
         *object = Value::Object(Map::new());
     }
     let Value::Object(map) = object else { unreachable!("made a map above") };
-    if !map.get(field).is_some_and(Value::is_object) {
+    if !member::get(map, field).is_some_and(Value::is_object) {
         map.insert(field.to_owned(), Value::Object(Map::new()));
     }
-    let Some(Value::Object(child)) = map.get_mut(field) else { unreachable!("made a map above") };
+    let Some(Value::Object(child)) = member::get_mut(map, field) else { unreachable!("made a map above") };
     child
 }
 
 pub fn labels(object: &Value) -> Option<&Map<String, Value>> {
-    metadata(object).and_then(|m| m.get("labels")).and_then(Value::as_object)
+    metadata(object).and_then(|m| member::get(m, "labels")).and_then(Value::as_object)
 }
 
 pub fn annotations(object: &Value) -> Option<&Map<String, Value>> {
-    metadata(object).and_then(|m| m.get("annotations")).and_then(Value::as_object)
+    metadata(object).and_then(|m| member::get(m, "annotations")).and_then(Value::as_object)
 }
 
 pub fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
-    annotations(object).and_then(|a| a.get(key)).and_then(Value::as_str)
+    annotations(object).and_then(|a| member::get(a, key)).and_then(Value::as_str)
 }
 
 pub fn finalizers(object: &Value) -> &[Value] {
@@ -67,13 +68,13 @@ pub fn owner_references(object: &Value) -> &[Value] {
 }
 
 pub fn deletion_timestamp(object: &Value) -> Option<&str> {
-    metadata(object).and_then(|m| m.get("deletionTimestamp")).and_then(Value::as_str)
+    metadata(object).and_then(|m| member::get(m, "deletionTimestamp")).and_then(Value::as_str)
 }
 
 pub fn generation(object: &Value) -> i64 {
-    metadata(object).and_then(|m| m.get("generation")).and_then(Value::as_i64).unwrap_or(0)
+    metadata(object).and_then(|m| member::get(m, "generation")).and_then(Value::as_i64).unwrap_or(0)
 }
 
 fn list<'a>(object: &'a Value, field: &str) -> &'a [Value] {
-    metadata(object).and_then(|m| m.get(field)).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    metadata(object).and_then(|m| member::get(m, field)).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }

@@ -71,12 +71,31 @@ enum Base {
 
 /// The canonical form of a quantity's text; borrowed when it is canonical already.
 pub fn canonical(text: &str) -> Result<Cow<'_, str>, QuantityError> {
+    if is_plain(text) {
+        return Ok(Cow::Borrowed(text));
+    }
     let (quantity, keep) = parse(text)?;
     if keep {
         return Ok(Cow::Borrowed(text));
     }
     let written = quantity.to_string();
     Ok(if written == text { Cow::Borrowed(text) } else { Cow::Owned(written) })
+}
+
+/// Whether a text is seen to be canonical without working it out: a few digits and a suffix that could not be a larger one.
+fn is_plain(text: &str) -> bool {
+    let digits = digits_at(text);
+    if !(1..=6).contains(&digits) || text.starts_with('0') {
+        return false;
+    }
+    let (digits, suffix) = text.split_at(digits);
+    match suffix {
+        "" | "m" | "k" | "M" | "G" | "T" => !digits.ends_with("000"),
+        "Ki" | "Mi" | "Gi" | "Ti" => {
+            digits.bytes().fold(0, |number, digit| number * 10 + u32::from(digit - b'0')) % 1024 != 0
+        }
+        _ => false,
+    }
 }
 
 /// The quantity, and whether its text is kept as it is.
@@ -96,7 +115,15 @@ fn parse(text: &str) -> Result<(Quantity, bool), QuantityError> {
         Base::Ten(exponent, format) => {
             let scale = exponent.saturating_sub(i32::try_from(parts.fraction.len()).unwrap_or(i32::MAX));
             let first = if parts.whole.is_empty() { parts.fraction } else { parts.whole };
-            let thousands = format!("{}{}", parts.whole, parts.fraction).ends_with("000");
+            let thousands = parts
+                .whole
+                .bytes()
+                .chain(parts.fraction.bytes())
+                .rev()
+                .take(3)
+                .filter(|b| *b == b'0')
+                .count()
+                == 3;
             keep = digits <= 18 && scale >= NANO && scale % 3 == 0 && !thousands && !first.starts_with('0');
             quantity.scale = quantity.scale.saturating_add(exponent);
             quantity.format = format;
@@ -349,6 +376,9 @@ impl std::ops::SubAssign for Quantity {
 
 impl Ord for Quantity {
     fn cmp(&self, other: &Self) -> Ordering {
+        if self.scale == other.scale {
+            return self.value.cmp(&other.value);
+        }
         let sign = self.value.signum().cmp(&other.value.signum());
         if sign != Ordering::Equal || self.value == 0 {
             return sign;
@@ -517,6 +547,14 @@ mod tests {
         #[test]
         fn any_text_parses_or_errs(text in "\\PC{0,40}") {
             let _ = canonical(&text);
+        }
+
+        #[test]
+        fn what_is_seen_to_be_canonical_is(text in "0?[1-9]?[0-9]{0,3}(0|00|000|24)?(n|u|m||k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|e3)") {
+            if is_plain(&text) {
+                let (quantity, keep) = parse(&text).unwrap();
+                prop_assert!(keep || quantity.to_string() == text, "{}", text);
+            }
         }
 
         #[test]

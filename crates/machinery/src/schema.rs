@@ -130,6 +130,19 @@ pub struct Node {
     pub wire: Vec<Wire>,
     /// Indexes of the fields that are always written, set by [`Schema::finish`].
     pub always: Vec<u16>,
+    /// How the names of the fields begin, in their order, set by [`Schema::finish`]: searching these touches one piece of
+    /// memory instead of one for each name.
+    pub heads: Vec<u64>,
+}
+
+/// The first eight bytes of a name as a number; numbers sort as names do.
+fn head(name: &str) -> u64 {
+    let bytes = name.as_bytes();
+    if let Some(first) = bytes.first_chunk() {
+        return u64::from_be_bytes(*first);
+    }
+    let number = bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+    number.checked_shl(8 * (8 - bytes.len() as u32)).unwrap_or(0)
 }
 
 /// The types of a custom resource's schema that are either a schema or something simpler.
@@ -238,6 +251,7 @@ impl Node {
             union: None,
             wire: Vec::new(),
             always: Vec::new(),
+            heads: Vec::new(),
         }
     }
 }
@@ -279,6 +293,7 @@ impl Schema {
             wire.sort_by_key(|(number, _)| *number);
             node.wire = wire.into_iter().map(|(_, wire)| wire).collect();
             node.always = always;
+            node.heads = node.fields.iter().map(|field| head(&field.name)).collect();
         }
     }
 
@@ -305,8 +320,19 @@ impl<'a> SchemaRef<'a> {
 
     /// The declaration of a struct's field.
     pub fn field_decl(self, name: &str) -> Option<&'a Field> {
-        let fields = &self.node().fields;
-        fields.binary_search_by(|f| f.name.as_ref().cmp(name)).ok().map(|i| &fields[i])
+        self.position(name).map(|at| &self.fields()[at])
+    }
+
+    /// Where in [`Self::fields`] a struct's field is declared.
+    pub fn position(self, name: &str) -> Option<usize> {
+        let Node { fields, heads, .. } = self.node();
+        if heads.len() != fields.len() {
+            return fields.binary_search_by(|field| field.name.as_ref().cmp(name)).ok();
+        }
+        let wanted = head(name);
+        let first = heads.partition_point(|head| *head < wanted);
+        let alike = heads[first..].iter().take_while(|head| **head == wanted).count();
+        (first..first + alike).find(|at| fields[*at].name.as_ref() == name)
     }
 
     /// The type of a struct's field, with what this usage adds.

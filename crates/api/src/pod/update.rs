@@ -197,6 +197,8 @@ pub fn restore(new: &mut Value, old: &Value, name: &str) {
         Value::Null => {
             new.unset(name);
         }
-        value => new.set(name, value.clone()),
+        // Most leave it as it was, which is quicker to see than to copy.
+        value if new.field(name) != value => new.set(name, value.clone()),
+        _ => {}
     }
 }

@@ -1,5 +1,6 @@
 //! NamespaceLifecycle: nothing new in a namespace that is missing or going, and some never go.
 
+use super::reading::mentions;
 use super::{Attributes, Operation, Plugin};
 use crate::registry::Registry;
 use futures_util::future::BoxFuture;
@@ -45,7 +46,7 @@ impl Plugin for NamespaceLifecycle {
             let namespaces = registry.builtin("", "v1", "namespaces")?;
             let entry = registry.get(namespaces, "", namespace, "").await?;
             // Cheap first: few namespaces mention the word at all.
-            if memchr::memmem::find(&entry.bytes, b"\"Terminating\"").is_none() {
+            if !mentions(&entry.bytes, "\"Terminating\"") {
                 return Ok(());
             }
             if entry.value()["status"]["phase"] != "Terminating" {

@@ -36,8 +36,7 @@ impl Registry {
         mention: &str,
     ) -> Result<Option<Value>> {
         let entry = self.find_entry(resource, namespace, name).await?;
-        let mentions = |bytes: &[u8]| memchr::memmem::find(bytes, mention.as_bytes()).is_some();
-        Ok(entry.filter(|entry| mentions(&entry.bytes)).map(|entry| entry.value()))
+        Ok(entry.filter(|entry| mentions(&entry.bytes, mention)).map(|entry| entry.value()))
     }
 
     /// An object as it is stored, for those who can do without decoding it.
@@ -72,11 +71,27 @@ impl Registry {
         let cache = &served.storage.cache;
         let scope = served.scope_key(namespace);
         let now = cache.fresh(&scope).await.map_err(|e| store_error(&e))?;
-        let view = cache.list(&scope, None, 0, now, |entry| {
-            memchr::memmem::find(&entry.bytes, mention.as_bytes()).is_some()
-        });
+        let view = cache.list(&scope, None, 0, now, |entry| mentions(&entry.bytes, mention));
         Ok(view.entries.iter().map(|entry| entry.value()).collect())
     }
+}
+
+/// Whether stored JSON contains a text. Getting ready for a quick search costs more than looking through one object, so
+/// this looks for a byte of the text that most JSON has few of.
+pub(super) fn mentions(json: &[u8], text: &str) -> bool {
+    let text = text.as_bytes();
+    let rarity = |byte: u8| match byte {
+        b'A'..=b'Z' => 3,
+        b'/' | b'_' => 2,
+        b'a'..=b'z' => 1,
+        _ => 0,
+    };
+    let Some((at, &rare)) = text.iter().enumerate().max_by_key(|(_, byte)| rarity(**byte)) else {
+        return true;
+    };
+    memchr::memchr_iter(rare, json)
+        .filter_map(|found| json.get(found.checked_sub(at)?..))
+        .any(|rest| rest.starts_with(text))
 }
 
 #[cfg(test)]
@@ -88,5 +103,17 @@ mod tests {
         assert_eq!(unaskable("a"), None);
         assert_eq!(unaskable("").as_deref(), Some("resource name may not be empty"));
         assert_eq!(unaskable("/a").as_deref(), Some("invalid resource name \"/a\": [may not contain '/']"));
+    }
+
+    #[test]
+    fn mentions_are_found_wherever_they_are() {
+        let json = br#"{"metadata":{"name":"a/b"},"globalDefault":true,"aa":"aaab"}"#;
+        for text in ["", "{", "\"globalDefault\":true", "aaab\"}", "a/b", "\"metadata\"", "aab", "}"] {
+            assert!(mentions(json, text), "{text}");
+        }
+        for text in ["Terminating", "globalDefault\":false", "aaaab", "}}", "x{", "}x"] {
+            assert!(!mentions(json, text), "{text}");
+        }
+        assert!(!mentions(b"", "a") && mentions(b"", ""));
     }
 }

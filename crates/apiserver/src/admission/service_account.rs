@@ -1,6 +1,6 @@
 //! ServiceAccount: every pod acts as a service account, and finds its token in a volume.
 
-use super::reading::unaskable;
+use super::reading::{mentions, unaskable};
 use super::{Attributes, Operation, Plugin, secret_references};
 use crate::registry::{Registry, metadata};
 use api::value::Fields;
@@ -103,7 +103,7 @@ async fn account_of(
             tokio::time::sleep(RETRY).await;
         }
         if let Some(account) = registry.find_entry(("", "v1", "serviceaccounts"), namespace, name).await? {
-            let says = |matter: &&str| memchr::memmem::find(&account.bytes, matter.as_bytes()).is_some();
+            let says = |matter: &&str| mentions(&account.bytes, matter);
             return Ok(if matters.iter().any(says) { account.value() } else { Value::Null });
         }
     }

@@ -2,6 +2,7 @@
 
 use super::canonical::Prefix;
 use bytes::Bytes;
+use machinery::codec::own;
 use machinery::schema::SchemaRef;
 use machinery::selector::label::Labels;
 use serde_json::Value;
@@ -63,7 +64,7 @@ impl Entry {
 
     /// The decoded object with its revision.
     pub fn value(&self) -> Value {
-        let mut value: Value = serde_json::from_slice(&self.bytes).unwrap_or_default();
+        let mut value = decode(&self.bytes);
         machinery::meta::metadata_mut(&mut value)
             .insert("resourceVersion".to_owned(), Value::String(self.revision.to_string()));
         value
@@ -101,6 +102,11 @@ impl Entry {
     }
 }
 
+/// Stored bytes as a value. Nearly always they are as this server writes them, which is quicker to read.
+fn decode(bytes: &[u8]) -> Value {
+    own::decode(bytes).unwrap_or_else(|| serde_json::from_slice(bytes).unwrap_or_default())
+}
+
 /// Set as soon as an object's labels are known.
 const KNOWN: u64 = 1;
 
@@ -135,7 +141,7 @@ impl Attributes {
         let fields = if layout.fields.is_empty() {
             Box::default()
         } else {
-            let value: Value = serde_json::from_slice(bytes).unwrap_or_default();
+            let value = decode(bytes);
             layout.fields.iter().map(|f| (f.value)(&value).into()).collect()
         };
         Self {

@@ -179,6 +179,8 @@ impl Registry {
             return Ok(Written::Value(stored));
         }
         let bytes = served.storage.cache.layout.prefix.encode(&stored);
+        // Now it is still at hand; once the store has answered, it would have to be fetched to be let go.
+        drop(stored);
         let key: Arc<str> = key.into();
         let lease = self.lease(served).await?;
         let txn =

@@ -71,7 +71,9 @@ impl Registry {
         let old = entry.value();
         check_preconditions(served, name, options, &old)?;
         let attributes = Attributes::new(served, context, Operation::Delete).named(name);
-        self.admission.validate(self, &attributes, None, Some(&served.present(old.clone()))).await?;
+        let presented = served.conversion.map(|_| served.present(old.clone()));
+        let shown = presented.as_ref().unwrap_or(&old);
+        self.admission.validate(self, &attributes, None, Some(shown)).await?;
 
         // What is being emptied goes on being emptied.
         if meta::deletion_timestamp(&old).is_some() && (kind.held)(&old) {

@@ -37,6 +37,7 @@ use machinery::codec::typed;
 use machinery::schema::SchemaRef;
 use machinery::status::{Result, Status};
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use store::{Store, StoreError};
 
@@ -72,9 +73,30 @@ pub struct Served {
     versions: Option<versions::Versions>,
 }
 
+/// Names of groups, versions and resources are Ferry's own, so nobody can choose them to collide: a hash that is quick on
+/// short texts will do (FNV).
+type ByName<T> = HashMap<&'static str, T, BuildHasherDefault<NameHasher>>;
+
+#[derive(Default)]
+pub struct NameHasher(u64);
+
+impl Hasher for NameHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        const START: u64 = 0xcbf2_9ce4_8422_2325;
+        let hash = bytes
+            .iter()
+            .fold(self.0 ^ START, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+        self.0 = hash;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// Every stored resource, by group, version and plural.
 pub struct Registry {
-    served: HashMap<&'static str, HashMap<&'static str, HashMap<&'static str, Arc<Served>>>>,
+    served: ByName<ByName<ByName<Arc<Served>>>>,
     pub store: Arc<dyn Store>,
     pub admission: Admission,
     pub authorization: Arc<Authorization>,
@@ -287,7 +309,7 @@ impl Registry {
         authorizers: Vec<Choice>,
     ) -> Self {
         let mut storages: HashMap<(&str, &str), Arc<Storage>> = HashMap::new();
-        let mut served: HashMap<_, HashMap<_, HashMap<_, _>>> = HashMap::new();
+        let mut served: ByName<ByName<ByName<_>>> = ByName::default();
         let schema = api::schema::schema();
         for resource in api::resources::RESOURCES {
             let Some(kind) = api::kinds::KINDS.iter().find(|k| {

@@ -209,6 +209,8 @@ impl Registry {
                 .insert("resourceVersion".to_owned(), entry.revision.to_string().into());
             return Ok(Attempt::Done(Written::Value(shown)));
         }
+        // Now they are still at hand; once the store has answered, they would have to be fetched to be let go.
+        drop((stored, old));
         self.swap(served, entry, bytes, context).await
     }
 

@@ -149,7 +149,8 @@ impl Walk {
             };
             let mut old = left.next_if(|(k, _)| *k == name).map(|(_, v)| v);
             let mut new = right.next_if(|(k, _)| *k == name).map(|(_, v)| v);
-            if skipped(level, name) {
+            // Most of an object stays as it was.
+            if skipped(level, name) || (old.is_some() && old == new) {
                 continue;
             }
             let ty = match members {

@@ -77,10 +77,17 @@ fn changed(
     level: Level,
     excluded: Option<&FieldSet>,
 ) -> Option<(bool, Map<String, Value>)> {
-    if let (Value::Object(_), Kind::Map(members), Value::Object(map)) = (before, ty.kind(Some(value)), value)
-        && !map.is_empty()
-    {
-        return Some((false, fields(members, map, true, level, excluded)?));
+    match (ty.kind(Some(before)), ty.kind(Some(value)), value) {
+        (Kind::Leaf, Kind::Leaf, _) => return Some((before != value, Map::new())),
+        (Kind::Map(_), Kind::Map(members), Value::Object(map)) if !map.is_empty() => {
+            return Some((false, fields(members, map, before.is_object(), level, excluded)?));
+        }
+        (Kind::Set | Kind::Keyed(_), kind @ (Kind::Set | Kind::Keyed(_)), Value::Array(list))
+            if !list.is_empty() && excluded.is_none() =>
+        {
+            return Some((false, items(kind, value)?));
+        }
+        _ => {}
     }
     let (changed, comparison) = compare_at(ty, before, value, level);
     if comparison.broken {

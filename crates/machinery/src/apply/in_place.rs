@@ -2,7 +2,10 @@
 
 use super::managed::{Identity, MAX_UPDATERS};
 use super::set::FieldSet;
+use super::strip::STRIPPED;
+use crate::member;
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 
 /// Whether the fields of an entry and the set have a path in common.
 fn overlaps(fields: &Map<String, Value>, set: &FieldSet) -> bool {
@@ -59,47 +62,54 @@ fn add(fields: &mut Map<String, Value>, set: &FieldSet) {
 }
 
 fn text<'a>(entry: &'a Value, field: &str) -> &'a str {
-    entry.get(field).and_then(Value::as_str).unwrap_or("")
+    entry.as_object().and_then(|entry| member::get(entry, field)).and_then(Value::as_str).unwrap_or("")
 }
 
-/// Records a change in stored entries: `lost` goes from all, `won` to the manager. `false` (and nothing done) where
-/// the long way is needed: a new manager too many.
+fn is_own(entry: &Value, identity: &Identity) -> bool {
+    text(entry, "manager") == identity.manager
+        && text(entry, "operation") == "Update"
+        && text(entry, "apiVersion") == identity.api_version
+        && text(entry, "subresource") == identity.subresource
+}
+
+/// Whether a change by this manager can be recorded in place: otherwise it is a new manager too many.
+pub(super) fn has_room(entries: &[Value], identity: &Identity) -> bool {
+    let updaters = entries.iter().filter(|e| text(e, "operation") == "Update").count();
+    updaters < MAX_UPDATERS
+        || (updaters == MAX_UPDATERS && entries.iter().any(|entry| is_own(entry, identity)))
+}
+
+/// Records a change in stored entries: what changed or was removed goes from all, what changed to the manager.
 pub(super) fn record(
     entries: &mut Vec<Value>,
-    lost: &FieldSet,
-    won: &FieldSet,
+    changed: FieldSet,
+    removed: FieldSet,
     identity: &Identity,
     now: &str,
-) -> bool {
-    let is_own = |entry: &Value| {
-        text(entry, "manager") == identity.manager
-            && text(entry, "operation") == "Update"
-            && text(entry, "apiVersion") == identity.api_version
-            && text(entry, "subresource") == identity.subresource
-    };
-    let updaters = entries.iter().filter(|e| text(e, "operation") == "Update").count();
-    if updaters > MAX_UPDATERS || (updaters == MAX_UPDATERS && !entries.iter().any(is_own)) {
-        return false;
-    }
+) {
+    let nobodys = changed.intersects(&STRIPPED);
+    let won = if nobodys { Cow::Owned(changed.difference(&STRIPPED)) } else { Cow::Borrowed(&changed) };
+    let lost = if removed.is_empty() { Cow::Borrowed(&changed) } else { Cow::Owned(changed.union(&removed)) };
+    let is_own = |entry: &Value| is_own(entry, identity);
     entries.retain_mut(|entry| {
         let own = is_own(entry) && !won.is_empty();
         let Some(Value::Object(fields)) = entry.get_mut("fieldsV1") else {
             return own;
         };
-        if overlaps(fields, lost) {
-            subtract(fields, lost);
+        if overlaps(fields, &lost) {
+            subtract(fields, &lost);
         }
         own || !fields.is_empty()
     });
     if won.is_empty() {
-        return true;
+        return;
     }
     match entries.iter().position(is_own) {
         Some(at) => {
             if let Value::Object(entry) = &mut entries[at] {
                 let fields = entry.entry("fieldsV1").or_insert_with(|| Value::Object(Map::new()));
                 if let Value::Object(fields) = fields {
-                    add(fields, won);
+                    add(fields, &won);
                 }
                 entry.insert("time".to_owned(), Value::from(now));
             }
@@ -112,7 +122,6 @@ pub(super) fn record(
             .iter()
             .fold(applies, |order, field| order.then_with(|| text(a, field).cmp(text(b, field))))
     });
-    true
 }
 
 #[cfg(test)]

@@ -78,15 +78,14 @@ pub fn update(live: Option<&Value>, new: &mut Value, context: &Context<'_>) {
     // What counts is what the request says if it says something sensible, else what is stored.
     let mut asked = None;
     let mut entries = None;
-    if context.subresource.is_empty() {
-        match requested {
-            Some(requested) if asks_to_forget(&requested) => asked = Some(Vec::new()),
-            Some(Value::Array(requested)) if Some(&requested) == stored => entries = Some(requested),
-            Some(Value::Array(requested)) => {
-                asked = managed::decode(&requested).ok().filter(|managers| !managers.is_empty());
-            }
-            _ => {}
+    let main = context.subresource.is_empty();
+    match requested {
+        Some(requested) if main && asks_to_forget(&requested) => asked = Some(Vec::new()),
+        Some(Value::Array(requested)) if Some(&requested) == stored => entries = Some(requested),
+        Some(Value::Array(requested)) if main => {
+            asked = managed::decode(&requested).ok().filter(|managers| !managers.is_empty());
         }
+        _ => {}
     }
     let is_live = live.is_some_and(|l| !meta::uid(l).is_empty());
     let empty = asked.as_ref().map_or(stored.is_none_or(Vec::is_empty), Vec::is_empty);
@@ -117,12 +116,13 @@ pub fn update(live: Option<&Value>, new: &mut Value, context: &Context<'_>) {
         None => {
             let mut entries = entries.unwrap_or_else(|| stored.cloned().unwrap_or_default());
             if one_version(&entries, context) {
-                let changed = comparison.modified.union(&comparison.added);
-                let lost = changed.union(&comparison.removed);
-                let won = changed.difference(&STRIPPED);
-                if comparison.is_empty()
-                    || in_place::record(&mut entries, &lost, &won, &identity, context.now)
-                {
+                if comparison.is_empty() {
+                    managed::store(new, entries);
+                    return;
+                }
+                if in_place::has_room(&entries, &identity) {
+                    let Comparison { added, modified, removed, .. } = comparison;
+                    in_place::record(&mut entries, modified.merged(added), removed, &identity, context.now);
                     managed::store(new, entries);
                     return;
                 }

@@ -51,7 +51,7 @@ impl Reset {
     pub(super) fn filter(&self, set: FieldSet) -> FieldSet {
         match self {
             Reset::Nothing => set,
-            Reset::Exclude(excluded) => set.recursive_difference(excluded),
+            Reset::Exclude(excluded) => set.without(excluded),
         }
     }
 }

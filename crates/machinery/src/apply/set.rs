@@ -127,6 +127,31 @@ impl FieldSet {
         })
     }
 
+    /// The union of two sets that nobody needs any more.
+    #[must_use]
+    pub fn merged(self, other: Self) -> Self {
+        if other.is_empty() {
+            return self;
+        }
+        if self.is_empty() {
+            return other;
+        }
+        let mut entries = Vec::with_capacity(self.entries.len().max(other.entries.len()));
+        let mut others = other.entries.into_iter().peekable();
+        for mut entry in self.entries {
+            while let Some(before) = others.next_if(|other| other.element < entry.element) {
+                entries.push(before);
+            }
+            if let Some(same) = others.next_if(|other| other.element == entry.element) {
+                entry.member |= same.member;
+                entry.children = entry.children.merged(same.children);
+            }
+            entries.push(entry);
+        }
+        entries.extend(others);
+        Self { entries }
+    }
+
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         self.zip(other, &|a, b| {
@@ -170,6 +195,22 @@ impl FieldSet {
                 }),
             }
         })
+    }
+
+    /// The same of a set that nobody needs any more.
+    #[must_use]
+    pub fn without(mut self, other: &Self) -> Self {
+        if !self.entries.is_empty() && !other.entries.is_empty() {
+            self.entries.retain_mut(|entry| match other.entry(&entry.element) {
+                None => true,
+                Some(gone) if gone.member => false,
+                Some(gone) => {
+                    entry.children = std::mem::take(&mut entry.children).without(&gone.children);
+                    !entry.is_empty()
+                }
+            });
+        }
+        self
     }
 
     /// Only paths with nothing below them.
@@ -326,6 +367,8 @@ mod tests {
             prop_assert!(a.difference(&a).is_empty());
             prop_assert!(a.difference(&b).intersection(&b).is_empty());
             prop_assert_eq!(a.difference(&b).union(&a.intersection(&b)), a.clone());
+            prop_assert_eq!(a.clone().merged(b.clone()), a.union(&b));
+            prop_assert_eq!(a.clone().without(&b), a.recursive_difference(&b));
             prop_assert_eq!(FieldSet::from_fields_v1(&a.to_fields_v1()), Ok(a.clone()));
         }
 

@@ -280,7 +280,7 @@ impl<'i> Reader<'i> {
         path: &Path<'_>,
     ) -> Syntax<()> {
         let fields = schema.fields();
-        let Ok(index) = fields.binary_search_by(|field| field.name.as_ref().cmp(&key)) else {
+        let Some(index) = schema.position(&key) else {
             self.findings.unknown(path, &key);
             self.findings.quiet += 1;
             let value = self.value(None, path)?;

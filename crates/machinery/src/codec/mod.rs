@@ -6,6 +6,7 @@
 pub mod cbor;
 pub mod json;
 mod leaf;
+pub mod own;
 mod path;
 pub mod protobuf;
 pub mod restore;

@@ -6,23 +6,30 @@ use serde_json::Value;
 pub(crate) fn plain_length(bytes: &[u8]) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x80 * ONES;
-    // Eight at a time. A byte that is looked for may make the next ones look the same, but none goes unseen.
-    let mut at = 0;
-    for chunk in bytes.chunks_exact(8) {
-        let Ok(chunk) = chunk.try_into() else { break };
-        let word = u64::from_le_bytes(chunk);
+    // Eight at a time. A byte that is looked for may make later ones look the same, but never earlier ones.
+    let found = |at: usize| {
+        let word = u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?);
         let quote = word ^ (ONES * b'"' as u64);
         let backslash = word ^ (ONES * b'\\' as u64);
-        let found = (quote.wrapping_sub(ONES) & !quote)
+        let marks = (quote.wrapping_sub(ONES) & !quote)
             | (backslash.wrapping_sub(ONES) & !backslash)
             | (word.wrapping_sub(ONES * b' ' as u64) & !word);
-        if found & HIGH != 0 {
-            break;
+        Some((marks & HIGH).trailing_zeros() as usize / 8)
+    };
+    let mut at = 0;
+    while let Some(plain) = found(at) {
+        at += plain;
+        if plain < 8 {
+            return at;
         }
-        at += 8;
     }
-    let rest = &bytes[at..];
-    at + rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..b' ')).unwrap_or(rest.len())
+    // The last few once more together with those before them, which are known to be plain.
+    if let Some(start) = bytes.len().checked_sub(8)
+        && let Some(plain) = found(start)
+    {
+        return start + plain;
+    }
+    bytes.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..b' ')).unwrap_or(bytes.len())
 }
 
 /// Writes a value as compact JSON.

@@ -198,10 +198,29 @@ fn push_digits(text: &mut String, number: u64, mut place: u64) {
 pub(crate) fn is_canonical(text: &str, micros: bool) -> bool {
     let bytes = text.as_bytes();
     let length = if micros { 27 } else { 20 };
-    bytes.len() == length
-        && bytes[length - 1] == b'Z'
-        && parse(text, micros).is_ok_and(|instant| instant != ZERO)
-        && (!micros || bytes[19] == b'.')
+    if bytes.len() != length || bytes[length - 1] != b'Z' || (micros && bytes[19] != b'.') {
+        return false;
+    }
+    is_plain(bytes) || parse(text, micros).is_ok_and(|instant| instant != ZERO)
+}
+
+/// Whether a text of the right length is seen to be a time: one of the first 28 days of a month, and not in the year 1.
+fn is_plain(bytes: &[u8]) -> bool {
+    let two = |at: usize| match (bytes[at].wrapping_sub(b'0'), bytes[at + 1].wrapping_sub(b'0')) {
+        (tens @ 0..=9, ones @ 0..=9) => tens * 10 + ones,
+        _ => u8::MAX,
+    };
+    let marks = [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':')];
+    marks.iter().all(|(at, mark)| bytes[*at] == *mark)
+        && two(0) <= 99
+        && two(2) <= 99
+        && bytes[..4] != *b"0001"
+        && matches!(two(5), 1..=12)
+        && matches!(two(8), 1..=28)
+        && two(11) <= 23
+        && two(14) <= 59
+        && two(17) <= 59
+        && bytes[19..bytes.len() - 1].iter().skip(1).all(u8::is_ascii_digit)
 }
 
 fn days_in(year: i64, month: i64) -> i64 {
@@ -385,6 +404,16 @@ mod tests {
         fn times_round_trip(seconds in -62_135_596_800i64..253_402_300_799, nanos in 0u32..1_000_000) {
             let instant = Instant { seconds, nanos: nanos * 1_000 };
             prop_assert_eq!(parse(&format(instant, true), true), Ok(instant));
+        }
+
+        #[test]
+        fn what_is_seen_to_be_canonical_is(
+            text in "(000[01]|[0-9]{4})-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-6][0-9]:[0-6][0-9](\\.[0-9]{6})?Z",
+        ) {
+            let micros = text.len() == 27;
+            let canonical = parse(&text, micros).is_ok_and(|instant| instant != ZERO);
+            prop_assert_eq!(is_canonical(&text, micros), canonical, "{}", text);
+            prop_assert!(canonical || !is_plain(text.as_bytes()), "{}", text);
         }
 
         #[test]

@@ -5,6 +5,7 @@
 
 use super::leaf::{self, Problem};
 use super::path::{Path, Step};
+use crate::member;
 use crate::schema::{Field, Presence, SchemaRef, Shape, Union};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
@@ -165,7 +166,7 @@ pub(crate) fn zero_entry(schema: SchemaRef<'_>) -> Value {
 pub(crate) fn add_absent(map: &mut Map<String, Value>, schema: SchemaRef<'_>) {
     for index in &schema.node().always {
         let field = &schema.fields()[usize::from(*index)];
-        if !map.contains_key(field.name.as_ref()) {
+        if member::get(map, &field.name).is_none() {
             let value = if field.pointer { Value::Null } else { zero(schema.of_field(field)) };
             map.insert(field.name.as_ref().to_owned(), value);
         }
@@ -257,18 +258,13 @@ impl Walk<'_> {
     }
 
     fn object(&mut self, map: &mut Map<String, Value>, schema: SchemaRef<'_>, path: &Path<'_>) {
-        let fields = schema.fields();
-        // Keys and fields are both sorted: one pass over both finds every declaration.
-        let mut next = 0;
         let mut dropped: Vec<String> = Vec::new();
+        let mut always = 0;
         for (key, value) in map.iter_mut() {
             if self.findings.is_fatal() {
                 break;
             }
-            while next < fields.len() && fields[next].name.as_ref() < key.as_str() {
-                next += 1;
-            }
-            let kept = match fields.get(next).filter(|field| field.name.as_ref() == key.as_str()) {
+            let kept = match schema.field_decl(key) {
                 Some(field) => {
                     let of_field = schema.of_field(field);
                     let parent = path;
@@ -280,8 +276,11 @@ impl Walk<'_> {
                     if !kept {
                         self.findings.left_out(value, of_field, parent, key);
                     }
-                    if kept && self.for_storage && field.presence == Presence::Always {
-                        forget_empty(value, of_field);
+                    if field.presence == Presence::Always {
+                        always += 1;
+                        if self.for_storage {
+                            forget_empty(value, of_field);
+                        }
                     }
                     kept
                 }
@@ -298,7 +297,10 @@ impl Walk<'_> {
         for key in dropped {
             map.remove(&key);
         }
-        add_absent(map, schema);
+        // What is always written is never dropped.
+        if always < schema.node().always.len() {
+            add_absent(map, schema);
+        }
     }
 
     fn scalar(&mut self, value: &mut Value, schema: SchemaRef<'_>, path: &Path<'_>) {

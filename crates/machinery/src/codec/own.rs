@@ -1,0 +1,194 @@
+//! JSON that Ferry wrote itself, read back: compact, in sound UTF-8, keys mostly in order. What every update begins with.
+
+use super::text;
+use serde_json::{Map, Number, Value};
+
+/// Reads a document. `None` where it is not as expected, which says nothing about whether it is JSON.
+pub fn decode(bytes: &[u8]) -> Option<Value> {
+    let mut reader = Reader { input: std::str::from_utf8(bytes).ok()?, at: 0 };
+    let value = reader.value(0)?;
+    (reader.at == reader.input.len()).then_some(value)
+}
+
+struct Reader<'i> {
+    input: &'i str,
+    at: usize,
+}
+
+impl Reader<'_> {
+    fn peek(&self) -> Option<u8> {
+        self.input.as_bytes().get(self.at).copied()
+    }
+
+    /// Goes past a byte that has to come next.
+    fn pass(&mut self, byte: u8) -> Option<()> {
+        (self.peek()? == byte).then(|| self.at += 1)
+    }
+
+    fn value(&mut self, depth: usize) -> Option<Value> {
+        match self.peek()? {
+            b'"' => self.text().map(Value::String),
+            b'{' if depth < super::MAX_DEPTH => self.object(depth + 1),
+            b'[' if depth < super::MAX_DEPTH => self.array(depth + 1),
+            b't' => self.word("true", Value::Bool(true)),
+            b'f' => self.word("false", Value::Bool(false)),
+            b'n' => self.word("null", Value::Null),
+            _ => self.number(),
+        }
+    }
+
+    fn word(&mut self, word: &str, value: Value) -> Option<Value> {
+        self.input[self.at..].starts_with(word).then(|| {
+            self.at += word.len();
+            value
+        })
+    }
+
+    fn object(&mut self, depth: usize) -> Option<Value> {
+        self.at += 1;
+        let mut map = Map::new();
+        if self.peek()? == b'}' {
+            self.at += 1;
+            return Some(Value::Object(map));
+        }
+        let (key, value) = self.member(depth)?;
+        if self.peek()? == b'}' {
+            self.at += 1;
+            map.insert(key, value);
+            return Some(Value::Object(map));
+        }
+        // Putting members that are in order together at once takes fewer comparisons than one by one.
+        let mut members = Vec::with_capacity(8);
+        members.push((key, value));
+        while self.peek()? == b',' {
+            self.at += 1;
+            members.push(self.member(depth)?);
+        }
+        self.pass(b'}')?;
+        Some(Value::Object(members.into_iter().collect()))
+    }
+
+    fn member(&mut self, depth: usize) -> Option<(String, Value)> {
+        let key = self.text()?;
+        self.pass(b':')?;
+        Some((key, self.value(depth)?))
+    }
+
+    fn array(&mut self, depth: usize) -> Option<Value> {
+        self.at += 1;
+        let mut items = Vec::new();
+        if self.peek()? == b']' {
+            self.at += 1;
+            return Some(Value::Array(items));
+        }
+        items.push(self.value(depth)?);
+        while self.peek()? == b',' {
+            self.at += 1;
+            items.push(self.value(depth)?);
+        }
+        self.pass(b']')?;
+        Some(Value::Array(items))
+    }
+
+    fn text(&mut self) -> Option<String> {
+        self.pass(b'"')?;
+        let bytes = self.input.as_bytes();
+        let start = self.at;
+        self.at += text::plain_length(&bytes[start..]);
+        if self.peek()? == b'"' {
+            self.at += 1;
+            return Some(self.input[start..self.at - 1].to_owned());
+        }
+        // With escapes: from one quote to the other.
+        while self.peek()? != b'"' {
+            self.at += if self.peek()? == b'\\' { 2 } else { 1 };
+            self.at += text::plain_length(bytes.get(self.at..)?);
+        }
+        self.at += 1;
+        serde_json::from_str(self.input.get(start - 1..self.at)?).ok()
+    }
+
+    fn number(&mut self) -> Option<Value> {
+        let rest = &self.input[self.at..];
+        let length = rest
+            .bytes()
+            .take_while(|byte| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E'))
+            .count();
+        let token = &rest[..length];
+        self.at += length;
+        let plain = length < 19 && (length == 1 || !token.starts_with('0'));
+        let mut whole = 0u64;
+        for byte in token.bytes() {
+            match byte {
+                b'0'..=b'9' if plain => whole = whole * 10 + u64::from(byte - b'0'),
+                _ => return serde_json::from_str::<Number>(token).ok().map(Value::Number),
+            }
+        }
+        (length > 0).then(|| Value::from(whole))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::json;
+    use proptest::prelude::*;
+
+    fn any_value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            (0u64..1000).prop_map(Value::from),
+            (-1e9..1e9f64).prop_map(Value::from),
+            "[a-z\"\\\\\u{0}-\u{20}ü€\u{7f}]{0,20}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 64, 8, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+                prop::collection::btree_map("[a-d\"ü]{0,3}", inner, 0..20)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_written_is_read(value in any_value()) {
+            let written = json::encode(&value);
+            prop_assert_eq!(decode(&written), serde_json::from_slice(&written).ok());
+        }
+
+        #[test]
+        fn nothing_is_read_that_is_not_there(text in "[\\[\\]{}\",:0-9eE+.\\-\\\\a-fnrtu ü]{0,24}") {
+            if let Some(value) = decode(text.as_bytes()) {
+                prop_assert_eq!(serde_json::from_str::<Value>(&text).ok(), Some(value));
+            }
+        }
+    }
+
+    #[test]
+    fn odd_documents() {
+        for text in [
+            "",
+            "{",
+            "{\"a\":1",
+            "{\"a\":1,}",
+            "[1,]",
+            "[1 ]",
+            "01",
+            "-",
+            "1x",
+            "nul",
+            "\"a",
+            "\"\\",
+            "{\"a\" :1}",
+        ] {
+            assert_eq!(decode(text.as_bytes()), None, "{text}");
+        }
+        assert_eq!(decode("[".repeat(100_000).as_bytes()), None);
+        let twice = decode(br#"{"b":1,"a":2,"b":3}"#).map(|value| value.to_string());
+        assert_eq!(twice.as_deref(), Some(r#"{"a":2,"b":3}"#));
+    }
+}
