@@ -56,7 +56,12 @@ impl Fields for Value {
     }
 
     fn at(&self, path: &str) -> &Value {
-        path.split('.').fold(self, |value, name| value.field(name))
+        let (mut value, mut rest) = (self, path);
+        while let Some(dot) = rest.bytes().position(|byte| byte == b'.') {
+            value = value.field(&rest[..dot]);
+            rest = &rest[dot + 1..];
+        }
+        value.field(rest)
     }
 
     fn has(&self, name: &str) -> bool {

@@ -66,6 +66,11 @@ pub fn get<'m>(map: &'m Map<String, Value>, name: &str) -> Option<&'m Value> {
     map.get(&name as &dyn Name)
 }
 
+/// The member of that name of an object; nothing else has members.
+pub fn of<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
+    get(value.as_object()?, name)
+}
+
 /// The member of that name, for writing.
 pub fn get_mut<'m>(map: &'m mut Map<String, Value>, name: &str) -> Option<&'m mut Value> {
     map.get_mut(&name as &dyn Name)

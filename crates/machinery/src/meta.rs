@@ -26,7 +26,7 @@ pub fn resource_version(object: &Value) -> &str {
 
 /// `metadata`, if it is there and a map.
 pub fn metadata(object: &Value) -> Option<&Map<String, Value>> {
-    member::get(object.as_object()?, "metadata")?.as_object()
+    member::of(object, "metadata")?.as_object()
 }
 
 /// `metadata`, made if it is missing. The object itself must be a map.

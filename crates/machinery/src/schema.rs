@@ -141,8 +141,11 @@ fn head(name: &str) -> u64 {
     if let Some(first) = bytes.first_chunk() {
         return u64::from_be_bytes(*first);
     }
-    let number = bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
-    number.checked_shl(8 * (8 - bytes.len() as u32)).unwrap_or(0)
+    if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) {
+        let (first, last) = (u32::from_be_bytes(*first), u32::from_be_bytes(*last));
+        return u64::from(first) << 32 | u64::from(last) << (8 * (8 - bytes.len()));
+    }
+    bytes.iter().zip([56, 48, 40]).fold(0, |number, (byte, place)| number | u64::from(*byte) << place)
 }
 
 /// The types of a custom resource's schema that are either a schema or something simpler.
@@ -330,9 +333,16 @@ impl<'a> SchemaRef<'a> {
             return fields.binary_search_by(|field| field.name.as_ref().cmp(name)).ok();
         }
         let wanted = head(name);
-        let first = heads.partition_point(|head| *head < wanted);
-        let alike = heads[first..].iter().take_while(|head| **head == wanted).count();
-        (first..first + alike).find(|at| fields[*at].name.as_ref() == name)
+        let mut at = heads.partition_point(|head| *head < wanted);
+        while heads.get(at) == Some(&wanted) {
+            let candidate = fields[at].name.as_ref();
+            // Short names are all there is of their heads.
+            if candidate.len() == name.len() && (name.len() <= 8 || candidate == name) {
+                return Some(at);
+            }
+            at += 1;
+        }
+        None
     }
 
     /// The type of a struct's field, with what this usage adds.
@@ -413,5 +423,30 @@ impl<'a> SchemaRef<'a> {
 
     pub fn preserves_unknown(self) -> bool {
         self.shape() == Shape::Any || self.node().preserve_unknown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn fields_are_found_by_their_names(
+            names in prop::collection::btree_set("[ab]{0,3}|abcdefg[ab]{0,4}|[a-c]{4,10}", 0..40),
+            other in "[ab]{0,3}|abcdefg[ab]{0,4}|[a-c]{4,10}",
+        ) {
+            let mut schema = Schema::default();
+            let mut node = Node::of(Shape::Object);
+            node.fields = names.iter().rev().map(|name| Field::new(name, NodeId(0))).collect();
+            let id = schema.push(node);
+            schema.finish();
+            let found = |name: &str| schema.at(id).field_decl(name).map(|field| field.name.to_string());
+            for name in &names {
+                prop_assert_eq!(found(name), Some(name.clone()));
+            }
+            prop_assert_eq!(found(&other), names.get(&other).cloned());
+        }
     }
 }

@@ -135,13 +135,29 @@ struct SlimMetadata<'a> {
     labels: std::collections::BTreeMap<std::borrow::Cow<'a, str>, std::borrow::Cow<'a, str>>,
 }
 
+/// Where no field is that selectors may name, besides labels, name and namespace: nearly all of most objects.
+const UNSELECTABLE: [&str; 12] = [
+    "metadata",
+    "affinity",
+    "conditions",
+    "containerStatuses",
+    "containers",
+    "data",
+    "images",
+    "initContainerStatuses",
+    "initContainers",
+    "template",
+    "tolerations",
+    "volumes",
+];
+
 impl Attributes {
     fn of(bytes: &[u8], layout: &Layout) -> Self {
         let Ok(slim) = serde_json::from_slice::<Slim<'_>>(bytes) else { return Self::default() };
         let fields = if layout.fields.is_empty() {
             Box::default()
         } else {
-            let value = decode(bytes);
+            let value = own::decode_without(bytes, &UNSELECTABLE).unwrap_or_else(|| decode(bytes));
             layout.fields.iter().map(|f| (f.value)(&value).into()).collect()
         };
         Self {
@@ -169,5 +185,25 @@ impl Labels for Attributes {
     fn label(&self, key: &str) -> Option<&str> {
         let index = self.labels.binary_search_by(|(k, _)| k.as_ref().cmp(key)).ok()?;
         Some(&self.labels[index].1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_selectable_field_is_left_out() {
+        for resource in api::resources::RESOURCES {
+            for field in api::field_selectors::fields(resource.group, resource.version, resource.resource) {
+                if !matches!(field.name, "metadata.name" | "metadata.namespace") {
+                    assert!(
+                        !field.name.split('.').any(|name| UNSELECTABLE.contains(&name)),
+                        "{}",
+                        field.name
+                    );
+                }
+            }
+        }
     }
 }

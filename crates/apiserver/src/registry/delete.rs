@@ -17,8 +17,8 @@ const FOREGROUND: &str = "foregroundDeletion";
 
 /// How a deletion ended.
 pub enum Deleted {
-    /// The object is gone; its last state.
-    Gone(Value),
+    /// The object is gone; its last state, and which one it was.
+    Gone { last: Written, uid: String },
     /// It waits for a grace period or finalizers.
     Pending(Written),
 }
@@ -40,7 +40,8 @@ impl Registry {
         loop {
             let Some(entry) = current else {
                 // Whoever saw the mark may have been faster with the rest.
-                return marked.map(Deleted::Gone).ok_or_else(|| served.not_found(name));
+                let gone = |(entry, uid)| Deleted::Gone { last: Written::Stored(entry), uid };
+                return marked.map(gone).ok_or_else(|| served.not_found(name));
             };
             match self.delete_once(served, name, options, context, &entry, &mut marked).await? {
                 Ok(deleted) => return Ok(deleted),
@@ -57,7 +58,7 @@ impl Registry {
     }
 
     /// One attempt; the inner error is what the object has become meanwhile. `marked` is the object once it has been
-    /// marked as going at once.
+    /// marked as going at once, and its uid.
     async fn delete_once(
         &self,
         served: &Served,
@@ -65,7 +66,7 @@ impl Registry {
         options: &DeleteOptions,
         context: &WriteContext<'_>,
         entry: &Arc<Entry>,
-        marked: &mut Option<Value>,
+        marked: &mut Option<(Arc<Entry>, String)>,
     ) -> Result<Result<Deleted, Option<Arc<Entry>>>> {
         let kind = served.storage.kind;
         let old = entry.value();
@@ -102,10 +103,12 @@ impl Registry {
         match pending {
             // No grace was asked for: watchers see the mark, then the end.
             Ok(Deleted::Pending(Written::Stored(entry))) if finished => {
-                let last = marked.insert(entry.value()).clone();
-                self.remove(served, &entry, last, dry_run, context.warnings).await
+                *marked = Some((Arc::clone(&entry), meta::uid(&old).to_owned()));
+                self.remove(served, &entry, old, dry_run, context.warnings).await
             }
-            Ok(Deleted::Pending(Written::Value(last))) if finished => Ok(Ok(Deleted::Gone(last))),
+            Ok(Deleted::Pending(last @ Written::Value(_))) if finished => {
+                Ok(Ok(Deleted::Gone { last, uid: meta::uid(&old).to_owned() }))
+            }
             pending => Ok(pending),
         }
     }
@@ -118,18 +121,17 @@ impl Registry {
         dry_run: bool,
         warnings: &Warnings,
     ) -> Result<Result<Deleted, Option<Arc<Entry>>>> {
+        let uid = meta::uid(&old).to_owned();
         if dry_run {
-            return Ok(Ok(Deleted::Gone(old)));
+            return Ok(Ok(Deleted::Gone { last: Written::Value(old), uid }));
         }
         let txn = Txn { key: entry.key.clone(), expect: Expect::Revision(entry.revision), op: Op::Delete };
         match served.storage.store.txn(txn).await.map_err(|e| store_error(&e))? {
             Outcome::Committed { revision, .. } => {
                 warnings.committed(&entry.key, revision);
                 self.release(served, &old).await;
-                let mut last = old;
-                meta::metadata_mut(&mut last)
-                    .insert("resourceVersion".to_owned(), revision.to_string().into());
-                Ok(Ok(Deleted::Gone(last)))
+                let last = Written::Stored(Arc::new(entry.at(revision)));
+                Ok(Ok(Deleted::Gone { last, uid }))
             }
             Outcome::Conflict { current, .. } => {
                 Ok(Err(current.map(|kv| Arc::new(Entry::new(kv.key, kv.value, kv.mod_revision)))))

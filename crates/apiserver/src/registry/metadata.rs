@@ -31,7 +31,10 @@ pub fn wipe_system_fields(object: &mut Value) {
 pub fn fill_system_fields(object: &mut Value) {
     let metadata = meta::metadata_mut(object);
     metadata.insert("creationTimestamp".to_owned(), now().into());
-    metadata.insert("uid".to_owned(), uuid::Uuid::new_v4().to_string().into());
+    metadata.insert(
+        "uid".to_owned(),
+        uuid::Builder::from_random_bytes(rand::random()).into_uuid().to_string().into(),
+    );
 }
 
 /// A name from `generateName`.

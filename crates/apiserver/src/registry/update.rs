@@ -169,11 +169,16 @@ impl Registry {
         let (metadata, old_metadata) = (&new["metadata"], &old["metadata"]);
         let mut errors =
             names::validate_generic_object_meta(metadata, namespaced, names::path_segment_name, &path);
-        errors.extend(names::validate_generic_object_meta_update(metadata, old_metadata, &path));
+        let of_update = names::validate_generic_object_meta_update(metadata, old_metadata, &path);
+        // Kinds ask the same again and repeat what they find.
+        let sound = of_update.is_empty();
+        errors.extend(of_update);
         if !kind.metadata_last {
             for check in door.metadata {
                 errors.extend(match check {
                     MetadataCheck::New => kind.metadata_errors(&new),
+                    MetadataCheck::Update if sound && kind.any_finalizer => Vec::new(),
+                    MetadataCheck::Update if sound => names::validate_finalizers_are_standard(metadata, &path),
                     MetadataCheck::Update => kind.metadata_update_errors(&new, &old),
                 });
             }

@@ -6,7 +6,7 @@ use crate::context::Context;
 use crate::negotiate::{Accepted, Encoding, content_type};
 use crate::options::{DeleteOptions, ListOptions};
 use crate::registry::delete::Deleted;
-use crate::registry::{Served, WriteContext, Written};
+use crate::registry::{Served, WriteContext};
 use crate::reply::{self, Reply};
 use crate::selection::Selection;
 use crate::serve::RequestBody;
@@ -30,12 +30,12 @@ impl Rest {
         warn_of_orphans(route, &options);
         match self.registry.delete(route.served, name, &options, &write).await? {
             Deleted::Pending(written) => reply::object(200, route.served, &written, accepted, context),
-            Deleted::Gone(last) if returns_deleted(route.served) => {
-                reply::object(200, route.served, &Written::Value(last), accepted, context)
+            Deleted::Gone { last, .. } if returns_deleted(route.served) => {
+                reply::object(200, route.served, &last, accepted, context)
             }
-            Deleted::Gone(last) => {
+            Deleted::Gone { uid, .. } => {
                 let plain = Accepted { form: None, ..*accepted };
-                reply::value(200, &success(route.served, &last), &plain, context)
+                reply::value(200, &success(route.served, name, &uid), &plain, context)
             }
         }
     }
@@ -126,8 +126,8 @@ fn returns_deleted(served: &Served) -> bool {
 }
 
 /// The Status of a deletion that has happened.
-fn success(served: &Served, last: &Value) -> Value {
-    let mut details = json!({"name": meta::name(last), "kind": served.kind.resource, "uid": meta::uid(last)});
+fn success(served: &Served, name: &str, uid: &str) -> Value {
+    let mut details = json!({"name": name, "kind": served.kind.resource, "uid": uid});
     if !served.kind.group.is_empty() {
         details["group"] = served.kind.group.into();
     }

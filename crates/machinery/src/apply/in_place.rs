@@ -62,7 +62,7 @@ fn add(fields: &mut Map<String, Value>, set: &FieldSet) {
 }
 
 fn text<'a>(entry: &'a Value, field: &str) -> &'a str {
-    entry.as_object().and_then(|entry| member::get(entry, field)).and_then(Value::as_str).unwrap_or("")
+    member::of(entry, field).and_then(Value::as_str).unwrap_or("")
 }
 
 fn is_own(entry: &Value, identity: &Identity) -> bool {

@@ -2,10 +2,16 @@
 
 use super::text;
 use serde_json::{Map, Number, Value};
+use std::borrow::Cow;
 
 /// Reads a document. `None` where it is not as expected, which says nothing about whether it is JSON.
 pub fn decode(bytes: &[u8]) -> Option<Value> {
-    let mut reader = Reader { input: std::str::from_utf8(bytes).ok()?, at: 0 };
+    decode_without(bytes, &[])
+}
+
+/// The same without members of these names, wherever they are; nobody looks into those.
+pub fn decode_without(bytes: &[u8], names: &[&str]) -> Option<Value> {
+    let mut reader = Reader { input: std::str::from_utf8(bytes).ok()?, at: 0, names };
     let value = reader.value(0)?;
     (reader.at == reader.input.len()).then_some(value)
 }
@@ -13,9 +19,11 @@ pub fn decode(bytes: &[u8]) -> Option<Value> {
 struct Reader<'i> {
     input: &'i str,
     at: usize,
+    /// Members that are left out.
+    names: &'i [&'i str],
 }
 
-impl Reader<'_> {
+impl<'i> Reader<'i> {
     fn peek(&self) -> Option<u8> {
         self.input.as_bytes().get(self.at).copied()
     }
@@ -27,7 +35,7 @@ impl Reader<'_> {
 
     fn value(&mut self, depth: usize) -> Option<Value> {
         match self.peek()? {
-            b'"' => self.text().map(Value::String),
+            b'"' => self.text().map(|text| Value::String(text.into_owned())),
             b'{' if depth < super::MAX_DEPTH => self.object(depth + 1),
             b'[' if depth < super::MAX_DEPTH => self.array(depth + 1),
             b't' => self.word("true", Value::Bool(true)),
@@ -51,27 +59,69 @@ impl Reader<'_> {
             self.at += 1;
             return Some(Value::Object(map));
         }
-        let (key, value) = self.member(depth)?;
+        let first = self.member(depth)?;
         if self.peek()? == b'}' {
             self.at += 1;
-            map.insert(key, value);
+            map.extend(first);
             return Some(Value::Object(map));
         }
         // Putting members that are in order together at once takes fewer comparisons than one by one.
         let mut members = Vec::with_capacity(8);
-        members.push((key, value));
+        members.extend(first);
         while self.peek()? == b',' {
             self.at += 1;
-            members.push(self.member(depth)?);
+            members.extend(self.member(depth)?);
         }
         self.pass(b'}')?;
         Some(Value::Object(members.into_iter().collect()))
     }
 
-    fn member(&mut self, depth: usize) -> Option<(String, Value)> {
+    /// A member, or nothing if it is left out.
+    fn member(&mut self, depth: usize) -> Option<Option<(String, Value)>> {
         let key = self.text()?;
         self.pass(b':')?;
-        Some((key, self.value(depth)?))
+        if self.names.contains(&key.as_ref()) {
+            self.skip()?;
+            return Some(None);
+        }
+        let key = key.into_owned();
+        Some(Some((key, self.value(depth)?)))
+    }
+
+    /// Goes past a value.
+    fn skip(&mut self) -> Option<()> {
+        let mut open = 0usize;
+        loop {
+            match self.peek()? {
+                b'"' => self.skip_text()?,
+                byte => {
+                    match byte {
+                        b'{' | b'[' => open += 1,
+                        b'}' | b']' => open = open.checked_sub(1)?,
+                        _ => {}
+                    }
+                    self.at += 1;
+                }
+            }
+            if open == 0 && matches!(self.peek(), None | Some(b',' | b'}' | b']')) {
+                return Some(());
+            }
+        }
+    }
+
+    /// Goes past a string, from one quote to the other.
+    fn skip_text(&mut self) -> Option<()> {
+        let bytes = self.input.as_bytes();
+        self.pass(b'"')?;
+        loop {
+            self.at += text::plain_length(bytes.get(self.at..)?);
+            match self.peek()? {
+                b'"' => break self.at += 1,
+                b'\\' => self.at += 2,
+                _ => self.at += 1,
+            }
+        }
+        Some(())
     }
 
     fn array(&mut self, depth: usize) -> Option<Value> {
@@ -90,22 +140,18 @@ impl Reader<'_> {
         Some(Value::Array(items))
     }
 
-    fn text(&mut self) -> Option<String> {
-        self.pass(b'"')?;
-        let bytes = self.input.as_bytes();
+    fn text(&mut self) -> Option<Cow<'i, str>> {
         let start = self.at;
-        self.at += text::plain_length(&bytes[start..]);
+        self.pass(b'"')?;
+        self.at += text::plain_length(&self.input.as_bytes()[self.at..]);
         if self.peek()? == b'"' {
             self.at += 1;
-            return Some(self.input[start..self.at - 1].to_owned());
+            return Some(Cow::Borrowed(&self.input[start + 1..self.at - 1]));
         }
-        // With escapes: from one quote to the other.
-        while self.peek()? != b'"' {
-            self.at += if self.peek()? == b'\\' { 2 } else { 1 };
-            self.at += text::plain_length(bytes.get(self.at..)?);
-        }
-        self.at += 1;
-        serde_json::from_str(self.input.get(start - 1..self.at)?).ok()
+        // With escapes.
+        self.at = start;
+        self.skip_text()?;
+        serde_json::from_str(self.input.get(start..self.at)?).ok().map(Cow::Owned)
     }
 
     fn number(&mut self) -> Option<Value> {
@@ -153,11 +199,31 @@ mod tests {
         })
     }
 
+    fn leave_out(value: &mut Value, names: &[&str]) {
+        match value {
+            Value::Object(map) => {
+                map.retain(|name, _| !names.contains(&name.as_str()));
+                map.values_mut().for_each(|value| leave_out(value, names));
+            }
+            Value::Array(items) => items.iter_mut().for_each(|value| leave_out(value, names)),
+            _ => {}
+        }
+    }
+
     proptest! {
         #[test]
         fn what_was_written_is_read(value in any_value()) {
             let written = json::encode(&value);
             prop_assert_eq!(decode(&written), serde_json::from_slice(&written).ok());
+        }
+
+        #[test]
+        fn what_is_left_out_is_not_there_and_the_rest_is(value in any_value()) {
+            let names = ["a", "b\"", ""];
+            let written = json::encode(&value);
+            let mut rest = serde_json::from_slice(&written).ok();
+            rest.iter_mut().for_each(|value| leave_out(value, &names));
+            prop_assert_eq!(decode_without(&written, &names), rest);
         }
 
         #[test]

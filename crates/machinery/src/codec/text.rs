@@ -2,19 +2,24 @@
 
 use serde_json::Value;
 
-/// How many bytes come before the first quote, backslash or control character.
-pub(crate) fn plain_length(bytes: &[u8]) -> usize {
+/// Marks quotes, backslashes and control characters among eight bytes. A byte that is looked for may make later ones look
+/// the same, but never earlier ones.
+fn marks(word: u64) -> u64 {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x80 * ONES;
-    // Eight at a time. A byte that is looked for may make later ones look the same, but never earlier ones.
+    let quote = word ^ (ONES * b'"' as u64);
+    let backslash = word ^ (ONES * b'\\' as u64);
+    let marks = (quote.wrapping_sub(ONES) & !quote)
+        | (backslash.wrapping_sub(ONES) & !backslash)
+        | (word.wrapping_sub(ONES * b' ' as u64) & !word);
+    marks & HIGH
+}
+
+/// How many bytes come before the first quote, backslash or control character.
+pub(crate) fn plain_length(bytes: &[u8]) -> usize {
     let found = |at: usize| {
         let word = u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?);
-        let quote = word ^ (ONES * b'"' as u64);
-        let backslash = word ^ (ONES * b'\\' as u64);
-        let marks = (quote.wrapping_sub(ONES) & !quote)
-            | (backslash.wrapping_sub(ONES) & !backslash)
-            | (word.wrapping_sub(ONES * b' ' as u64) & !word);
-        Some((marks & HIGH).trailing_zeros() as usize / 8)
+        Some(marks(word).trailing_zeros() as usize / 8)
     };
     let mut at = 0;
     while let Some(plain) = found(at) {
@@ -71,14 +76,29 @@ pub fn write_text(out: &mut Vec<u8>, text: &str) {
     let mut rest = text.as_bytes();
     out.reserve(rest.len() + 2);
     out.push(b'"');
-    loop {
-        let (plain, more) = rest.split_at(plain_length(rest));
-        out.extend_from_slice(plain);
-        let Some((&byte, more)) = more.split_first() else { break };
+    while !is_plain(rest) {
+        let plain = plain_length(rest);
+        let Some(&byte) = rest.get(plain) else { break };
+        out.extend_from_slice(&rest[..plain]);
         escape(out, byte);
-        rest = more;
+        rest = &rest[plain + 1..];
     }
+    out.extend_from_slice(rest);
     out.push(b'"');
+}
+
+/// Whether a short text needs no escapes; `false` also where that would have to be looked up.
+fn is_plain(bytes: &[u8]) -> bool {
+    if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) {
+        return bytes.len() <= 16
+            && marks(u64::from_le_bytes(*first)) == 0
+            && marks(u64::from_le_bytes(*last)) == 0;
+    }
+    if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) {
+        let (first, last) = (u32::from_le_bytes(*first), u32::from_le_bytes(*last));
+        return marks(u64::from(first) | u64::from(last) << 32) == 0;
+    }
+    !bytes.iter().any(|byte| matches!(byte, b'"' | b'\\' | 0..b' '))
 }
 
 fn escape(out: &mut Vec<u8>, byte: u8) {

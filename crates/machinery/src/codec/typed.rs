@@ -200,6 +200,15 @@ fn is_zero(value: &Value) -> bool {
     }
 }
 
+/// What most values are: text and flags that are kept as they are.
+fn is_plain(shape: Shape, value: &Value) -> bool {
+    match (shape, value) {
+        (Shape::String | Shape::IntOrString, Value::String(text)) => !text.is_empty(),
+        (Shape::Boolean, Value::Bool(flag)) => *flag,
+        _ => false,
+    }
+}
+
 /// Turns an empty list or map into `null`.
 fn forget_empty(value: &mut Value, schema: SchemaRef<'_>) {
     let empty = match &*value {
@@ -267,6 +276,10 @@ impl Walk<'_> {
             let kept = match schema.field_decl(key) {
                 Some(field) => {
                     let of_field = schema.of_field(field);
+                    if is_plain(of_field.shape(), value) {
+                        always += usize::from(field.presence == Presence::Always);
+                        continue;
+                    }
                     let parent = path;
                     let path = path.then(Step::Field(&field.name, schema));
                     if !(field.pointer && value.is_null()) {

@@ -5,6 +5,7 @@ use super::{
 };
 use crate::field::{ErrorList, FieldError, Path};
 use crate::gvk::split_api_version;
+use crate::member;
 use serde_json::{Map, Value};
 
 /// How long a field manager's name may be.
@@ -19,19 +20,19 @@ pub type NameFn = fn(&str, bool) -> Vec<String>;
 static EMPTY: std::sync::LazyLock<Map<String, Value>> = std::sync::LazyLock::new(Map::new);
 
 fn map<'a>(meta: &'a Value, field: &str) -> &'a Map<String, Value> {
-    meta.get(field).and_then(Value::as_object).unwrap_or(&EMPTY)
+    member::of(meta, field).and_then(Value::as_object).unwrap_or(&EMPTY)
 }
 
 fn text<'a>(value: &'a Value, field: &str) -> &'a str {
-    value.get(field).and_then(Value::as_str).unwrap_or("")
+    member::of(value, field).and_then(Value::as_str).unwrap_or("")
 }
 
 fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
-    value.get(field).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    member::of(value, field).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
 fn generation(meta: &Value) -> i64 {
-    meta.get("generation").and_then(Value::as_i64).unwrap_or(0)
+    member::of(meta, "generation").and_then(Value::as_i64).unwrap_or(0)
 }
 
 /// `metadata` of a new object; `meta` is the metadata itself, `path` usually `metadata`. Names are already generated.
@@ -135,7 +136,8 @@ pub fn validate_generic_object_meta_update(new: &Value, old: &Value, path: &Path
     errors
 }
 
-fn validate_finalizers_are_standard(meta: &Value, path: &Path<'_>) -> ErrorList {
+/// Finalizers without a domain are those that Kubernetes knows.
+pub fn validate_finalizers_are_standard(meta: &Value, path: &Path<'_>) -> ErrorList {
     let path = path.child("finalizers");
     let names = list(meta, "finalizers").iter().enumerate();
     names.filter_map(|(i, f)| validate_standard_finalizer(f.as_str()?, &path.index(i))).collect()

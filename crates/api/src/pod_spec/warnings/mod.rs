@@ -77,10 +77,12 @@ pub fn warnings_for(holder: &Value, is_template: bool, path: &Path<'_>) -> Vec<S
         warnings.push(format!("{}: {USE_SECCOMP}", annotations_path.key(SECCOMP_POD)));
     }
     for_each_container(spec, &spec_path, |container, path| {
-        let own = container.field("securityContext");
-        let key = format!("{SECCOMP_CONTAINER_PREFIX}{}", container.text("name"));
-        if annotations.has(&key) && !own.has("seccompProfile") {
-            warnings.push(format!("{}: {USE_SECCOMP}", annotations_path.key(&key)));
+        if annotations.is_object() {
+            let own = container.field("securityContext");
+            let key = format!("{SECCOMP_CONTAINER_PREFIX}{}", container.text("name"));
+            if annotations.has(&key) && !own.has("seccompProfile") {
+                warnings.push(format!("{}: {USE_SECCOMP}", annotations_path.key(&key)));
+            }
         }
         if is_template {
             warn_app_armor(container, holder, &annotations_path, &mut warnings);
