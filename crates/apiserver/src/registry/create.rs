@@ -7,6 +7,7 @@ use super::{Registry, Served, WriteContext, Written, metadata, store_error};
 use crate::admission::{Attributes, Operation, shown_name};
 use crate::authorize::escalation;
 use crate::cache::Entry;
+use api::Kind;
 use api::value::Fields;
 use machinery::status::{Details, Result, Status};
 use machinery::{Value, meta};
@@ -83,29 +84,36 @@ impl Registry {
         context: &WriteContext<'_>,
     ) -> Result<Written> {
         fill_system_fields(&mut object);
-        let generate = meta::text(&object, "generateName").to_owned();
-        let generated = meta::name(&object).is_empty() && !generate.is_empty();
-        let attempts = if generated { NAME_ATTEMPTS } else { 1 };
-        for attempt in 1..=attempts {
-            let mut candidate =
-                if attempt == attempts { std::mem::take(&mut object) } else { object.clone() };
-            if generated {
-                let name = match served.kind.generates_no_suffix {
-                    true => generate.clone(),
-                    false => generate_name(&generate),
-                };
-                meta::metadata_mut(&mut candidate).insert("name".to_owned(), name.into());
-            }
-            match self.insert_once(served, candidate, context).await {
-                Err(status) if status.reason == "AlreadyExists" && generated => {
-                    if attempt == attempts {
-                        return Err(name_conflict(served, &status));
-                    }
-                }
-                outcome => return outcome,
+        let generate = meta::text(&object, "generateName");
+        if !meta::name(&object).is_empty() || generate.is_empty() {
+            return self.insert_once(served, object, context).await;
+        }
+        let name = self.free_name(served, generate, meta::namespace(&object)).await?;
+        meta::metadata_mut(&mut object).insert("name".to_owned(), name.into());
+        match self.insert_once(served, object, context).await {
+            Err(status) if status.reason == "AlreadyExists" => Err(name_conflict(served, &status)),
+            outcome => outcome,
+        }
+    }
+
+    /// A name that nobody has. Somebody may still take it before it is stored, but hardly ever does: keeping a copy of
+    /// every object for that would cost more than telling the client to try again.
+    async fn free_name(&self, served: &Served, generate: &str, namespace: &str) -> Result<String> {
+        if served.kind.generates_no_suffix {
+            return Ok(generate.to_owned());
+        }
+        let cache = &served.storage.cache;
+        let mut name = String::new();
+        for _ in 0..NAME_ATTEMPTS {
+            name = generate_name(generate);
+            let key = served.key(namespace, &name);
+            cache.ready_for(&key).await.map_err(|e| store_error(&e))?;
+            if cache.get(&key).is_none() {
+                return Ok(name);
             }
         }
-        Err(Status::internal("no attempt was made to store the object"))
+        let Kind { group, resource, .. } = served.rules();
+        Err(name_conflict(served, &Status::already_exists(group, resource, &name)))
     }
 
     async fn insert_once(

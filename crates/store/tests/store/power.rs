@@ -17,7 +17,7 @@ use store::{Embedded, EmbeddedOptions, Expect, Op, Outcome, RangeRequest, Store,
 
 /// A disk writes whole sectors, in any order until it is told to sync.
 const SECTOR: u64 = 512;
-const CUTS: usize = 24;
+const CUTS: usize = 12;
 
 /// A disk that now and then, while it is asked to sync, puts aside what a power cut would leave right then.
 struct Cuttable {
