@@ -22,6 +22,14 @@ pub(crate) fn plain_length(bytes: &[u8]) -> usize {
         Some(marks(word).trailing_zeros() as usize / 8)
     };
     let mut at = 0;
+    // Long texts: four words at a glance.
+    for block in bytes.as_chunks::<32>().0 {
+        let words = block.as_chunks::<8>().0;
+        if words.iter().fold(0, |found, word| found | marks(u64::from_le_bytes(*word))) != 0 {
+            break;
+        }
+        at += 32;
+    }
     while let Some(plain) = found(at) {
         at += plain;
         if plain < 8 {
@@ -138,7 +146,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn texts_of_any_kind(text in "[a-z\"\\\\\u{0}-\u{20}üß€\u{7f}\u{ff}]{0,40}") {
+        fn texts_of_any_kind(text in "[a-z\"\\\\\u{0}-\u{20}üß€\u{7f}\u{ff}]{0,40}|[a-zü€]{0,99}[a-z\"\n]{0,9}") {
             let mut out = Vec::new();
             write_text(&mut out, &text);
             prop_assert_eq!(String::from_utf8_lossy(&out), serde_json::to_string(&text).unwrap_or_default());
