@@ -178,7 +178,9 @@ impl Registry {
                 errors.extend(match check {
                     MetadataCheck::New => kind.metadata_errors(&new),
                     MetadataCheck::Update if sound && kind.any_finalizer => Vec::new(),
-                    MetadataCheck::Update if sound => names::validate_finalizers_are_standard(metadata, &path),
+                    MetadataCheck::Update if sound => {
+                        names::validate_finalizers_are_standard(metadata, &path)
+                    }
                     MetadataCheck::Update => kind.metadata_update_errors(&new, &old),
                 });
             }
