@@ -101,17 +101,8 @@ impl Registry {
     ) -> Result<(Written, bool)> {
         let (wanted, duplicates) = read_applied(kind, body)?;
         let strict = |new: &mut Value| -> Result<()> {
-            let restored = codec::restore::restore(new, served.schema);
-            let normalized = restored.and_then(|()| codec::typed::normalize(new, served.schema));
-            let report = normalized.map_err(|why| {
-                let Kind { group, version, kind, .. } = served.kind;
-                let (namespace, name) = (meta::namespace(&wanted), meta::name(&wanted));
-                let type_ = format!("{group}/{version}, Kind={kind}");
-                let message = format!(
-                    "failed to convert new object ({namespace}/{name}; {type_}) to proper version: unable to convert unstructured object to {type_}: {why}"
-                );
-                Status::new(500, "", message)
-            })?;
+            let Kind { group, version, kind, .. } = served.kind;
+            let report = restore(new, served.schema, &wanted, &format!("{group}/{version}, Kind={kind}"))?;
             context.warnings.emptied(report.emptied);
             context.warnings.set_defaults(new, served.kind.default);
             ensure_namespace(new, served, context.namespace)?;
@@ -151,6 +142,23 @@ impl Registry {
             outcome => outcome.map(|written| (written, false)),
         }
     }
+}
+
+/// Reads what an apply made into its type.
+pub(super) fn restore(
+    new: &mut Value,
+    schema: SchemaRef<'_>,
+    wanted: &Value,
+    type_: &str,
+) -> Result<codec::typed::Report> {
+    let restored = codec::restore::restore(new, schema);
+    restored.and_then(|()| codec::typed::normalize(new, schema)).map_err(|why| {
+        let (namespace, name) = (meta::namespace(wanted), meta::name(wanted));
+        let message = format!(
+            "failed to convert new object ({namespace}/{name}; {type_}) to proper version: unable to convert unstructured object to {type_}: {why}"
+        );
+        Status::new(500, "", message)
+    })
 }
 
 /// What an apply wants, and its duplicate fields.

@@ -1,12 +1,14 @@
 //! The scale subresource: a small view of an object's replicas, readable and writable.
 
+use super::patch::check_name;
 use super::update::uid_conflict;
 use super::{Served, WriteContext, metadata};
 use api::kind::Scale;
 use machinery::apply::{self, Reset};
+use machinery::field::{ErrorList, FieldError, Path};
 use machinery::schema::SchemaRef;
 use machinery::status::{Result, Status};
-use machinery::{Map, Value, meta};
+use machinery::{Map, Value, meta, names};
 use serde_json::json;
 
 /// The `Scale` of an object.
@@ -66,11 +68,15 @@ pub fn write(
     };
     let wanted = match make(&present)? {
         Wanted::Whole(mut new) => {
+            check_place(&mut new, served, object, context)?;
             apply::update(Some(&present), &mut new, &door);
             new
         }
         Wanted::Applied { fields, force } => {
-            apply::apply(Some(&present), &fields, force, &door).map_err(Status::from)?
+            let mut new = apply::apply(Some(&present), &fields, force, &door).map_err(Status::from)?;
+            super::patch::restore(&mut new, schema, &fields, "autoscaling/v1, Kind=Scale")?;
+            check_place(&mut new, served, object, context)?;
+            new
         }
     };
     let mut new = self::apply(served, scale, &wanted, object, context.dry_run)?;
@@ -79,22 +85,37 @@ pub fn write(
     Ok(new)
 }
 
+/// A scale has the namespace and the name of its object.
+fn check_place(scale: &mut Value, served: &Served, object: &Value, context: &WriteContext<'_>) -> Result<()> {
+    metadata::ensure_namespace(scale, served, context.namespace)?;
+    check_name(scale, meta::name(object))
+}
+
+/// What is wrong with a scale.
+fn validate(scale: &Value, namespaced: bool) -> ErrorList {
+    let path = Path::new("metadata");
+    let mut errors = names::validate_object_meta(&scale["metadata"], namespaced, names::dns_subdomain, &path);
+    let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+    if replicas < 0 {
+        let path = Path::new("spec");
+        let detail = "must be greater than or equal to 0";
+        errors.push(FieldError::invalid(&path.child("replicas"), &replicas.into(), detail));
+    }
+    errors
+}
+
 /// The object with the replicas a scale asks for.
 fn apply(served: &Served, scale: &Scale, wanted: &Value, object: &Value, dry_run: bool) -> Result<Value> {
-    let name = meta::name(object);
+    let errors = validate(wanted, served.namespaced());
+    if !errors.is_empty() {
+        return Err(Status::invalid("autoscaling", "Scale", meta::name(wanted), &errors));
+    }
     let given = meta::uid(wanted);
     if !given.is_empty() && given != meta::uid(object) {
         return Err(uid_conflict(served, given, object, dry_run));
     }
     let mut new = object.clone();
     let replicas = wanted["spec"]["replicas"].as_i64().unwrap_or(0);
-    if replicas < 0 {
-        use machinery::field::{FieldError, Path};
-        let spec = Path::new("spec");
-        let path = spec.child("replicas");
-        let error = FieldError::invalid(&path, &Value::from(replicas), "must be greater than or equal to 0");
-        return Err(Status::invalid("autoscaling", "Scale", name, &vec![error]));
-    }
     set(&mut new, scale.spec_replicas, replicas.into());
     let version = meta::resource_version(wanted).to_owned();
     let metadata = meta::metadata_mut(&mut new);
@@ -119,4 +140,29 @@ fn set(object: &mut Value, path: &str, value: Value) {
         target = &mut target[part];
     }
     *target = value;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scales_are_checked_as_objects_are() {
+        let scale = |labels: Value, replicas: i64| {
+            let metadata = json!({"name": "x", "namespace": "n", "labels": labels});
+            json!({"metadata": metadata, "spec": {"replicas": replicas}})
+        };
+        for (scale, fields) in [
+            (scale(json!({"a": "b"}), 3), &[][..]),
+            (scale(json!({"a": "-"}), 3), &["metadata.labels"]),
+            (scale(json!({}), -1), &["spec.replicas"]),
+        ] {
+            let errors = validate(&scale, true);
+            assert_eq!(
+                errors.iter().map(|error| error.field.as_str()).collect::<Vec<_>>(),
+                fields,
+                "{scale}"
+            );
+        }
+    }
 }

@@ -7,12 +7,13 @@ use crate::decode::{self, Expected};
 use crate::negotiate::{Accepted, content_type};
 use crate::options::{DeleteOptions, WriteKind, WriteOptions};
 use crate::query::Query;
+use crate::registry::metadata::ensure_namespace;
 use crate::registry::update::{Change, Door};
 use crate::registry::{Warnings, WriteContext};
 use crate::reply::{self, Reply};
 use crate::serve::RequestBody;
 use crate::user::UserInfo;
-use api::value::Fields;
+use api::value::{Fields, texts};
 use machinery::selector::label::LabelSelector;
 use machinery::status::{Cause, Result, Status};
 use machinery::{Map, Value, meta};
@@ -53,6 +54,7 @@ impl Rest {
         let mut eviction =
             decode::object(&bytes, encoding, expected, options.field_validation, &context.warnings)?;
         let admitted = self.write_context(route, &options.field_manager, options.dry_run);
+        ensure_namespace(&mut eviction, route.served, admitted.namespace)?;
         let attributes =
             Attributes::new(route.served, &admitted, Operation::Create).named(&context.info.name);
         self.registry.admission.mutate(&self.registry, &attributes, Some(&mut eviction), None).await?;
@@ -61,6 +63,12 @@ impl Rest {
         }
         self.registry.admission.validate(&self.registry, &attributes, Some(&eviction), None).await?;
         let asked = Some(eviction.field("deleteOptions")).filter(|options| options.is_object());
+        let dry_runs: Vec<&str> = texts(eviction.at("deleteOptions").items("dryRun")).collect();
+        if options.dry_run && !dry_runs.is_empty() && dry_runs != ["All"] {
+            let shown = dry_runs.join(" ");
+            let why = format!("Non-matching dry-run options in request and content: [All] and [{shown}]");
+            return Err(Status::new(500, "", why));
+        }
         let mut deletion = DeleteOptions::read(&Query::parse(None), asked)?;
         deletion.dry_run |= options.dry_run;
         let write = self.write_context(route, &options.field_manager, deletion.dry_run);

@@ -96,11 +96,14 @@ fn walk(value: &mut Value, schema: SchemaRef<'_>) -> Result<(), String> {
     }
 }
 
+/// Whole numbers of 64 bits are between this and its negative.
+const RANGE: f64 = 9_223_372_036_854_775_808.0;
+
 /// A float as a whole number; what is out of range becomes the smallest one, as on most processors.
 fn truncated(float: f64) -> i64 {
     #[expect(clippy::cast_possible_truncation, reason = "checked to be within range")]
     let whole = float as i64;
-    if (-9.223_372_036_854_775_8e18..9.223_372_036_854_775_8e18).contains(&float) { whole } else { i64::MIN }
+    if (-RANGE..RANGE).contains(&float) { whole } else { i64::MIN }
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the upper bits are lost on purpose")]
