@@ -41,7 +41,8 @@ pub fn prepare(new: &mut Value, old: &Value) {
 }
 
 pub fn validate(new: &Value, old: &Value) -> ErrorList {
-    let refuse = |detail: &str| vec![FieldError::forbidden(&Path::new(""), detail)];
+    // A path without a name is written like an index.
+    let refuse = |detail: &str| vec![FieldError::forbidden(&Path::new("[]"), detail)];
     if old.at("metadata.annotations").has(MIRROR_POD) {
         return refuse("static pods cannot be resized");
     }

@@ -11,6 +11,7 @@ mod matching;
 mod namespace_lifecycle;
 mod node_restriction;
 mod persistent_volume_claim_resize;
+mod pod_resize_validator;
 mod pod_security;
 mod pod_topology_labels;
 mod policies;
@@ -181,6 +182,7 @@ static PLUGINS: &[&dyn Plugin] = &[
     &certificate_subject_restriction::CertificateSubjectRestriction,
     &default_class::INGRESS,
     &pod_topology_labels::PodTopologyLabels,
+    &pod_resize_validator::PodResizeValidator,
     &policies::MutatingAdmissionPolicy,
     &webhooks::MutatingAdmissionWebhook,
     &policies::ValidatingAdmissionPolicy,

@@ -17,6 +17,7 @@ use machinery::status::{Result, Status};
 use machinery::{Value, meta};
 use std::hash::{BuildHasher, RandomState};
 use tokio::sync::Mutex;
+pub(super) use usage::pod_total;
 
 const QUOTAS: (&str, &str, &str) = ("", "v1", "resourcequotas");
 /// How often a charge starts over when somebody else changed the quota meanwhile. In one server turns are

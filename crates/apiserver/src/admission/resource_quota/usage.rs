@@ -110,7 +110,7 @@ fn is_alive(pod: &Value) -> bool {
 }
 
 /// Requests or limits of the whole pod, its own word and its overhead included.
-fn pod_total(spec: &Value, list: &str) -> Amounts {
+pub fn pod_total(spec: &Value, list: &str) -> Amounts {
     let mut total = container_totals(spec, list);
     for (name, amount) in amounts(spec.field("resources").field(list)) {
         if matches!(name.as_str(), "cpu" | "memory") || name.starts_with("hugepages-") {
