@@ -61,7 +61,7 @@ impl RequestInfo {
         if info.name.is_empty() && info.verb == "get" {
             info.verb = if query.flag("watch") == Some(true) { "watch" } else { "list" };
             // A selector that names one object is as good as the name, for authorization.
-            if let Some(name) = selected_name(&query.text("fieldSelector")) {
+            if let Some(name) = selected_name(query.text("fieldSelector")) {
                 info.name = name;
             }
         } else if info.name.is_empty() && info.verb == "delete" {
