@@ -78,7 +78,7 @@ pub fn object(
 }
 
 /// A warning each for the lines that a problem of a YAML document names.
-fn warn(problem: &str, warnings: &Warnings) {
+pub(crate) fn warn(problem: &str, warnings: &Warnings) {
     match problem.strip_prefix(YAML_PREFIX) {
         Some(lines) => lines.lines().map(str::trim).for_each(|line| warnings.add(line)),
         None => warnings.add(problem),

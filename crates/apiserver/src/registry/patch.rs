@@ -100,23 +100,24 @@ impl Registry {
         context: &WriteContext<'_>,
     ) -> Result<(Written, bool)> {
         let (wanted, duplicates) = read_applied(kind, body)?;
+        for duplicate in &duplicates {
+            match options.field_validation {
+                FieldValidation::Strict => {
+                    let why =
+                        format!("error strict decoding YAML: error converting YAML to JSON: {duplicate}");
+                    return Err(Status::bad_request(why));
+                }
+                FieldValidation::Warn => crate::decode::warn(duplicate, context.warnings),
+                FieldValidation::Ignore => {}
+            }
+        }
         let strict = |new: &mut Value| -> Result<()> {
             let Kind { group, version, kind, .. } = served.kind;
             let report = restore(new, served.schema, &wanted, &format!("{group}/{version}, Kind={kind}"))?;
             context.warnings.emptied(report.emptied);
             context.warnings.set_defaults(new, served.kind.default);
             ensure_namespace(new, served, context.namespace)?;
-            check_name(new, name)?;
-            for duplicate in &duplicates {
-                match options.field_validation {
-                    FieldValidation::Strict => {
-                        return Err(Status::bad_request(format!("error strict decoding YAML: {duplicate}")));
-                    }
-                    FieldValidation::Warn => context.warnings.add(duplicate.clone()),
-                    FieldValidation::Ignore => {}
-                }
-            }
-            Ok(())
+            check_name(new, name)
         };
         let outcome = self
             .update(served, name, door, true, context, |old| {
@@ -169,8 +170,9 @@ fn read_applied(kind: PatchKind, body: &[u8]) -> Result<(Value, Vec<String>)> {
             .map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))?;
         (value, Vec::new())
     } else {
-        let decoded = codec::yaml::decode(body)
-            .map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))?;
+        let decoded = codec::yaml::decode(body).map_err(|error| {
+            Status::bad_request(format!("error decoding YAML: error converting YAML to JSON: {error}"))
+        })?;
         (decoded.value, decoded.strict)
     };
     if wanted.is_null() {
