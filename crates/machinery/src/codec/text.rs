@@ -22,18 +22,13 @@ pub(crate) fn plain_length(bytes: &[u8]) -> usize {
         Some(marks(word).trailing_zeros() as usize / 8)
     };
     let mut at = 0;
-    // Long texts: four words at a glance.
-    for block in bytes.as_chunks::<32>().0 {
-        let words = block.as_chunks::<8>().0;
-        if words.iter().fold(0, |found, word| found | marks(u64::from_le_bytes(*word))) != 0 {
-            break;
-        }
-        at += 32;
-    }
     while let Some(plain) = found(at) {
         at += plain;
         if plain < 8 {
             return at;
+        }
+        if at == 32 {
+            at += plain_blocks(&bytes[at..]);
         }
     }
     // The last few once more together with those before them, which are known to be plain.
@@ -43,6 +38,14 @@ pub(crate) fn plain_length(bytes: &[u8]) -> usize {
         return start + plain;
     }
     bytes.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..b' ')).unwrap_or(bytes.len())
+}
+
+/// How many bytes of a long text are plain, looking at four words at a time; a multiple of 32.
+fn plain_blocks(bytes: &[u8]) -> usize {
+    let is_plain = |block: &&[u8; 32]| {
+        block.as_chunks::<8>().0.iter().fold(0, |found, word| found | marks(u64::from_le_bytes(*word))) == 0
+    };
+    32 * bytes.as_chunks::<32>().0.iter().take_while(is_plain).count()
 }
 
 /// Writes a value as compact JSON.
