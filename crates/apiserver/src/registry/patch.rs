@@ -352,6 +352,22 @@ mod tests {
     use serde_json::json;
 
     #[test]
+    fn what_is_wrong_with_an_apply() {
+        for (kind, body, message) in [
+            (
+                PatchKind::ApplyYaml,
+                &b"a: b: c\n"[..],
+                "error decoding YAML: error converting YAML to JSON: yaml: mapping values are not allowed in this context",
+            ),
+            (PatchKind::ApplyCbor, b"\xd9\xd9\xf7", "error decoding YAML: unexpected EOF"),
+        ] {
+            assert_eq!(read_applied(kind, body).expect_err("a bad body").message, message);
+        }
+        let (_, duplicates) = read_applied(PatchKind::ApplyYaml, b"a: 1\na: 2\n").expect("read");
+        assert_eq!(duplicates, ["yaml: unmarshal errors:\n  line 2: key \"a\" already set in map"]);
+    }
+
+    #[test]
     fn names_are_those_of_the_path() {
         let said = |object: Value| check_name(&object, "x").map_err(|status| status.message);
         assert_eq!(said(json!({"metadata": {"name": "x"}})), Ok(()));
