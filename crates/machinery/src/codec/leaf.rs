@@ -208,7 +208,7 @@ fn is_plain_base64(text: &[u8]) -> bool {
         _ => (text, 0),
     };
     let canonical_end = body.last().and_then(|last| sextet(*last)).is_some_and(|bits| bits & stray == 0);
-    text.len() % 4 == 0 && canonical_end && body.iter().all(|byte| SEXTETS[usize::from(*byte)])
+    text.len().is_multiple_of(4) && canonical_end && body.iter().all(|byte| SEXTETS[usize::from(*byte)])
 }
 
 /// Whether base64 text is canonical, or the offset Go blames.
