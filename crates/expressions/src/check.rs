@@ -2,9 +2,8 @@
 
 use crate::environment::Environment;
 use crate::functions::{self, Function};
-use crate::macros;
 use crate::parse::{MAX_SHOWN, Mistake, Positions};
-use crate::plan::{Loop, Node, Step};
+use crate::plan::{self, Loop, Node};
 use crate::types::{Fields, Signature, Type};
 use crate::unify::{Bindings, instantiate, most_general};
 use crate::value::{Text, Value};
@@ -369,7 +368,7 @@ impl Checker<'_> {
         };
         self.check_literal(function.name, call);
         self.note_call(expr.id, function, is_member, fitting);
-        (planned(function, nodes), of)
+        (plan::call(function, nodes), of)
     }
 
     fn note_call(
@@ -575,7 +574,7 @@ impl Checker<'_> {
         let (result, of) = self.part(&of.result);
         self.scope.truncate(base);
         let of = self.bindings.substitute(&of, false);
-        let step = planned_step(step, base);
+        let step = plan::step(step, base);
         (Node::Loop(Box::new(Loop { range, init, condition, step, result, has_two_variables: two })), of)
     }
 }
@@ -591,72 +590,4 @@ fn constant(literal: &LiteralValue) -> Part {
         LiteralValue::UInt(uint) => (Value::Uint(*uint.inner()), Type::Uint),
     };
     (Node::Constant(value), of)
-}
-
-/// The node of a call; some functions are more than functions.
-fn planned(function: &'static Function, nodes: Vec<Node>) -> Node {
-    let pattern = match nodes.as_slice() {
-        [_, Node::Constant(Value::String(text))] if function.name == "matches" => {
-            functions::strings::pattern(text).ok()
-        }
-        _ => None,
-    };
-    match (function.name, pattern, <[Node; 3]>::try_from(nodes)) {
-        (operators::CONDITIONAL, _, Ok(parts)) => Node::Conditional(Box::new(parts)),
-        (_, _, Ok(parts)) => Node::Call(function, Vec::from(parts)),
-        (operators::NOT_STRICTLY_FALSE, _, Err(mut nodes)) if nodes.len() == 1 => {
-            Node::NotStrictlyFalse(Box::new(nodes.remove(0)))
-        }
-        (_, Some(pattern), Err(mut nodes)) if nodes.len() == 2 => {
-            Node::Matches(Box::new(nodes.remove(0)), Box::new(pattern))
-        }
-        (_, _, Err(nodes)) => Node::Call(function, nodes),
-    }
-}
-
-/// Loops that make lists and maps grow them in place. `accumulator` is the accumulator's place.
-fn planned_step(step: Node, accumulator: usize) -> Step {
-    let is_accumulator = |node: &Node| matches!(node, Node::Local(place) if *place == accumulator);
-    match step {
-        Node::Conditional(parts) => {
-            let [filter, step, other] = *parts;
-            if !is_accumulator(&other) {
-                return Step::General(Node::Conditional(Box::new([filter, step, other])));
-            }
-            match planned_step(step, accumulator) {
-                Step::Append { filter: None, element } => Step::Append { filter: Some(filter), element },
-                Step::Insert { filter: None, key, value } => {
-                    Step::Insert { filter: Some(filter), key, value }
-                }
-                Step::Merge { filter: None, entries } => Step::Merge { filter: Some(filter), entries },
-                Step::General(step) => Step::General(Node::Conditional(Box::new([filter, step, other]))),
-                nested => nested,
-            }
-        }
-        Node::Call(function, mut nodes) if nodes.first().is_some_and(is_accumulator) => {
-            match (function.name, nodes.as_mut_slice()) {
-                (operators::ADD, [_, Node::List(elements)])
-                    if elements.len() == 1 && elements.iter().all(|(_, optional)| !optional) =>
-                {
-                    match elements.pop() {
-                        Some((element, _)) => Step::Append { filter: None, element },
-                        None => Step::General(Node::Call(function, nodes)),
-                    }
-                }
-                (macros::INSERT, [_, _, _]) => {
-                    let mut rest = nodes.into_iter().skip(1);
-                    match (rest.next(), rest.next()) {
-                        (Some(key), Some(value)) => Step::Insert { filter: None, key, value },
-                        _ => Step::General(Node::Constant(Value::Null)),
-                    }
-                }
-                (macros::INSERT, [_, _]) => match nodes.pop() {
-                    Some(entries) => Step::Merge { filter: None, entries },
-                    None => Step::General(Node::Constant(Value::Null)),
-                },
-                _ => Step::General(Node::Call(function, nodes)),
-            }
-        }
-        other => Step::General(other),
-    }
 }

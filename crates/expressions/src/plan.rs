@@ -1,7 +1,9 @@
 //! What an expression becomes when it is compiled: names are places, functions are found.
 
-use crate::functions::Function;
+use crate::functions::{self, Function};
+use crate::macros;
 use crate::value::Value;
+use cel::common::ast::operators;
 use regex::Regex;
 use std::sync::Arc;
 
@@ -50,4 +52,72 @@ pub enum Step {
     Insert { filter: Option<Node>, key: Node, value: Node },
     /// The accumulator is a map that grows by the entries of another.
     Merge { filter: Option<Node>, entries: Node },
+}
+
+/// The node of a call; some functions are more than functions.
+pub fn call(function: &'static Function, nodes: Vec<Node>) -> Node {
+    let pattern = match nodes.as_slice() {
+        [_, Node::Constant(Value::String(text))] if function.name == "matches" => {
+            functions::strings::pattern(text).ok()
+        }
+        _ => None,
+    };
+    match (function.name, pattern, <[Node; 3]>::try_from(nodes)) {
+        (operators::CONDITIONAL, _, Ok(parts)) => Node::Conditional(Box::new(parts)),
+        (_, _, Ok(parts)) => Node::Call(function, Vec::from(parts)),
+        (operators::NOT_STRICTLY_FALSE, _, Err(mut nodes)) if nodes.len() == 1 => {
+            Node::NotStrictlyFalse(Box::new(nodes.remove(0)))
+        }
+        (_, Some(pattern), Err(mut nodes)) if nodes.len() == 2 => {
+            Node::Matches(Box::new(nodes.remove(0)), Box::new(pattern))
+        }
+        (_, _, Err(nodes)) => Node::Call(function, nodes),
+    }
+}
+
+/// Loops that make lists and maps grow them in place. `accumulator` is the accumulator's place.
+pub fn step(step: Node, accumulator: usize) -> Step {
+    let is_accumulator = |node: &Node| matches!(node, Node::Local(place) if *place == accumulator);
+    match step {
+        Node::Conditional(parts) => {
+            let [filter, step, other] = *parts;
+            if !is_accumulator(&other) {
+                return Step::General(Node::Conditional(Box::new([filter, step, other])));
+            }
+            match self::step(step, accumulator) {
+                Step::Append { filter: None, element } => Step::Append { filter: Some(filter), element },
+                Step::Insert { filter: None, key, value } => {
+                    Step::Insert { filter: Some(filter), key, value }
+                }
+                Step::Merge { filter: None, entries } => Step::Merge { filter: Some(filter), entries },
+                Step::General(step) => Step::General(Node::Conditional(Box::new([filter, step, other]))),
+                nested => nested,
+            }
+        }
+        Node::Call(function, mut nodes) if nodes.first().is_some_and(is_accumulator) => {
+            match (function.name, nodes.as_mut_slice()) {
+                (operators::ADD, [_, Node::List(elements)])
+                    if elements.len() == 1 && elements.iter().all(|(_, optional)| !optional) =>
+                {
+                    match elements.pop() {
+                        Some((element, _)) => Step::Append { filter: None, element },
+                        None => Step::General(Node::Call(function, nodes)),
+                    }
+                }
+                (macros::INSERT, [_, _, _]) => {
+                    let mut rest = nodes.into_iter().skip(1);
+                    match (rest.next(), rest.next()) {
+                        (Some(key), Some(value)) => Step::Insert { filter: None, key, value },
+                        _ => Step::General(Node::Constant(Value::Null)),
+                    }
+                }
+                (macros::INSERT, [_, _]) => match nodes.pop() {
+                    Some(entries) => Step::Merge { filter: None, entries },
+                    None => Step::General(Node::Constant(Value::Null)),
+                },
+                _ => Step::General(Node::Call(function, nodes)),
+            }
+        }
+        other => Step::General(other),
+    }
 }

@@ -163,16 +163,32 @@ fn limits(machine: &Machine, pod: &str, v1: &str, v2: &str) -> Vec<String> {
     values
 }
 
+const NEIGHBOUR: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: neighbour}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: c
+    image: docker.io/test/busybox:1
+    command: [/bin/sleep, "1000"]
+    resources: {requests: {cpu: 10m}}
+"#;
+
 fn a_pod_is_resized(machine: &Machine) {
     machine.wait_for("pod/sized", READY, "True");
     let quota = || limits(machine, "sized", "cpu.cfs_quota_us", "cpu.max");
     let found = quota();
     assert!(found.len() >= 2 && found.iter().all(|value| value.starts_with("20000")), "{found:?}");
-    let patch = |request: &str, cpu: &str, memory: &str| {
+    let ask = |request: &str, cpu: &str, memory: &str| {
         let resources = format!(
             r#"{{"spec":{{"containers":[{{"name":"c","resources":{{"requests":{{"cpu":"{request}","memory":"{memory}"}},"limits":{{"cpu":"{cpu}","memory":"{memory}"}}}}}}]}}}}"#
         );
-        machine.kubectl(&["patch", "pod", "sized", "--subresource=resize", "-p", &resources]);
+        machine.try_kubectl(&["patch", "pod", "sized", "--subresource=resize", "-p", &resources])
+    };
+    let patch = |request: &str, cpu: &str, memory: &str| {
+        ask(request, cpu, memory).expect("a resize that the node has room for");
     };
     patch("100m", "300m", "32Mi");
     until("the kernel knows the new quota", || {
@@ -187,10 +203,15 @@ fn a_pod_is_resized(machine: &Machine) {
         let found = limits(machine, "sized", "memory.limit_in_bytes", "memory.max");
         if found.iter().all(|value| value == "50331648") { Ok(()) } else { Err(format!("{found:?}")) }
     });
-    // What the node does not have is not given.
-    patch("1000", "2000", "48Mi");
+    // What the node does not have cannot be asked for; what others have is not given before they go.
+    let refused = ask("1000", "2000", "48Mi").expect_err("more than the node has");
+    assert!(refused.contains("node didn't have enough allocatable resources: cpu"), "{refused}");
+    machine.apply(NEIGHBOUR);
+    machine.wait_for("pod/neighbour", READY, "True");
+    let all = machine.kubectl(&["get", "node", "n1", "-o", "jsonpath={.status.allocatable.cpu}"]);
+    patch(&all, "1000", "48Mi");
     let pending = "{.status.conditions[?(@.type==\"PodResizePending\")].reason}";
-    machine.wait_for("pod/sized", pending, "Infeasible");
+    machine.wait_for("pod/sized", pending, "Deferred");
     assert!(quota().iter().all(|value| value.starts_with("30000")));
     patch("100m", "200m", "48Mi");
     machine.wait_for("pod/sized", pending, "");
