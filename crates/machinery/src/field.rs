@@ -242,11 +242,13 @@ pub fn show(value: &Value) -> String {
 
 /// JSON as Go writes it: safe inside a page.
 pub fn json(value: &Value) -> String {
-    let text = value.to_string();
-    if !text.contains(['<', '>', '&']) {
-        return text;
+    let mut text = value.to_string();
+    for c in ['<', '>', '&', '\u{2028}', '\u{2029}'] {
+        if text.contains(c) {
+            text = text.replace(c, &format!("\\u{:04x}", c as u32));
+        }
     }
-    text.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
+    text
 }
 
 /// A string as messages show it: quoted with Go's escapes.
@@ -276,24 +278,7 @@ pub fn show_str(text: &str) -> String {
 
 /// A word of a type of its own (an operator, a policy) as messages show it: as JSON writes it.
 pub fn show_word(word: &str) -> String {
-    let mut out = String::with_capacity(word.len() + 2);
-    out.push('"');
-    for c in word.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => out.push_str(&format!("\\u{:04x}", c as u32)),
-            c if (c as u32) < 0x20 => out.push_str(&format!("\\u{:04x}", c as u32)),
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
+    json(&Value::from(word))
 }
 
 #[cfg(test)]
