@@ -12,17 +12,21 @@ use crate::registry::Registry;
 use crate::registry::allocate::{ServiceConfig, Services};
 use crate::rest::connect::{Connections, KubeletIdentity};
 use crate::rest::{Limits, Rest};
+use crate::serve::{self, ClientTrust, InProcess, ServerConfig, Tls};
 use base::clock::Clock;
 use base::file_changes::FileChanges;
 use base::metrics::{Metrics, MetricsError};
 use base::pki::ServiceAccountKey;
 use base::readiness::{Gate, Probes, Readiness};
 use base::tasks::TaskGroup;
+use futures_util::future::BoxFuture;
 use machinery::status::Status;
+use rustls_pki_types::CertificateDer;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
+use tokio::net::TcpListener;
 
 /// What can be set.
 #[derive(Clone, Debug)]
@@ -112,14 +116,35 @@ impl ApiServer {
     }
 
     /// Makes sure that the objects every cluster has are there; after that the server is ready.
-    pub async fn start(&self) -> Result<(), BuildError> {
-        bootstrap::run(&self.chain.rest.registry, &self.advertise).await.map_err(BuildError::Bootstrap)?;
-        if let Some(fairness) = self.chain.fairness() {
-            fairness.maintain().await.map_err(BuildError::Bootstrap)?;
-        }
-        self.publish_trust(&self.trust).await.map_err(BuildError::Bootstrap)?;
-        self.started.iter().for_each(Gate::open);
-        Ok(())
+    pub fn start<'a>(&'a self) -> BoxFuture<'a, Result<(), BuildError>> {
+        Box::pin(async move {
+            bootstrap::run(&self.chain.rest.registry, &self.advertise)
+                .await
+                .map_err(BuildError::Bootstrap)?;
+            if let Some(fairness) = self.chain.fairness() {
+                fairness.maintain().await.map_err(BuildError::Bootstrap)?;
+            }
+            self.publish_trust(&self.trust).await.map_err(BuildError::Bootstrap)?;
+            self.started.iter().for_each(Gate::open);
+            Ok(())
+        })
+    }
+
+    /// Serves requests on `listener`, as [`serve::serve`] does.
+    pub fn serve(
+        &self,
+        listener: TcpListener,
+        tls: Arc<Tls>,
+        config: ServerConfig,
+        tasks: TaskGroup,
+    ) -> BoxFuture<'static, bool> {
+        Box::pin(serve::serve(listener, tls, Arc::clone(&self.chain), config, tasks))
+    }
+
+    /// A client in this process that presents the certificate `chain`.
+    #[must_use]
+    pub fn in_process(&self, chain: Vec<CertificateDer<'static>>, trust: &ClientTrust) -> InProcess {
+        InProcess::new(Arc::clone(&self.chain), chain, trust)
     }
 
     /// Runs what the server does besides answering requests, until the group stops.
@@ -133,9 +158,11 @@ impl ApiServer {
     }
 
     /// Tells other API servers whom this one trusts.
-    pub async fn publish_trust(&self, trust: &AuthenticationTrust) -> Result<(), Status> {
-        let now = self.clock.now().as_second();
-        bootstrap::publish_trust(&self.chain.rest.registry, trust, now).await
+    pub fn publish_trust<'a>(&'a self, trust: &'a AuthenticationTrust) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            let now = self.clock.now().as_second();
+            bootstrap::publish_trust(&self.chain.rest.registry, trust, now).await
+        })
     }
 
     /// Gives the key of service account tokens. Making one takes longer than starting, so it may come later:
@@ -151,10 +178,12 @@ impl ApiServer {
     }
 
     /// Everything that was recorded is where it belongs when this returns, or `limit` is over.
-    pub async fn flush(&self, limit: Duration) {
-        if let Some(audit) = &self.chain.audit {
-            audit.flush(limit).await;
-        }
+    pub fn flush<'a>(&'a self, limit: Duration) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            if let Some(audit) = &self.chain.audit {
+                audit.flush(limit).await;
+            }
+        })
     }
 
     /// Follows the configuration of authentication while running, if it is in a file.

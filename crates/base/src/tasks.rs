@@ -1,6 +1,7 @@
 //! Task groups: every task of the process is spawned through one, so that shutdown can stop and await them all.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -38,6 +39,11 @@ impl TaskGroup {
     where
         F: Future<Output = ()> + Send + 'static,
     {
+        self.spawn_boxed(Box::pin(task))
+    }
+
+    /// One future type for all tasks: the runtime's code for a task is compiled once instead of for each caller.
+    fn spawn_boxed(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>) -> JoinHandle<()> {
         let abort = self.abort.clone();
         self.tasks.spawn(async move {
             abort.run_until_cancelled_owned(task).await;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
-use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::ServiceAccount;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use objects::authentication::v1::{TokenRequest, TokenRequestSpec};
+use objects::core::v1::ServiceAccount;
+use objects::meta::v1::ObjectMeta;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -124,7 +124,7 @@ impl Transport for Account {
 mod tests {
     use super::*;
     use http_body_util::{BodyExt, Full};
-    use k8s_openapi::api::core::v1::ConfigMap;
+    use objects::core::v1::ConfigMap;
 
     /// An API server that knows one account once it is made, and only the latest token.
     #[derive(Default)]

@@ -6,16 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http::{Method, StatusCode, header};
 use http_body_util::BodyExt;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, Status};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use objects::meta::v1::{ListMeta, Status};
+use objects::{Codec, DecodeShared, Shared};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
-use crate::decode::decode;
 use crate::dynamic;
 use crate::object;
-use crate::options::Query;
+use crate::watch::Decode;
 use crate::{
     Body, Cause, Causes, ClientError, Collection, DeleteOptions, Dynamic, ListOptions, Object, ObjectList,
     Patch, Remote, ResourceKey, Transport, WatchOptions, WatchStream,
@@ -41,12 +42,17 @@ impl std::fmt::Debug for Client {
     }
 }
 
+/// A list whose items are not decoded yet.
 #[derive(Deserialize)]
-struct RawList<K> {
+struct RawList<'a> {
     #[serde(default)]
     metadata: Option<ListMeta>,
-    items: Option<Vec<K>>,
+    #[serde(borrow)]
+    items: Option<Vec<&'a RawValue>>,
 }
+
+/// A request in progress. Boxed, so that its body is compiled in this crate and not in each caller's.
+type Pending<'a, T> = BoxFuture<'a, Result<T, ClientError>>;
 
 /// A request, before it has headers.
 pub(crate) struct Ask<'a> {
@@ -63,9 +69,13 @@ impl Ask<'_> {
         Self { method: Method::GET, target, content_type: "", accept: JSON, body: Bytes::new() }
     }
 
-    pub fn with_body(method: Method, target: String, body: &impl Serialize) -> Result<Self, ClientError> {
-        let body = serde_json::to_vec(body).map_err(ClientError::Encode)?.into();
+    pub fn with_body(method: Method, target: String, body: &impl Codec) -> Result<Self, ClientError> {
+        let body = body.encode().map_err(ClientError::Encode)?.into();
         Ok(Self { method, target, content_type: JSON, accept: JSON, body })
+    }
+
+    pub fn undecodable(self, source: serde_json::Error) -> ClientError {
+        ClientError::Decode { verb: self.method.to_string(), path: self.target, source }
     }
 }
 
@@ -126,7 +136,7 @@ impl Client {
         ns: &str,
         options: &ListOptions,
     ) -> Result<ObjectList<K>, ClientError> {
-        self.list_at(&path::<K>(ns, "", None), options, JSON).await
+        self.list_at(&path::<K>(ns, "", None), options, JSON, K::decode).await
     }
 
     /// All namespaces if `ns` is empty.
@@ -135,27 +145,29 @@ impl Client {
         ns: &str,
         options: &WatchOptions,
     ) -> Result<WatchStream<K>, ClientError> {
-        self.watch_at(&path::<K>(ns, "", None), options, JSON).await
+        self.watch_at(&path::<K>(ns, "", None), options, JSON, K::decode).await
     }
 
-    /// As [`Client::list`], of a collection.
-    pub async fn list_collection<K: Object>(
+    /// As [`Client::list`], of a collection whose objects `decode` reads.
+    pub async fn list_collection(
         &self,
         collection: &Collection,
         options: &ListOptions,
-    ) -> Result<ObjectList<K>, ClientError> {
+        decode: DecodeShared,
+    ) -> Result<ObjectList<Shared>, ClientError> {
         let accept = if collection.metadata_only { dynamic::METADATA_LIST } else { JSON };
-        self.list_at(&collection.path, options, accept).await
+        self.list_at(&collection.path, options, accept, decode).await
     }
 
-    /// As [`Client::watch`], of a collection; objects come without their `managedFields`.
-    pub async fn watch_collection<K: Object>(
+    /// As [`Client::watch`], of a collection whose objects `decode` reads; they come without their `managedFields`.
+    pub async fn watch_collection(
         &self,
         collection: &Collection,
         options: &WatchOptions,
-    ) -> Result<WatchStream<K>, ClientError> {
+        decode: DecodeShared,
+    ) -> Result<WatchStream<Shared>, ClientError> {
         let accept = if collection.metadata_only { dynamic::METADATA } else { JSON };
-        Ok(self.watch_at(&collection.path, options, accept).await?.without_managed_fields())
+        Ok(self.watch_at(&collection.path, options, accept, decode).await?.without_managed_fields())
     }
 
     pub async fn create<K: Object>(&self, ns: &str, object: &K) -> Result<K, ClientError> {
@@ -208,47 +220,44 @@ impl Client {
     }
 
     /// Posts to any path: bindings, evictions, reviews, tokens.
-    pub async fn post<B: Serialize, R: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: &B,
-    ) -> Result<R, ClientError> {
+    pub async fn post<B: Codec, R: Codec>(&self, path: &str, body: &B) -> Result<R, ClientError> {
         self.json(Ask::with_body(Method::POST, path.to_owned(), body)?).await
     }
 
     /// Reads any path.
-    pub async fn read<R: DeserializeOwned>(&self, path: &str) -> Result<R, ClientError> {
+    pub async fn read<R: Codec>(&self, path: &str) -> Result<R, ClientError> {
         self.json(Ask::get(path.to_owned())).await
     }
 
-    pub(crate) async fn list_at<K: DeserializeOwned>(
+    pub(crate) async fn list_at<T>(
         &self,
         path: &str,
         options: &ListOptions,
         accept: &str,
-    ) -> Result<ObjectList<K>, ClientError> {
+        decode: Decode<T>,
+    ) -> Result<ObjectList<T>, ClientError> {
         let ask = Ask { accept, ..Ask::get(format!("{path}{}", options.query().0)) };
-        let list: RawList<K> = self.json(ask).await?;
-        Ok(ObjectList { items: list.items.unwrap_or_default(), metadata: list.metadata.unwrap_or_default() })
+        let bytes = self.bytes(&ask).await?;
+        let decoded = serde_json::from_slice::<RawList<'_>>(&bytes).and_then(|list| {
+            let items = list.items.unwrap_or_default().into_iter();
+            let items = items.map(|item| decode(item.get().as_bytes())).collect::<Result<_, _>>()?;
+            Ok(ObjectList { items, metadata: list.metadata.unwrap_or_default() })
+        });
+        decoded.map_err(|source| ask.undecodable(source))
     }
 
-    pub(crate) async fn watch_at<K: DeserializeOwned>(
+    pub(crate) async fn watch_at<T>(
         &self,
         path: &str,
         options: &WatchOptions,
         accept: &str,
-    ) -> Result<WatchStream<K>, ClientError> {
-        let Query(query) = options.query();
-        let ask = Ask { accept, ..Ask::get(format!("{path}{query}")) };
-        let body = self.open(&ask).await?;
-        Ok(WatchStream::new(body, path.to_owned()))
+        decode: Decode<T>,
+    ) -> Result<WatchStream<T>, ClientError> {
+        let ask = Ask { accept, ..Ask::get(format!("{path}{}", options.query().0)) };
+        Ok(WatchStream::new(self.stream(&ask).await?, path.to_owned(), decode))
     }
 
-    pub(crate) async fn patch_at<R: DeserializeOwned>(
-        &self,
-        path: String,
-        patch: &Patch,
-    ) -> Result<R, ClientError> {
+    pub(crate) async fn patch_at<R: Codec>(&self, path: String, patch: &Patch) -> Result<R, ClientError> {
         let target = format!("{path}{}", patch.query().0);
         let ask = Ask::with_body(Method::PATCH, target, patch.body())?;
         self.json(Ask { content_type: patch.content_type(), ..ask }).await
@@ -261,27 +270,30 @@ impl Client {
     }
 
     /// Sends a request and decodes its answer.
-    pub(crate) async fn json<R: DeserializeOwned>(&self, ask: Ask<'_>) -> Result<R, ClientError> {
+    pub(crate) async fn json<R: Codec>(&self, ask: Ask<'_>) -> Result<R, ClientError> {
         let bytes = self.bytes(&ask).await?;
-        decode(&bytes).map_err(|source| ClientError::Decode {
-            verb: ask.method.to_string(),
-            path: ask.target,
-            source,
-        })
+        R::decode(&bytes).map_err(|source| ask.undecodable(source))
     }
 
     /// Sends a request and reads its answer to the end.
-    pub(crate) async fn bytes(&self, ask: &Ask<'_>) -> Result<Bytes, ClientError> {
+    pub(crate) fn bytes<'a>(&'a self, ask: &'a Ask<'_>) -> Pending<'a, Bytes> {
         let exchange = async {
             let body = self.open(ask).await?;
             let whole = body.collect().await.map_err(|source| transport_error(ask, source))?;
             Ok(whole.to_bytes())
         };
-        tokio::time::timeout(ANSWER, exchange).await.map_err(|_| ClientError::Timeout {
-            verb: ask.method.to_string(),
-            path: ask.target.clone(),
-            limit: ANSWER,
-        })?
+        Box::pin(async {
+            tokio::time::timeout(ANSWER, exchange).await.map_err(|_| ClientError::Timeout {
+                verb: ask.method.to_string(),
+                path: ask.target.clone(),
+                limit: ANSWER,
+            })?
+        })
+    }
+
+    /// Sends a request; the body of a successful answer, as it comes.
+    fn stream<'a>(&'a self, ask: &'a Ask<'_>) -> Pending<'a, Body> {
+        Box::pin(self.open(ask))
     }
 
     /// Sends a request; the body of a successful answer. Comes back as often as the server asks for it, within
@@ -359,7 +371,7 @@ fn path<K: Object>(ns: &str, name: &str, subresource: Option<&str>) -> String {
 mod tests {
     use super::*;
     use crate::{Call, TransportError};
-    use k8s_openapi::api::core::v1::ConfigMap;
+    use objects::core::v1::ConfigMap;
     use parking_lot::Mutex;
 
     type Answer = (u16, Option<&'static str>, &'static str);

@@ -97,7 +97,8 @@ impl Client {
         let mut discovery = Discovery::default();
         for root in ["/api", "/apis"] {
             let ask = Ask { accept: AGGREGATED, ..Ask::get(root.to_owned()) };
-            let groups: Groups = self.json(ask).await?;
+            let bytes = self.bytes(&ask).await?;
+            let groups: Groups = serde_json::from_slice(&bytes).map_err(|source| ask.undecodable(source))?;
             for group in groups.items {
                 discovery.add(group);
             }

@@ -1,8 +1,8 @@
 //! Objects of kinds known only at run time: what the garbage collector and the namespace loop work on.
 
 use http::Method;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::{Deserialize, Serialize};
+use objects::meta::v1::ObjectMeta;
+use objects::{Codec, PartialObject};
 use serde_json::Value;
 
 use crate::client::{Ask, JSON};
@@ -13,35 +13,6 @@ use crate::{
 
 pub(crate) const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 pub(crate) const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
-
-/// An object's metadata and nothing else.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct PartialObject {
-    #[serde(default)]
-    pub metadata: ObjectMeta,
-}
-
-impl k8s_openapi::Resource for PartialObject {
-    const API_VERSION: &'static str = "meta.k8s.io/v1";
-    const GROUP: &'static str = "meta.k8s.io";
-    const KIND: &'static str = "PartialObjectMetadata";
-    const VERSION: &'static str = "v1";
-    /// It is a form of other resources and has no path of its own.
-    const URL_PATH_SEGMENT: &'static str = "";
-    type Scope = k8s_openapi::NamespaceResourceScope;
-}
-
-impl k8s_openapi::Metadata for PartialObject {
-    type Ty = ObjectMeta;
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn metadata_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
 
 /// The objects of one resource.
 #[derive(Clone, Debug)]
@@ -73,7 +44,7 @@ impl Dynamic {
     }
 
     pub async fn list(&self, ns: &str, options: &ListOptions) -> Result<ObjectList<Value>, ClientError> {
-        self.client.list_at(&self.path(ns, "", None), options, JSON).await
+        self.client.list_at(&self.path(ns, "", None), options, JSON, Value::decode).await
     }
 
     pub async fn list_metadata(
@@ -81,11 +52,11 @@ impl Dynamic {
         ns: &str,
         options: &ListOptions,
     ) -> Result<ObjectList<PartialObject>, ClientError> {
-        self.client.list_at(&self.path(ns, "", None), options, METADATA_LIST).await
+        self.client.list_at(&self.path(ns, "", None), options, METADATA_LIST, PartialObject::decode).await
     }
 
     pub async fn watch(&self, ns: &str, options: &WatchOptions) -> Result<WatchStream<Value>, ClientError> {
-        self.client.watch_at(&self.path(ns, "", None), options, JSON).await
+        self.client.watch_at(&self.path(ns, "", None), options, JSON, Value::decode).await
     }
 
     pub async fn watch_metadata(
@@ -93,7 +64,7 @@ impl Dynamic {
         ns: &str,
         options: &WatchOptions,
     ) -> Result<WatchStream<PartialObject>, ClientError> {
-        self.client.watch_at(&self.path(ns, "", None), options, METADATA).await
+        self.client.watch_at(&self.path(ns, "", None), options, METADATA, PartialObject::decode).await
     }
 
     pub async fn create(&self, ns: &str, object: &Value) -> Result<Value, ClientError> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+use objects::meta::v1::Status;
 
 use crate::{KubeconfigError, TransportError};
 

@@ -1,12 +1,11 @@
 //! A thin typed client of the API, over TCP and TLS or inside the process.
 //!
 //! [`Client`] is one identity at one server. What carries its requests is a [`Transport`]: [`Remote`] over TCP and TLS,
-//! or a bridge into an API server in the same process. Objects are k8s-openapi's types ([`Object`]); kinds known only at
+//! or a bridge into an API server in the same process. Objects are the types of the `objects` crate ([`Object`]); kinds known only at
 //! run time go through [`Dynamic`].
 
 mod account;
 mod client;
-mod decode;
 mod discovery;
 mod dynamic;
 mod error;
@@ -21,11 +20,12 @@ mod watch;
 pub use account::Account;
 pub use client::Client;
 pub use discovery::{Discovery, ResourceInfo};
-pub use dynamic::{Dynamic, PartialObject};
+pub use dynamic::Dynamic;
 pub use error::ClientError;
-pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions, Status};
 pub use kubeconfig::{Kubeconfig, KubeconfigError};
-pub use object::{Collection, Object, ObjectList, ResourceKey};
+pub use object::{Collection, ObjectList, ResourceKey};
+pub use objects::meta::v1::{DeleteOptions, Preconditions, Status};
+pub use objects::{Object, PartialObject};
 pub use options::{Cause, Causes, ListOptions, Patch, Propagation, WatchOptions, delete_options};
 pub use remote::Remote;
 pub use transport::{Body, Call, Transport, TransportError};

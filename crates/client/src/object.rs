@@ -1,38 +1,8 @@
-//! What an object is to the client, and where objects live.
+//! Paths of resources and collections of objects.
 
-use std::fmt::Debug;
-
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta};
+use objects::Object;
+use objects::meta::v1::ListMeta;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-
-/// A kind of k8s-openapi with a name of its own: everything that can be read, watched and written.
-pub trait Object:
-    k8s_openapi::Resource
-    + k8s_openapi::Metadata<Ty = ObjectMeta>
-    + Serialize
-    + DeserializeOwned
-    + Clone
-    + Debug
-    + Send
-    + Sync
-    + 'static
-{
-}
-
-impl<K> Object for K where
-    K: k8s_openapi::Resource
-        + k8s_openapi::Metadata<Ty = ObjectMeta>
-        + Serialize
-        + DeserializeOwned
-        + Clone
-        + Debug
-        + Send
-        + Sync
-        + 'static
-{
-}
 
 /// Objects of one path, in one form: what an informer lists and watches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -184,8 +154,8 @@ pub(crate) fn path(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::api::apps::v1::Deployment;
-    use k8s_openapi::api::core::v1::Node;
+    use objects::apps::v1::Deployment;
+    use objects::core::v1::Node;
 
     #[test]
     fn paths() {

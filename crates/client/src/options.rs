@@ -2,7 +2,7 @@
 
 use std::any::TypeId;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
+use objects::meta::v1::{DeleteOptions, Preconditions};
 use serde_json::Value;
 
 use crate::object::escape;

@@ -1,18 +1,21 @@
 //! Watches: a stream of events decoded one by one.
 
-use std::marker::PhantomData;
+use std::ops::Range;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
-use http_body_util::BodyExt;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Status};
+use http_body::Body as _;
+use objects::meta::v1::Status;
+use objects::{Codec, PartialObject};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
 use crate::{Body, ClientError};
 
 /// Longest event; objects are far smaller.
 const LONGEST_EVENT: usize = 64 << 20;
+const VERB: &str = "WATCH";
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 /// A change, or a mark of how far the stream has come.
@@ -28,34 +31,133 @@ pub enum WatchEvent<K> {
     },
 }
 
+/// Decoder of the objects of a list or watch.
+pub(crate) type Decode<T> = fn(&[u8]) -> Result<T, serde_json::Error>;
+
 /// The events of one watch.
-pub struct WatchStream<K> {
-    body: Body,
-    pending: BytesMut,
-    /// Where to look for the end of the next line: what is before has been looked at.
-    scanned: usize,
-    path: String,
+pub struct WatchStream<T> {
+    lines: Lines,
+    decode: Decode<T>,
     /// Whether objects keep their `managedFields`.
     whole: bool,
-    kind: PhantomData<fn() -> K>,
 }
 
 /// How the events of Kubernetes' servers, and Ferry's, begin: what follows is the kind, then the object.
 const HEAD: &[u8] = b"{\"type\":\"";
 const OBJECT: &[u8] = b"\",\"object\":";
 
-struct Envelope<'a> {
-    kind: &'a str,
-    object: &'a str,
+/// The lines of a body; not generic, so that it is compiled once.
+struct Lines {
+    body: Pin<Box<Body>>,
+    pending: BytesMut,
+    /// Where to look for the end of the next line: what is before has been searched.
+    scanned: usize,
+    path: String,
 }
 
-/// As any server may write it.
+impl Lines {
+    /// The next line that is not blank; nothing at the end of the body.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<BytesMut>, ClientError>> {
+        loop {
+            let unseen = self.pending.get(self.scanned..).unwrap_or_default();
+            if let Some(at) = memchr::memchr(b'\n', unseen) {
+                let line = self.pending.split_to(self.scanned + at);
+                self.pending.advance(1);
+                self.scanned = 0;
+                if line.iter().all(u8::is_ascii_whitespace) {
+                    continue;
+                }
+                return Poll::Ready(Ok(Some(line)));
+            }
+            self.scanned = self.pending.len();
+            if self.scanned > LONGEST_EVENT {
+                return Poll::Ready(Err(ClientError::LongEvent(self.scanned)));
+            }
+            match ready!(self.body.as_mut().poll_frame(cx)) {
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.pending.extend_from_slice(&data);
+                    }
+                }
+                Some(Err(source)) => {
+                    let (verb, path) = (VERB.to_owned(), self.path.clone());
+                    return Poll::Ready(Err(ClientError::Transport { verb, path, source: Box::new(source) }));
+                }
+                None => return Poll::Ready(Ok(None)),
+            }
+        }
+    }
+
+    fn undecodable(&self, source: serde_json::Error) -> ClientError {
+        ClientError::Decode { verb: VERB.to_owned(), path: self.path.clone(), source }
+    }
+}
+
+enum EventKind {
+    Added,
+    Modified,
+    Deleted,
+    Bookmark,
+    Error,
+}
+
+impl EventKind {
+    fn of(name: &[u8]) -> Self {
+        match name {
+            b"ADDED" => Self::Added,
+            b"MODIFIED" => Self::Modified,
+            b"DELETED" => Self::Deleted,
+            b"BOOKMARK" => Self::Bookmark,
+            _ => Self::Error,
+        }
+    }
+}
+
+/// An event whose object is not decoded yet.
+struct RawEvent {
+    kind: EventKind,
+    line: BytesMut,
+    /// Where in the line the object is.
+    object: Range<usize>,
+}
+
+impl RawEvent {
+    fn read(mut line: BytesMut, whole: bool) -> Result<Self, serde_json::Error> {
+        if let Some(start) = plain(&line) {
+            if !whole {
+                crate::trim::managed_fields(&mut line, start);
+            }
+            let kind = EventKind::of(&line[HEAD.len()..start - OBJECT.len()]);
+            let object = start..line.len() - 1;
+            return Ok(Self { kind, line, object });
+        }
+        let raw: RawEnvelope<'_> = serde_json::from_slice(&line)?;
+        let (kind, object) = (EventKind::of(raw.kind.as_bytes()), raw.object.get());
+        let start = object.as_ptr().addr() - line.as_ptr().addr();
+        let object = start..start + object.len();
+        Ok(Self { kind, line, object })
+    }
+
+    fn object(&self) -> &[u8] {
+        &self.line[self.object.clone()]
+    }
+}
+
+/// Envelope of an event as any server may write it.
 #[derive(Deserialize)]
 struct RawEnvelope<'a> {
     #[serde(rename = "type")]
     kind: &'a str,
     #[serde(borrow)]
     object: &'a RawValue,
+}
+
+/// Revision of a bookmark, and whether it ends the initial events.
+fn bookmark(object: &[u8]) -> Result<(String, bool), serde_json::Error> {
+    let meta = PartialObject::decode(object)?.metadata;
+    let ends = meta.annotations.as_ref().and_then(|all| all.get(INITIAL_EVENTS_END));
+    let ends = ends.is_some_and(|value| value == "true");
+    Ok((meta.resource_version.unwrap_or_default(), ends))
 }
 
 /// Where the object of an event in the usual form begins; it ends before the last byte.
@@ -66,19 +168,10 @@ fn plain(line: &[u8]) -> Option<usize> {
     line.ends_with(b"}").then_some(HEAD.len() + kind + OBJECT.len())
 }
 
-fn text(bytes: &[u8]) -> Result<&str, serde_json::Error> {
-    std::str::from_utf8(bytes).map_err(serde::de::Error::custom)
-}
-
-#[derive(Deserialize)]
-struct OnlyMeta {
-    #[serde(default)]
-    metadata: ObjectMeta,
-}
-
-impl<K: DeserializeOwned> WatchStream<K> {
-    pub(crate) fn new(body: Body, path: String) -> Self {
-        Self { body, pending: BytesMut::new(), scanned: 0, path, whole: true, kind: PhantomData }
+impl<T> WatchStream<T> {
+    pub(crate) fn new(body: Body, path: String, decode: Decode<T>) -> Self {
+        let lines = Lines { body: Box::pin(body), pending: BytesMut::new(), scanned: 0, path };
+        Self { lines, decode, whole: true }
     }
 
     /// Leaves `managedFields` out of objects.
@@ -87,72 +180,24 @@ impl<K: DeserializeOwned> WatchStream<K> {
         Self { whole: false, ..self }
     }
 
-    /// The next event; nothing at the orderly end of the stream. A refusal within the stream, such as an expired
+    /// The next event; nothing at the orderly end of the stream. An error status within the stream, such as an expired
     /// revision, is an error with its `Status`. May be dropped and called again without losing events.
-    pub async fn next(&mut self) -> Result<Option<WatchEvent<K>>, ClientError> {
-        loop {
-            let unseen = self.pending.get(self.scanned..).unwrap_or_default();
-            if let Some(at) = memchr::memchr(b'\n', unseen) {
-                let line = self.pending.split_to(self.scanned + at);
-                self.pending.advance(1);
-                self.scanned = 0;
-                if line.iter().all(u8::is_ascii_whitespace) {
-                    continue;
-                }
-                return self.decode(line).map(Some);
+    pub async fn next(&mut self) -> Result<Option<WatchEvent<T>>, ClientError> {
+        let Some(line) = std::future::poll_fn(|cx| self.lines.poll_next(cx)).await? else { return Ok(None) };
+        let event = RawEvent::read(line, self.whole).map_err(|source| self.lines.undecodable(source))?;
+        let object = event.object();
+        let typed = || (self.decode)(object).map_err(|source| self.lines.undecodable(source));
+        match event.kind {
+            EventKind::Added => Ok(Some(WatchEvent::Added(typed()?))),
+            EventKind::Modified => Ok(Some(WatchEvent::Modified(typed()?))),
+            EventKind::Deleted => Ok(Some(WatchEvent::Deleted(typed()?))),
+            EventKind::Bookmark => {
+                let (resource_version, initial_events_end) =
+                    bookmark(object).map_err(|source| self.lines.undecodable(source))?;
+                Ok(Some(WatchEvent::Bookmark { resource_version, initial_events_end }))
             }
-            self.scanned = self.pending.len();
-            if self.scanned > LONGEST_EVENT {
-                return Err(ClientError::LongEvent(self.scanned));
-            }
-            match self.body.frame().await {
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        self.pending.extend_from_slice(&data);
-                    }
-                }
-                Some(Err(source)) => {
-                    let (verb, path) = ("WATCH".to_owned(), self.path.clone());
-                    return Err(ClientError::Transport { verb, path, source: Box::new(source) });
-                }
-                None => return Ok(None),
-            }
-        }
-    }
-
-    fn decode(&self, mut line: BytesMut) -> Result<WatchEvent<K>, ClientError> {
-        let fail = |source| ClientError::Decode { verb: "WATCH".to_owned(), path: self.path.clone(), source };
-        if !self.whole
-            && let Some(start) = plain(&line)
-        {
-            crate::trim::managed_fields(&mut line, start);
-        }
-        let envelope: Envelope<'_> = match plain(&line).map(|start| line.split_at(start)) {
-            Some((head, object)) => Envelope {
-                kind: text(&head[HEAD.len()..head.len() - OBJECT.len()]).map_err(fail)?,
-                object: text(&object[..object.len() - 1]).map_err(fail)?,
-            },
-            None => {
-                let raw: RawEnvelope<'_> = serde_json::from_slice(&line).map_err(fail)?;
-                Envelope { kind: raw.kind, object: raw.object.get() }
-            }
-        };
-        let object = envelope.object;
-        let typed = || crate::decode::decode::<K>(object.as_bytes()).map_err(fail);
-        match envelope.kind {
-            "ADDED" => Ok(WatchEvent::Added(typed()?)),
-            "MODIFIED" => Ok(WatchEvent::Modified(typed()?)),
-            "DELETED" => Ok(WatchEvent::Deleted(typed()?)),
-            "BOOKMARK" => {
-                let meta = serde_json::from_str::<OnlyMeta>(object).map_err(fail)?.metadata;
-                let ends = meta.annotations.as_ref().and_then(|all| all.get(INITIAL_EVENTS_END));
-                Ok(WatchEvent::Bookmark {
-                    resource_version: meta.resource_version.unwrap_or_default(),
-                    initial_events_end: ends.is_some_and(|value| value == "true"),
-                })
-            }
-            _ => {
-                let status: Status = serde_json::from_str(object).map_err(fail)?;
+            EventKind::Error => {
+                let status = Status::decode(object).map_err(|source| self.lines.undecodable(source))?;
                 Err(ClientError::Status { status: Box::new(status), retry_after: None })
             }
         }
@@ -163,7 +208,8 @@ impl<K: DeserializeOwned> WatchStream<K> {
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use k8s_openapi::api::core::v1::ConfigMap;
+    use http_body_util::BodyExt;
+    use objects::core::v1::ConfigMap;
 
     /// A body that hands out `text` in pieces of `size`.
     fn stream(text: &str, size: usize) -> WatchStream<ConfigMap> {
@@ -172,7 +218,7 @@ mod tests {
         for piece in pieces.into_iter().rev() {
             body = Chained { first: Some(piece), rest: body }.boxed_unsync();
         }
-        WatchStream::new(body, "/x".to_owned())
+        WatchStream::new(body, "/x".to_owned(), ConfigMap::decode)
     }
 
     struct Chained {

@@ -6,7 +6,7 @@ use anyhow::Result;
 use client::{
     Client, DeleteOptions, ListOptions, Patch, ResourceKey, WatchEvent, WatchOptions, delete_options,
 };
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use objects::core::v1::{ConfigMap, Namespace};
 use serde_json::json;
 use testkit::Server;
 

@@ -2,11 +2,12 @@
 //!
 //! What carries the calls is a [`Caller`], so that this room knows the protocol only.
 
+use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::{LoadBalancerIngress, LoadBalancerStatus, Node, Service};
+use objects::core::v1::{LoadBalancerIngress, LoadBalancerStatus, Node, Service};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -80,10 +81,12 @@ pub struct Http {
 
 impl Http {
     /// Asks the provider who it is and what it can do.
-    pub async fn connect(caller: Arc<dyn Caller>) -> Result<Self, ProviderError> {
-        let Description { name, capabilities } =
-            call(&*caller, "describe it", "/v1/describe", &json!({ "protocol": 1 })).await?;
-        Ok(Self { caller, name, capabilities })
+    pub fn connect(caller: Arc<dyn Caller>) -> BoxFuture<'static, Result<Self, ProviderError>> {
+        Box::pin(async move {
+            let Description { name, capabilities } =
+                call(&*caller, "describe it", "/v1/describe", &json!({ "protocol": 1 })).await?;
+            Ok(Self { caller, name, capabilities })
+        })
     }
 
     fn can(&self, what: &str) -> bool {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use client::{ClientError, Patch};
-use k8s_openapi::api::core::v1::{Node, NodeAddress};
+use objects::core::v1::{Node, NodeAddress};
 use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
 

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::{Node, NodeAddress};
+use objects::core::v1::{Node, NodeAddress};
 
 /// The address the kubelet was told to use, if it was: one, or one of each family.
 const PROVIDED: &str = "alpha.kubernetes.io/provided-node-ip";

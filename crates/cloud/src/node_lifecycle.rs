@@ -5,7 +5,7 @@
 
 use async_trait::async_trait;
 use client::{ClientError, DeleteOptions, Patch, Preconditions};
-use k8s_openapi::api::core::v1::{Node, Taint};
+use objects::core::v1::{Node, Taint};
 use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::{LoadBalancerStatus, Node, NodeAddress, Service};
+use objects::core::v1::{LoadBalancerStatus, Node, NodeAddress, Service};
 use runtime::Informers;
 use serde::{Deserialize, Serialize};
 

@@ -8,8 +8,8 @@ use std::net::IpAddr;
 
 use async_trait::async_trait;
 use client::{ClientError, Patch};
-use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeCondition};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use objects::core::v1::{Node, NodeAddress, NodeCondition};
+use objects::meta::v1::Time;
 use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
 

@@ -1,11 +1,12 @@
 //! A node that joined a cluster somewhere else: kubelet, proxy and routes, as the node's own user.
 
+use futures_util::future::BoxFuture;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use base::tasks::TaskGroup;
 use client::{Client, ClientError};
-use k8s_openapi::api::core::v1::{ConfigMap, Service};
+use objects::core::v1::{ConfigMap, Service};
 
 use crate::{ClusterError, Join, NodeConfig, chain, policies, run_node, service_network, serving};
 
@@ -14,41 +15,43 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// Joins and runs the node until `tasks` stop. `ready` is told how the node begun once it is registered.
-pub async fn run_agent(
+pub fn run_agent<'a>(
     mut node: NodeConfig,
     join: Join,
-    tasks: &TaskGroup,
-    ready: impl FnOnce(kubelet::Begun),
-) -> Result<(), ClusterError> {
-    let stopping = tasks.stopping();
-    let kubeconfig = tokio::select! {
-        () = stopping => return Ok(()),
-        joined = join.kubeconfig() => joined?,
-    };
-    let client = Client::connect(&kubeconfig, "ferry-agent").map_err(ClusterError::Client)?;
-    join.keep_fresh(client.clone(), tasks);
-    let stopping = tasks.stopping();
-    let authority = tokio::select! {
-        () = stopping => return Ok(()),
-        authority = client_authority(&client) => authority,
-    };
-    if node.cluster_dns.is_empty() {
+    tasks: &'a TaskGroup,
+    ready: Box<dyn FnOnce(kubelet::Begun) + Send + 'a>,
+) -> BoxFuture<'a, Result<(), ClusterError>> {
+    Box::pin(async move {
         let stopping = tasks.stopping();
-        node.cluster_dns = tokio::select! {
+        let kubeconfig = tokio::select! {
             () = stopping => return Ok(()),
-            found = name_service(&client) => found,
+            joined = join.kubeconfig() => joined?,
         };
-    }
-    let serving = serving::begin(&node, &client, tasks)?;
-    service_network::start(&node.service_network, &node.name, client.clone(), tasks);
-    if node.service_network.policies {
-        node.gate = Some(policies::start(&node.name, client.clone(), None, tasks));
-    }
-    let outcome = run_node(&node, client, &serving, &[&authority], tasks, ready).await;
-    if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
-        tracing::warn!(error = chain(&error), "tasks were cancelled");
-    }
-    outcome
+        let client = Client::connect(&kubeconfig, "ferry-agent").map_err(ClusterError::Client)?;
+        join.keep_fresh(client.clone(), tasks);
+        let stopping = tasks.stopping();
+        let authority = tokio::select! {
+            () = stopping => return Ok(()),
+            authority = client_authority(&client) => authority,
+        };
+        if node.cluster_dns.is_empty() {
+            let stopping = tasks.stopping();
+            node.cluster_dns = tokio::select! {
+                () = stopping => return Ok(()),
+                found = name_service(&client) => found,
+            };
+        }
+        let serving = serving::begin(&node, &client, tasks)?;
+        service_network::start(&node.service_network, &node.name, client.clone(), tasks);
+        if node.service_network.policies {
+            node.gate = Some(policies::start(&node.name, client.clone(), None, tasks));
+        }
+        let outcome = run_node(&node, client, &serving, &[&authority], tasks, ready).await;
+        if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
+            tracing::warn!(error = chain(&error), "tasks were cancelled");
+        }
+        outcome
+    })
 }
 
 /// Who vouches for those who call the kubelet, such as the API server.

@@ -1,5 +1,6 @@
 //! Backups: a directory with a snapshot of the store and the cluster's certificates.
 
+use futures_util::future::BoxFuture;
 use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -16,40 +17,44 @@ const PKI: &str = "pki";
 const SKIPPED_REVISIONS: u64 = 1_000_000;
 
 /// Writes a backup of the cluster in `data_dir`, running or stopped, to the new directory `target`.
-pub async fn backup(data_dir: &Path, target: &Path) -> Result<Revision, ClusterError> {
-    create_empty(target)?;
-    let snapshot = target.join(SNAPSHOT);
-    let revision = match live_backup::fetch(data_dir, &snapshot).await? {
-        Some(revision) => revision,
-        None => {
-            let store = storage::open_existing(data_dir).await?;
-            let revision = store.snapshot(&snapshot).await.map_err(ClusterError::Snapshot);
-            store.close().await;
-            revision?
-        }
-    };
-    copy_directory(&data_dir.join(PKI), &target.join(PKI))?;
-    Ok(revision)
+pub fn backup<'a>(data_dir: &'a Path, target: &'a Path) -> BoxFuture<'a, Result<Revision, ClusterError>> {
+    Box::pin(async move {
+        create_empty(target)?;
+        let snapshot = target.join(SNAPSHOT);
+        let revision = match live_backup::fetch(data_dir, &snapshot).await? {
+            Some(revision) => revision,
+            None => {
+                let store = storage::open_existing(data_dir).await?;
+                let revision = store.snapshot(&snapshot).await.map_err(ClusterError::Snapshot);
+                store.close().await;
+                revision?
+            }
+        };
+        copy_directory(&data_dir.join(PKI), &target.join(PKI))?;
+        Ok(revision)
+    })
 }
 
 /// Makes a cluster out of a backup in the empty or missing directory `data_dir`.
-pub async fn restore(source: &Path, data_dir: &Path) -> Result<Revision, ClusterError> {
-    for needed in [SNAPSHOT, PKI] {
-        if !source.join(needed).exists() {
-            return Err(ClusterError::NotABackup { path: source.to_owned(), missing: needed });
+pub fn restore<'a>(source: &'a Path, data_dir: &'a Path) -> BoxFuture<'a, Result<Revision, ClusterError>> {
+    Box::pin(async move {
+        for needed in [SNAPSHOT, PKI] {
+            if !source.join(needed).exists() {
+                return Err(ClusterError::NotABackup { path: source.to_owned(), missing: needed });
+            }
         }
-    }
-    create_empty(data_dir)?;
-    let (snapshot, directory) = (source.join(SNAPSHOT), data_dir.join(storage::DIRECTORY));
-    let restored =
-        tokio::task::spawn_blocking(move || Embedded::restore(&snapshot, &directory, SKIPPED_REVISIONS))
-            .await;
-    let revision = match restored {
-        Ok(revision) => revision.map_err(ClusterError::Restore)?,
-        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-    };
-    copy_directory(&source.join(PKI), &data_dir.join(PKI))?;
-    Ok(revision)
+        create_empty(data_dir)?;
+        let (snapshot, directory) = (source.join(SNAPSHOT), data_dir.join(storage::DIRECTORY));
+        let restored =
+            tokio::task::spawn_blocking(move || Embedded::restore(&snapshot, &directory, SKIPPED_REVISIONS))
+                .await;
+        let revision = match restored {
+            Ok(revision) => revision.map_err(ClusterError::Restore)?,
+            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+        };
+        copy_directory(&source.join(PKI), &data_dir.join(PKI))?;
+        Ok(revision)
+    })
 }
 
 /// Creates a directory that only its owner may enter; an existing one must be empty.

@@ -1,5 +1,6 @@
 //! The cloud's loops as a component: in the process of the control plane, or alone.
 
+use futures_util::future::BoxFuture;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -117,30 +118,32 @@ pub(crate) fn start(harness: &Harness, settings: &Settings, controllers: &[Strin
 }
 
 /// Runs the loops alone, against any API server, until `tasks` stops.
-pub async fn run_cloud(
-    config: &CloudConfig,
-    kubeconfig: &Path,
-    clock: &Clock,
-    tasks: &TaskGroup,
-) -> Result<(), ClusterError> {
-    let client = Client::connect(kubeconfig, "ferry-cloud").map_err(ClusterError::Client)?;
-    let settings = build(config).await?;
-    let metrics = Metrics::new(clock).map_err(ClusterError::Metrics)?;
-    let harness = Harness::new(client.clone(), Arc::new(client.clone()), clock.clone(), tasks)
-        .with_metrics(LoopMetrics::new(&metrics).map_err(ClusterError::Metrics)?)
-        .with_settings(vec![Box::new(settings.clone())]);
-    let controllers = config.controllers.clone();
-    let begin = move || start(&harness, &settings, &controllers);
-    if config.leader_election {
-        components::lead_then(client, LEASE, clock, tasks, begin);
-    } else {
-        begin();
-    }
-    tasks.stopping().await;
-    if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
-        tracing::warn!(error = chain(&error), "tasks were cancelled");
-    }
-    Ok(())
+pub fn run_cloud<'a>(
+    config: &'a CloudConfig,
+    kubeconfig: &'a Path,
+    clock: &'a Clock,
+    tasks: &'a TaskGroup,
+) -> BoxFuture<'a, Result<(), ClusterError>> {
+    Box::pin(async move {
+        let client = Client::connect(kubeconfig, "ferry-cloud").map_err(ClusterError::Client)?;
+        let settings = build(config).await?;
+        let metrics = Metrics::new(clock).map_err(ClusterError::Metrics)?;
+        let harness = Harness::new(client.clone(), Arc::new(client.clone()), clock.clone(), tasks)
+            .with_metrics(LoopMetrics::new(&metrics).map_err(ClusterError::Metrics)?)
+            .with_settings(vec![Box::new(settings.clone())]);
+        let controllers = config.controllers.clone();
+        let begin = move || start(&harness, &settings, &controllers);
+        if config.leader_election {
+            components::lead_then(client, LEASE, clock, tasks, begin);
+        } else {
+            begin();
+        }
+        tasks.stopping().await;
+        if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
+            tracing::warn!(error = chain(&error), "tasks were cancelled");
+        }
+        Ok(())
+    })
 }
 
 /// Calls over HTTP and TLS.

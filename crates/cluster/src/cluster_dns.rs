@@ -3,6 +3,7 @@
 //! Watches services, endpoint slices and namespaces; writes the service `kube-dns` in kube-system where there is none,
 //! and its endpoint slices. As soon as that service selects pods of somebody else's, such as CoreDNS, ours steps back.
 
+use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -19,9 +20,9 @@ use dns::metrics::DnsMetrics;
 use dns::resolver::Resolver;
 use dns::server::Server;
 use dns::zone::Zone;
-use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
-use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use objects::core::v1::{Service, ServicePort, ServiceSpec};
+use objects::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
+use objects::meta::v1::ObjectMeta;
 use runtime::Informers;
 use tokio::sync::Notify;
 
@@ -123,20 +124,22 @@ pub(crate) async fn run(
 }
 
 /// Serves names alone, for any API server, until `tasks` stop.
-pub async fn run_dns(
-    config: &DnsConfig,
-    kubeconfig: &Path,
-    clock: &Clock,
-    tasks: &TaskGroup,
-    ready: impl FnOnce(&[SocketAddr]),
-) -> Result<(), ClusterError> {
-    let client = Client::connect(kubeconfig, "ferry-dns").map_err(ClusterError::Client)?;
-    let metrics = Metrics::new(clock).map_err(ClusterError::Metrics)?;
-    let outcome = run(config, client, &metrics, tasks, ready).await;
-    if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
-        tracing::warn!(error = chain(&error), "tasks were cancelled");
-    }
-    outcome
+pub fn run_dns<'a>(
+    config: &'a DnsConfig,
+    kubeconfig: &'a Path,
+    clock: &'a Clock,
+    tasks: &'a TaskGroup,
+    ready: Box<dyn FnOnce(&[SocketAddr]) + Send + 'a>,
+) -> BoxFuture<'a, Result<(), ClusterError>> {
+    Box::pin(async move {
+        let client = Client::connect(kubeconfig, "ferry-dns").map_err(ClusterError::Client)?;
+        let metrics = Metrics::new(clock).map_err(ClusterError::Metrics)?;
+        let outcome = run(config, client, &metrics, tasks, ready).await;
+        if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
+            tracing::warn!(error = chain(&error), "tasks were cancelled");
+        }
+        outcome
+    })
 }
 
 /// Binds all addresses to the port asked for, or to any.

@@ -3,6 +3,7 @@
 //!
 //! A new component adds its configuration to [`Components`], and a step to [`start`].
 
+use futures_util::future::BoxFuture;
 use std::any::Any;
 use std::path::Path;
 use std::sync::Arc;
@@ -159,43 +160,47 @@ pub(crate) fn lead_then(
 }
 
 /// Runs components alone, against any API server, until `tasks` stops.
-pub async fn run_alone(
-    components: &Components,
-    kubeconfig: &Path,
-    clock: &Clock,
-    tasks: &TaskGroup,
-) -> Result<(), ClusterError> {
-    let client = Client::connect(kubeconfig, "ferry").map_err(ClusterError::Client)?;
-    let identities: Arc<dyn Identities> = if components.service_account_credentials {
-        Arc::new(Accounts::new(client.clone(), kubeconfig).map_err(ClusterError::Client)?)
-    } else {
-        Arc::new(client.clone())
-    };
-    let metrics = Metrics::new(clock).map_err(ClusterError::Metrics)?;
-    start(components, &|_| Ok(client.clone()), &identities, &metrics, clock, tasks)?;
-    if let Some(port) = components.status {
-        let answer = Arc::new(MetricsPort { mode: None, metrics });
-        port.open("the component's health and metrics", answer, tasks).await?;
-    }
-    tasks.stopping().await;
-    if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
-        tracing::warn!(error = chain(&error), "tasks were cancelled");
-    }
-    Ok(())
+pub fn run_alone<'a>(
+    components: &'a Components,
+    kubeconfig: &'a Path,
+    clock: &'a Clock,
+    tasks: &'a TaskGroup,
+) -> BoxFuture<'a, Result<(), ClusterError>> {
+    Box::pin(async move {
+        let client = Client::connect(kubeconfig, "ferry").map_err(ClusterError::Client)?;
+        let identities: Arc<dyn Identities> = if components.service_account_credentials {
+            Arc::new(Accounts::new(client.clone(), kubeconfig).map_err(ClusterError::Client)?)
+        } else {
+            Arc::new(client.clone())
+        };
+        let metrics = Metrics::new(clock).map_err(ClusterError::Metrics)?;
+        start(components, &|_| Ok(client.clone()), &identities, &metrics, clock, tasks)?;
+        if let Some(port) = components.status {
+            let answer = Arc::new(MetricsPort { mode: None, metrics });
+            port.open("the component's health and metrics", answer, tasks).await?;
+        }
+        tasks.stopping().await;
+        if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
+            tracing::warn!(error = chain(&error), "tasks were cancelled");
+        }
+        Ok(())
+    })
 }
 
 /// Runs simulated nodes against any API server until `tasks` stops, then takes them out again.
-pub async fn run_simulation(
+pub fn run_simulation<'a>(
     fleet: simulate::Fleet,
-    kubeconfig: &Path,
-    clock: &Clock,
-    tasks: &TaskGroup,
-) -> Result<(), ClusterError> {
-    let client = Client::connect(kubeconfig, "ferry simulate").map_err(ClusterError::Client)?;
-    simulate::start(&client, fleet.clone(), clock, tasks).await.map_err(ClusterError::Client)?;
-    tasks.stopping().await;
-    if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
-        tracing::warn!(error = chain(&error), "tasks were cancelled");
-    }
-    simulate::remove(&client, &fleet).await.map_err(ClusterError::Client)
+    kubeconfig: &'a Path,
+    clock: &'a Clock,
+    tasks: &'a TaskGroup,
+) -> BoxFuture<'a, Result<(), ClusterError>> {
+    Box::pin(async move {
+        let client = Client::connect(kubeconfig, "ferry simulate").map_err(ClusterError::Client)?;
+        simulate::start(&client, fleet.clone(), clock, tasks).await.map_err(ClusterError::Client)?;
+        tasks.stopping().await;
+        if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
+            tracing::warn!(error = chain(&error), "tasks were cancelled");
+        }
+        simulate::remove(&client, &fleet).await.map_err(ClusterError::Client)
+    })
 }

@@ -1,5 +1,6 @@
 //! The control plane: store, certificates and API server, built, run and drained together.
 
+use futures_util::future::BoxFuture;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
@@ -42,18 +43,20 @@ pub struct ControlPlane {
 impl ControlPlane {
     /// Opens the data directory, the certificates and the store, and builds the API server on them. Everything that
     /// runs in the background runs in `tasks`.
-    pub async fn build(config: Config, tasks: TaskGroup) -> Result<Self, ClusterError> {
-        let (data_dir, store) = (config.data_dir.clone(), config.store.clone());
-        Self::assemble(config, async move { storage::open(&data_dir, &store).await }, tasks).await
+    pub fn build(config: Config, tasks: TaskGroup) -> BoxFuture<'static, Result<Self, ClusterError>> {
+        Box::pin(async move {
+            let (data_dir, store) = (config.data_dir.clone(), config.store.clone());
+            Self::assemble(config, async move { storage::open(&data_dir, &store).await }, tasks).await
+        })
     }
 
     /// As [`ControlPlane::build`], on a store that is open already, whatever the configuration says about one.
-    pub async fn build_on(
+    pub fn build_on(
         store: Arc<dyn Store>,
         config: Config,
         tasks: TaskGroup,
-    ) -> Result<Self, ClusterError> {
-        Self::assemble(config, std::future::ready(Ok(store)), tasks).await
+    ) -> BoxFuture<'static, Result<Self, ClusterError>> {
+        Box::pin(async move { Self::assemble(config, std::future::ready(Ok(store)), tasks).await })
     }
 
     async fn assemble(
@@ -139,50 +142,47 @@ impl ControlPlane {
 
     /// Serves until the tasks are told to stop, then lets requests finish, ends the tasks and closes the store.
     /// `ready` is called once the server is.
-    pub async fn run(self, ready: impl FnOnce()) -> Result<(), ClusterError> {
-        let Self { config, server, store, certificates, listener, tasks, .. } = self;
-        Arc::clone(&certificates).watch(Arc::clone(&server), &tasks);
-        server.spawn(&tasks);
-        certificates.prepare_service_account_key(Arc::clone(&server), &tasks);
-        if matches!(config.store, StoreConfig::Embedded) {
-            live_backup::serve(&config.data_dir, Arc::clone(&store), &tasks);
-        } else {
-            // The embedded store drops its history itself.
-            compaction::compact(Arc::clone(&store), compaction::EVERY, &tasks);
-        }
-        server.follow_configuration(&tasks);
-        let (stopped, stopping) = (Arc::clone(&server), tasks.stopping());
-        tasks.spawn(async move {
-            stopping.await;
-            stopped.stop();
-        });
-        let grace = config.serving.drain_grace;
-        let listening = serve::serve(
-            listener,
-            Arc::clone(&certificates.tls),
-            Arc::clone(&server.chain),
-            config.serving.clone(),
-            tasks.clone(),
-        );
-        let starting = async {
-            let outcome = server.start().await.map_err(ClusterError::ApiServer).and_then(|()| {
-                if tasks.is_stopping() { Ok(()) } else { act(&config, &server, &certificates, &tasks) }
-            });
-            match &outcome {
-                Ok(()) if !tasks.is_stopping() => ready(),
-                Ok(()) => {}
-                Err(_) => tasks.stop(),
+    pub fn run<'a>(self, ready: Box<dyn FnOnce() + Send + 'a>) -> BoxFuture<'a, Result<(), ClusterError>> {
+        Box::pin(async move {
+            let Self { config, server, store, certificates, listener, tasks, .. } = self;
+            Arc::clone(&certificates).watch(Arc::clone(&server), &tasks);
+            server.spawn(&tasks);
+            certificates.prepare_service_account_key(Arc::clone(&server), &tasks);
+            if matches!(config.store, StoreConfig::Embedded) {
+                live_backup::serve(&config.data_dir, Arc::clone(&store), &tasks);
+            } else {
+                // The embedded store drops its history itself.
+                compaction::compact(Arc::clone(&store), compaction::EVERY, &tasks);
             }
-            outcome
-        };
-        let (drained, started) = tokio::join!(listening, starting);
-        if let Err(error) = tasks.drain(TASK_GRACE).await {
-            tracing::warn!(error = chain(&error), "tasks were cancelled");
-        }
-        server.flush(TASK_GRACE).await;
-        store.close().await;
-        started?;
-        if drained { Ok(()) } else { Err(ClusterError::Undrained(grace)) }
+            server.follow_configuration(&tasks);
+            let (stopped, stopping) = (Arc::clone(&server), tasks.stopping());
+            tasks.spawn(async move {
+                stopping.await;
+                stopped.stop();
+            });
+            let grace = config.serving.drain_grace;
+            let listening =
+                server.serve(listener, Arc::clone(&certificates.tls), config.serving.clone(), tasks.clone());
+            let starting = async {
+                let outcome = server.start().await.map_err(ClusterError::ApiServer).and_then(|()| {
+                    if tasks.is_stopping() { Ok(()) } else { act(&config, &server, &certificates, &tasks) }
+                });
+                match &outcome {
+                    Ok(()) if !tasks.is_stopping() => ready(),
+                    Ok(()) => {}
+                    Err(_) => tasks.stop(),
+                }
+                outcome
+            };
+            let (drained, started) = tokio::join!(listening, starting);
+            if let Err(error) = tasks.drain(TASK_GRACE).await {
+                tracing::warn!(error = chain(&error), "tasks were cancelled");
+            }
+            server.flush(TASK_GRACE).await;
+            store.close().await;
+            started?;
+            if drained { Ok(()) } else { Err(ClusterError::Undrained(grace)) }
+        })
     }
 }
 

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use apiserver::ApiServer;
-use apiserver::Chain;
 use apiserver::serve::{InProcess, RequestBody, ResponseBody, Segment};
 use base::pki::Identity;
 use bytes::{Buf, Bytes};
@@ -28,7 +27,7 @@ struct Bridge {
 
 /// A connection, and the certificate it was made with.
 struct Crossing {
-    connection: InProcess<Chain>,
+    connection: InProcess,
     identity: Identity,
 }
 
@@ -44,7 +43,7 @@ impl Bridge {
     }
 
     /// A connection whose certificate has enough of its life left.
-    fn connection(&self) -> InProcess<Chain> {
+    fn connection(&self) -> InProcess {
         let mut current = self.current.lock();
         if self.certificates.is_due(&current.identity) {
             match cross(&self.server, &self.certificates, &self.user, &self.groups) {
@@ -67,7 +66,7 @@ fn cross(
     let groups: Vec<&str> = groups.iter().map(String::as_str).collect();
     let identity = certificates.issue_client(user, &groups)?;
     let trust = certificates.tls.trust();
-    let connection = InProcess::new(Arc::clone(&server.chain), identity.chain.clone(), &trust);
+    let connection = server.in_process(identity.chain.clone(), &trust);
     Ok(Crossing { connection, identity })
 }
 

@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 use base::tasks::TaskGroup;
 use client::{Client, ClientError, DeleteOptions, Object};
-use k8s_openapi::api::core::v1::{
+use objects::core::v1::{
     LocalVolumeSource, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, ObjectReference,
     PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, VolumeNodeAffinity,
 };
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject};
-use k8s_openapi::api::storage::v1::StorageClass;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use objects::meta::v1::ObjectMeta;
+use objects::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject};
+use objects::storage::v1::StorageClass;
 use runtime::Informers;
 use tokio::sync::Notify;
 
@@ -231,10 +231,8 @@ fn is_released(volume: &PersistentVolume) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::api::core::v1::{
-        PersistentVolumeClaimSpec, PersistentVolumeStatus, VolumeResourceRequirements,
-    };
-    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+    use objects::Quantity;
+    use objects::core::v1::{PersistentVolumeClaimSpec, PersistentVolumeStatus, VolumeResourceRequirements};
 
     fn claim(node: Option<&str>) -> PersistentVolumeClaim {
         let mut claim = PersistentVolumeClaim::default();

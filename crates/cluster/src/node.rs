@@ -1,5 +1,6 @@
 //! A node: the kubelet with its container runtime, beside the control plane or alone.
 
+use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -138,63 +139,67 @@ impl NodeConfig {
 
 /// Runs a node until `tasks` stops. `authorities` vouch for those who may call the kubelet, as PEM; `serving` is its
 /// certificate. `ready` is told when the node is registered.
-pub async fn run_node(
-    node: &NodeConfig,
+pub fn run_node<'a>(
+    node: &'a NodeConfig,
     client: Client,
-    serving: &Serving,
-    authorities: &[&str],
-    tasks: &TaskGroup,
-    ready: impl FnOnce(Begun),
-) -> Result<(), ClusterError> {
-    loop {
-        let config = node.kubelet(serving, authorities)?;
-        match Kubelet::build(config, client.clone(), tasks.clone()).await {
-            Ok(kubelet) => {
-                return kubelet.run(ready).await.map_err(ClusterError::Kubelet);
-            }
-            Err(error @ (kubelet::KubeletError::Connect(_) | kubelet::KubeletError::Runtime(_))) => {
-                tracing::warn!(
-                    error = chain(&error),
-                    runtime = node.runtime,
-                    "waiting for the container runtime"
-                );
-                tokio::select! {
-                    () = tokio::time::sleep(AGAIN) => {}
-                    () = tasks.stopping() => return Ok(()),
+    serving: &'a Serving,
+    authorities: &'a [&'a str],
+    tasks: &'a TaskGroup,
+    ready: Box<dyn FnOnce(Begun) + Send + 'a>,
+) -> BoxFuture<'a, Result<(), ClusterError>> {
+    Box::pin(async move {
+        loop {
+            let config = node.kubelet(serving, authorities)?;
+            match Kubelet::build(config, client.clone(), tasks.clone()).await {
+                Ok(kubelet) => {
+                    return kubelet.run(ready).await.map_err(ClusterError::Kubelet);
                 }
+                Err(error @ (kubelet::KubeletError::Connect(_) | kubelet::KubeletError::Runtime(_))) => {
+                    tracing::warn!(
+                        error = chain(&error),
+                        runtime = node.runtime,
+                        "waiting for the container runtime"
+                    );
+                    tokio::select! {
+                        () = tokio::time::sleep(AGAIN) => {}
+                        () = tasks.stopping() => return Ok(()),
+                    }
+                }
+                Err(error) => return Err(ClusterError::Kubelet(error)),
             }
-            Err(error) => return Err(ClusterError::Kubelet(error)),
         }
-    }
+    })
 }
 
 /// Runs a kubelet alone, against any API server, until `tasks` stops.
-pub async fn run_kubelet(
-    node: &NodeConfig,
-    kubeconfig: &Path,
-    tasks: &TaskGroup,
-    ready: impl FnOnce(Begun),
-) -> Result<(), ClusterError> {
-    let credential = node.credential("kubelet-client-current.pem", None);
-    if let Some(bootstrap) = &node.bootstrap {
-        let stopping = tasks.stopping();
-        tokio::select! {
-            () = stopping => return Ok(()),
-            joined = join::bootstrap::kubeconfig(bootstrap, kubeconfig, &credential) => joined?,
+pub fn run_kubelet<'a>(
+    node: &'a NodeConfig,
+    kubeconfig: &'a Path,
+    tasks: &'a TaskGroup,
+    ready: Box<dyn FnOnce(Begun) + Send + 'a>,
+) -> BoxFuture<'a, Result<(), ClusterError>> {
+    Box::pin(async move {
+        let credential = node.credential("kubelet-client-current.pem", None);
+        if let Some(bootstrap) = &node.bootstrap {
+            let stopping = tasks.stopping();
+            tokio::select! {
+                () = stopping => return Ok(()),
+                joined = join::bootstrap::kubeconfig(bootstrap, kubeconfig, &credential) => joined?,
+            }
         }
-    }
-    let client = Client::connect(kubeconfig, "ferry-kubelet").map_err(ClusterError::Client)?;
-    if node.rotate_client && credential.is_used_by(kubeconfig) {
-        credential.keep_fresh(client.clone(), tasks, |_| {});
-    }
-    let serving = serving::begin(node, &client, tasks)?;
-    let authority = node.client_ca.as_deref().map(serving::read).transpose()?;
-    let authorities: Vec<&str> = authority.as_deref().into_iter().collect();
-    let outcome = run_node(node, client, &serving, &authorities, tasks, ready).await;
-    if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
-        tracing::warn!(error = chain(&error), "tasks were cancelled");
-    }
-    outcome
+        let client = Client::connect(kubeconfig, "ferry-kubelet").map_err(ClusterError::Client)?;
+        if node.rotate_client && credential.is_used_by(kubeconfig) {
+            credential.keep_fresh(client.clone(), tasks, |_| {});
+        }
+        let serving = serving::begin(node, &client, tasks)?;
+        let authority = node.client_ca.as_deref().map(serving::read).transpose()?;
+        let authorities: Vec<&str> = authority.as_deref().into_iter().collect();
+        let outcome = run_node(node, client, &serving, &authorities, tasks, ready).await;
+        if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
+            tracing::warn!(error = chain(&error), "tasks were cancelled");
+        }
+        outcome
+    })
 }
 
 /// A node in the process of its control plane.
@@ -219,7 +224,7 @@ impl NodeBeside {
     }
 
     /// Runs the node in `tasks`, which stops if the node cannot run. `ready` is told when the node is registered.
-    pub fn start(self, tasks: &TaskGroup, ready: impl FnOnce(Begun) + Send + 'static) {
+    pub fn start(self, tasks: &TaskGroup, ready: Box<dyn FnOnce(Begun) + Send + 'static>) {
         let group = tasks.clone();
         tasks.spawn(async move {
             let Self { mut node, clients, pki } = self;

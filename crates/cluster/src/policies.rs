@@ -42,7 +42,7 @@ pub(crate) fn start(
         {
             tracing::error!(error = chain(&error), "network policies cannot be read");
         }
-        if let Err(error) = policy::run(&name, client, told, group, || {}).await {
+        if let Err(error) = policy::run(&name, client, told, group, Box::new(|| {})).await {
             tracing::error!(error = chain(&error), "network policies are not enforced on this node");
         }
     });

@@ -3,6 +3,7 @@
 //! An ordinary client of the running server: objects that somebody else changes meanwhile are written by that, and the
 //! server leaves alone what already has the right form.
 
+use futures_util::future::BoxFuture;
 use std::path::Path;
 use std::time::Duration;
 
@@ -39,13 +40,18 @@ pub struct Rewritten {
 }
 
 /// Rewrites all objects of these resources (`secrets`, `ingresses.networking.k8s.io`), one after the other.
-pub async fn reencrypt(kubeconfig: &Path, resources: &[String]) -> Result<Vec<Rewritten>, ReencryptError> {
-    let client = read_kubeconfig(kubeconfig)?;
-    let mut done = Vec::new();
-    for resource in resources {
-        done.push(rewrite(&client, resource).await?);
-    }
-    Ok(done)
+pub fn reencrypt<'a>(
+    kubeconfig: &'a Path,
+    resources: &'a [String],
+) -> BoxFuture<'a, Result<Vec<Rewritten>, ReencryptError>> {
+    Box::pin(async move {
+        let client = read_kubeconfig(kubeconfig)?;
+        let mut done = Vec::new();
+        for resource in resources {
+            done.push(rewrite(&client, resource).await?);
+        }
+        Ok(done)
+    })
 }
 
 async fn rewrite(client: &Client, resource: &str) -> Result<Rewritten, ReencryptError> {

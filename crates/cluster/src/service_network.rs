@@ -1,6 +1,7 @@
 //! A node's part of the cluster's network: the proxy of services, the routes to other nodes' pods, and the addresses of
 //! load balancers that it answers for.
 
+use futures_util::future::BoxFuture;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use base::metrics::Metrics;
 use base::tasks::TaskGroup;
 use client::Client;
 use cloud::local::{Pool, announce};
-use k8s_openapi::api::core::v1::Node;
+use objects::core::v1::Node;
 use proxy::backend::{self, Mode};
 use proxy::driver::Driver;
 use proxy::health::{Answer, Health, HealthPort, MetricsPort};
@@ -96,7 +97,7 @@ pub(crate) fn start(config: &ServiceNetwork, name: &str, client: Client, tasks: 
     if let Some(proxy) = config.proxy.clone() {
         let (name, group) = (name.to_owned(), tasks.clone());
         tasks.spawn(async move {
-            if let Err(error) = run(&proxy, &name, &informers, &group, || {}).await {
+            if let Err(error) = run(&proxy, &name, &informers, &group, Box::new(|| {})).await {
                 tracing::error!(error = chain(&error), "services are not served on this node");
             }
         });
@@ -127,19 +128,21 @@ impl ProxyBeside {
 }
 
 /// Serves services alone, for any API server, until `tasks` stop. `ready` is called when all of them are served.
-pub async fn run_proxy(
-    config: &ProxyConfig,
-    name: &str,
-    kubeconfig: &Path,
-    tasks: &TaskGroup,
-    ready: impl FnOnce() + Send,
-) -> Result<(), ClusterError> {
-    let client = Client::connect(kubeconfig, "ferry-proxy").map_err(ClusterError::Client)?;
-    let outcome = run(config, name, &Informers::new(client, tasks), tasks, ready).await;
-    if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
-        tracing::warn!(error = chain(&error), "tasks were cancelled");
-    }
-    outcome
+pub fn run_proxy<'a>(
+    config: &'a ProxyConfig,
+    name: &'a str,
+    kubeconfig: &'a Path,
+    tasks: &'a TaskGroup,
+    ready: Box<dyn FnOnce() + Send + 'a>,
+) -> BoxFuture<'a, Result<(), ClusterError>> {
+    Box::pin(async move {
+        let client = Client::connect(kubeconfig, "ferry-proxy").map_err(ClusterError::Client)?;
+        let outcome = run(config, name, &Informers::new(client, tasks), tasks, ready).await;
+        if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
+            tracing::warn!(error = chain(&error), "tasks were cancelled");
+        }
+        outcome
+    })
 }
 
 /// Serves services on the node `name` until `tasks` stop. `ready` is called when all of them are served.
@@ -148,7 +151,7 @@ async fn run(
     name: &str,
     informers: &Informers,
     tasks: &TaskGroup,
-    ready: impl FnOnce() + Send,
+    ready: Box<dyn FnOnce() + Send + '_>,
 ) -> Result<(), ClusterError> {
     let stopping = tasks.stopping();
     let node = tokio::select! {

@@ -1,6 +1,7 @@
 //! What the runtime does on its socket beyond CRI: importing images from files of this machine, which is not part of
 //! CRI as what pods ask for must never name files of the node, and pulling with a report of how it goes.
 
+use futures_util::future::BoxFuture;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,29 +105,37 @@ async fn connect(socket: &Path) -> Result<Grpc<Channel>, Status> {
 }
 
 /// Asks the runtime at `socket` to pull an image, and tells `report` how it goes. The answer is the image's id.
-pub async fn pull_image(
-    socket: &Path,
+pub fn pull_image<'a>(
+    socket: &'a Path,
     request: PullImageRequest,
-    mut report: impl FnMut(&PullProgress),
-) -> Result<String, Status> {
-    let mut client = connect(socket).await?;
-    let codec = ProstCodec::<PullImageRequest, PullProgress>::default();
-    let path = PathAndQuery::from_static(PULL);
-    let mut reports = client.server_streaming(Request::new(request), path, codec).await?.into_inner();
-    while let Some(now) = reports.message().await? {
-        report(&now);
-        if !now.image_id.is_empty() {
-            return Ok(now.image_id);
+    mut report: Box<dyn FnMut(&PullProgress) + Send + 'a>,
+) -> BoxFuture<'a, Result<String, Status>> {
+    Box::pin(async move {
+        let mut client = connect(socket).await?;
+        let codec = ProstCodec::<PullImageRequest, PullProgress>::default();
+        let path = PathAndQuery::from_static(PULL);
+        let mut reports = client.server_streaming(Request::new(request), path, codec).await?.into_inner();
+        while let Some(now) = reports.message().await? {
+            report(&now);
+            if !now.image_id.is_empty() {
+                return Ok(now.image_id);
+            }
         }
-    }
-    Err(Status::aborted("the runtime ended before the pull"))
+        Err(Status::aborted("the runtime ended before the pull"))
+    })
 }
 
 /// Asks the runtime at `socket` to import an archive. The answer names the images.
-pub async fn import_archive(socket: &Path, archive: &Path) -> Result<Vec<cri::v1::Image>, Status> {
-    let mut client = connect(socket).await?;
-    let request = Request::new(ImageSpec { image: archive.display().to_string(), ..ImageSpec::default() });
-    let codec = ProstCodec::<ImageSpec, ListImagesResponse>::default();
-    let answer = client.unary(request, PathAndQuery::from_static(IMPORT), codec).await?;
-    Ok(answer.into_inner().images)
+pub fn import_archive<'a>(
+    socket: &'a Path,
+    archive: &'a Path,
+) -> BoxFuture<'a, Result<Vec<cri::v1::Image>, Status>> {
+    Box::pin(async move {
+        let mut client = connect(socket).await?;
+        let request =
+            Request::new(ImageSpec { image: archive.display().to_string(), ..ImageSpec::default() });
+        let codec = ProstCodec::<ImageSpec, ListImagesResponse>::default();
+        let answer = client.unary(request, PathAndQuery::from_static(IMPORT), codec).await?;
+        Ok(answer.into_inner().images)
+    })
 }

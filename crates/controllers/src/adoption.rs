@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use client::{Client, ClientError, Object, Patch};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
+use objects::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use runtime::{Cache, controller_of};
 use serde_json::json;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use client::Patch;
-use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
+use objects::rbac::v1::{ClusterRole, PolicyRule};
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
 
@@ -74,8 +74,8 @@ fn plan(role: &ClusterRole, roles: &[Arc<ClusterRole>]) -> Option<Vec<PolicyRule
 mod tests {
     use super::*;
     use crate::fixture::meta;
-    use k8s_openapi::api::rbac::v1::AggregationRule;
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+    use objects::meta::v1::LabelSelector;
+    use objects::rbac::v1::AggregationRule;
 
     #[test]
     fn rules_of_selected_roles_are_joined_once() {

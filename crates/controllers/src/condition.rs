@@ -1,7 +1,7 @@
 //! Conditions of the common shape.
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use objects::meta::v1::{Condition, Time};
 
 /// The condition of this kind holds.
 #[must_use]

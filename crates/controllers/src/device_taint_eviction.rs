@@ -7,9 +7,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use client::{Patch, delete_options};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::api::resource::v1::{DeviceTaint, DeviceToleration, ResourceClaim, ResourceSlice};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use objects::core::v1::Pod;
+use objects::meta::v1::Time;
+use objects::resource::v1::{DeviceTaint, DeviceToleration, ResourceClaim, ResourceSlice};
 use parking_lot::Mutex;
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
@@ -54,7 +54,7 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
 
 fn results(
     claim: &ResourceClaim,
-) -> impl Iterator<Item = &k8s_openapi::api::resource::v1::DeviceRequestAllocationResult> {
+) -> impl Iterator<Item = &objects::resource::v1::DeviceRequestAllocationResult> {
     let allocation = claim.status.iter().filter_map(|status| status.allocation.as_ref());
     allocation
         .filter_map(|allocation| allocation.devices.as_ref())

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use client::{ClientError, Patch, ResourceKey};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
-use k8s_openapi::api::core::v1::{Pod, ReplicationController};
-use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference, Time};
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use objects::IntOrString;
+use objects::apps::v1::{Deployment, ReplicaSet, StatefulSet};
+use objects::core::v1::{Pod, ReplicationController};
+use objects::meta::v1::{Condition, OwnerReference, Time};
+use objects::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError, controller_of};
 use serde_json::{Value, json};
 
@@ -348,8 +348,8 @@ fn with_condition(
 mod tests {
     use super::*;
     use crate::fixture::{at, meta, pod, ready_at, time};
-    use k8s_openapi::api::core::v1::PodCondition;
-    use k8s_openapi::api::policy::v1::PodDisruptionBudgetSpec;
+    use objects::core::v1::PodCondition;
+    use objects::policy::v1::PodDisruptionBudgetSpec;
 
     fn budget(min: Option<IntOrString>, max: Option<IntOrString>) -> PodDisruptionBudget {
         let spec = PodDisruptionBudgetSpec { min_available: min, max_unavailable: max, ..Default::default() };

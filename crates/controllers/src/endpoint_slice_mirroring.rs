@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use client::delete_options;
-use k8s_openapi::api::core::v1::{EndpointAddress, Endpoints, Service};
-use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use objects::core::v1::{EndpointAddress, Endpoints, Service};
+use objects::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
+use objects::meta::v1::ObjectMeta;
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 
 use crate::adoption::controller_reference;

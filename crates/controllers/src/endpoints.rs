@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Pod, Service};
+use objects::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Pod, Service};
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 
 use crate::trigger_times::{self, TriggerTimes};
@@ -202,7 +202,7 @@ fn truncate(subsets: &mut [EndpointSubset]) -> bool {
 mod tests {
     use super::*;
     use crate::fixture::{meta, pod, ready_at, time};
-    use k8s_openapi::api::core::v1::{PodIP, ServicePort, ServiceSpec};
+    use objects::core::v1::{PodIP, ServicePort, ServiceSpec};
 
     fn service() -> Service {
         Service {

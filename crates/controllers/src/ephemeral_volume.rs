@@ -1,8 +1,8 @@
 //! The ephemeral volume loop. Watches pods; makes the claims of their generic ephemeral volumes, which go with the pod.
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Volume};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use objects::core::v1::{PersistentVolumeClaim, Pod, Volume};
+use objects::meta::v1::ObjectMeta;
 use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
 
 use crate::adoption::controller_reference;

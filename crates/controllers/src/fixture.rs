@@ -1,8 +1,8 @@
 //! Objects for the tests of the loops.
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodCondition, PodSpec, PodStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use objects::core::v1::{Pod, PodCondition, PodSpec, PodStatus};
+use objects::meta::v1::{ObjectMeta, OwnerReference, Time};
 
 pub fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).expect("a second in range")

@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use k8s_openapi::api::apps::v1::ControllerRevision;
-use k8s_openapi::api::core::v1::PodTemplateSpec;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
+use objects::RawExtension;
+use objects::apps::v1::ControllerRevision;
+use objects::core::v1::PodTemplateSpec;
+use objects::meta::v1::{ObjectMeta, OwnerReference};
 use serde_json::{Value, json};
 
 /// The letters of hashes in names: no vowels, so no words.
@@ -45,7 +45,7 @@ pub fn sort(revisions: &mut [Arc<ControllerRevision>]) {
 /// The patch that a revision holds: it replaces the template as a whole.
 #[must_use]
 pub fn snapshot(template: &PodTemplateSpec) -> Value {
-    let mut template = serde_json::to_value(template).unwrap_or_default();
+    let mut template = objects::to_value(template).unwrap_or_default();
     if let Some(fields) = template.as_object_mut() {
         fields.insert("$patch".to_owned(), json!("replace"));
     }
@@ -56,7 +56,7 @@ pub fn snapshot(template: &PodTemplateSpec) -> Value {
 #[must_use]
 pub fn template(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
     let template = revision.data.as_ref()?.0.get("spec")?.get("template")?;
-    serde_json::from_value(template.clone()).ok()
+    objects::from_value(template).ok()
 }
 
 /// Which revision stands for `template`; `revisions` are sorted.
@@ -138,7 +138,7 @@ pub fn surplus(
 mod tests {
     use super::*;
     use crate::fixture::meta;
-    use k8s_openapi::api::core::v1::{Container, PodSpec};
+    use objects::core::v1::{Container, PodSpec};
 
     fn image(image: &str) -> PodTemplateSpec {
         let container = Container { name: "c".into(), image: Some(image.into()), ..Container::default() };

@@ -1,6 +1,6 @@
 //! What loops ask of a namespace.
 
-use k8s_openapi::api::core::v1::Namespace;
+use objects::core::v1::Namespace;
 
 /// Whether new objects may be made in it.
 #[must_use]

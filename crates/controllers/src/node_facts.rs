@@ -1,6 +1,6 @@
 //! What loops ask of a node: its conditions and taints, and whether a pod may run there, as the scheduler would say.
 
-use k8s_openapi::api::core::v1::{
+use objects::core::v1::{
     Affinity, Node, NodeCondition, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration,
 };
 
@@ -110,7 +110,7 @@ fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use objects::meta::v1::ObjectMeta;
 
     #[test]
     fn tolerations_cover_taints() {

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use async_trait::async_trait;
 use client::Patch;
-use k8s_openapi::api::core::v1::Node;
+use objects::core::v1::Node;
 use parking_lot::Mutex;
 use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;

@@ -1,6 +1,6 @@
 //! Numbers that may be written as a percentage of something.
 
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use objects::IntOrString;
 
 /// The number, or so many percent of `total`, rounded as asked. Nonsense counts as nothing.
 #[must_use]

@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus, PodTemplateSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use objects::core::v1::{Pod, PodCondition, PodStatus, PodTemplateSpec};
+use objects::meta::v1::{ObjectMeta, OwnerReference};
 
 /// The phase of the pod; one without a status is pending.
 #[must_use]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use client::{DeleteOptions, Patch, Preconditions};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use objects::core::v1::{Node, Pod};
 use parking_lot::Mutex;
 use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
@@ -174,7 +174,7 @@ impl PodGarbage {
                     "status": "True",
                     "reason": "DeletionByPodGC",
                     "message": why,
-                    "lastTransitionTime": k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(ctx.clock.now()),
+                    "lastTransitionTime": objects::meta::v1::Time(ctx.clock.now()),
                 }]);
             }
             let patch = Patch::Strategic(json!({"metadata": {"uid": meta.uid}, "status": status}));

@@ -2,7 +2,7 @@
 //! bound to it.
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::PersistentVolume;
+use objects::core::v1::PersistentVolume;
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -52,7 +52,7 @@ fn plan(volume: &PersistentVolume) -> Option<PersistentVolume> {
 mod tests {
     use super::*;
     use crate::fixture::{meta, time};
-    use k8s_openapi::api::core::v1::PersistentVolumeStatus;
+    use objects::core::v1::PersistentVolumeStatus;
 
     #[test]
     fn bound_volumes_keep_their_finalizer() {

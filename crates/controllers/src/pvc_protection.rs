@@ -3,7 +3,7 @@
 
 use async_trait::async_trait;
 use client::ListOptions;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use objects::core::v1::{PersistentVolumeClaim, Pod};
 use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
 
 use crate::pod_facts;
@@ -28,10 +28,8 @@ struct Protection {
 #[must_use]
 pub fn claims_of(pod: &Pod) -> Vec<String> {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-    let name = |volume: &k8s_openapi::api::core::v1::Volume| match (
-        &volume.persistent_volume_claim,
-        &volume.ephemeral,
-    ) {
+    let name = |volume: &objects::core::v1::Volume| match (&volume.persistent_volume_claim, &volume.ephemeral)
+    {
         (Some(claim), _) => Some(claim.claim_name.clone()),
         (None, Some(_)) => {
             Some(format!("{}-{}", pod.metadata.name.as_deref().unwrap_or_default(), volume.name))

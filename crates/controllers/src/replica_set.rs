@@ -2,7 +2,7 @@
 //!
 //! Invariant: as many active pods match a replica set as it asks for. The mechanism is in [`crate::replicas`].
 
-use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetSpec, ReplicaSetStatus};
+use objects::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetSpec, ReplicaSetStatus};
 use runtime::{Context, Descriptor, Loop};
 
 use crate::replicas::{Replicas, replicated};

@@ -4,11 +4,11 @@
 //! Invariant: as many active pods match a replication controller as it asks for. The mechanism is in
 //! [`crate::replicas`].
 
-use k8s_openapi::api::core::v1::{
+use objects::core::v1::{
     ReplicationController, ReplicationControllerCondition, ReplicationControllerSpec,
     ReplicationControllerStatus,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use objects::meta::v1::LabelSelector;
 use runtime::{Context, Descriptor, Loop};
 
 use crate::replicas::{Replicas, replicated};

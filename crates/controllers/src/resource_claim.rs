@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use client::{ClientError, Patch, delete_options};
-use k8s_openapi::api::core::v1::{Pod, PodResourceClaim};
-use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use objects::core::v1::{Pod, PodResourceClaim};
+use objects::meta::v1::ObjectMeta;
+use objects::resource::v1::{ResourceClaim, ResourceClaimTemplate};
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
 
@@ -75,7 +75,7 @@ fn entries(pod: &Pod) -> impl Iterator<Item = &PodResourceClaim> {
 
 fn consumers(
     claim: &ResourceClaim,
-) -> impl Iterator<Item = &k8s_openapi::api::resource::v1::ResourceClaimConsumerReference> {
+) -> impl Iterator<Item = &objects::resource::v1::ResourceClaimConsumerReference> {
     claim.status.iter().flat_map(|status| status.reserved_for.iter().flatten())
 }
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use client::{Client, ClientError, Object, Patch, delete_options};
-use k8s_openapi::api::apps::v1::ControllerRevision;
-use k8s_openapi::api::core::v1::PodTemplateSpec;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use objects::apps::v1::ControllerRevision;
+use objects::core::v1::PodTemplateSpec;
+use objects::meta::v1::LabelSelector;
 use runtime::Cache;
 use serde_json::json;
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use objects::core::v1::{ConfigMap, Namespace};
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 
 use crate::{Settings, namespaces};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use objects::meta::v1::LabelSelector;
 
 /// Whether the labels match. A selector without any requirement matches everything; one with an operator nobody knows
 /// matches nothing.
@@ -41,7 +41,7 @@ pub fn holds(pairs: &BTreeMap<String, String>, labels: Option<&BTreeMap<String, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
+    use objects::meta::v1::LabelSelectorRequirement;
 
     #[test]
     fn requirements_are_all_met_or_not() {

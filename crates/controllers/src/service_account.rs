@@ -3,7 +3,7 @@
 //! Invariant: every namespace that is not going away has the service account `default`.
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use objects::core::v1::{Namespace, ServiceAccount};
 use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
 
 use crate::namespaces;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR};
+use objects::networking::v1::{IPAddress, ServiceCIDR};
 use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
 
 use crate::condition;
@@ -106,7 +106,7 @@ fn plan(going: &ServiceCIDR, all: &[Arc<ServiceCIDR>], addresses: &[Arc<IPAddres
 mod tests {
     use super::*;
     use crate::fixture::meta;
-    use k8s_openapi::api::networking::v1::ServiceCIDRSpec;
+    use objects::networking::v1::ServiceCIDRSpec;
 
     #[test]
     fn ranges_go_when_nothing_depends_on_them_alone() {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{ObjectReference, Pod, Service, ServicePort};
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use objects::IntOrString;
+use objects::core::v1::{ObjectReference, Pod, Service, ServicePort};
 use runtime::{Cache, Change, Key};
 
 use crate::{pod_facts, selector};
@@ -145,7 +145,7 @@ fn target_port(pod: &Pod, port: &ServicePort) -> Option<i32> {
         Some(IntOrString::String(name)) => {
             let spec = pod.spec.as_ref()?;
             let protocol = port.protocol.as_deref().unwrap_or("TCP");
-            let always = |container: &&k8s_openapi::api::core::v1::Container| {
+            let always = |container: &&objects::core::v1::Container| {
                 container.restart_policy.as_deref() == Some("Always")
             };
             let sidecars = spec.init_containers.iter().flatten().filter(always);

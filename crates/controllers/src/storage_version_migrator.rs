@@ -6,8 +6,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use client::{ClientError, Dynamic, ListOptions, Patch, ResourceInfo};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::storagemigration::v1beta1::StorageVersionMigration;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::GroupResource;
+use objects::meta::v1::GroupResource;
+use objects::storagemigration::v1beta1::StorageVersionMigration;
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
 

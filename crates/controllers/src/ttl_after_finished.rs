@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use client::{Propagation, delete_options};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::batch::v1::Job;
+use objects::batch::v1::Job;
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 
 use crate::requeue;
@@ -73,7 +73,7 @@ fn expiry(job: &Job) -> Option<Timestamp> {
 mod tests {
     use super::*;
     use crate::fixture::{at, meta, time};
-    use k8s_openapi::api::batch::v1::{JobCondition, JobSpec, JobStatus};
+    use objects::batch::v1::{JobCondition, JobSpec, JobStatus};
 
     #[test]
     fn only_finished_jobs_with_a_limit_expire() {

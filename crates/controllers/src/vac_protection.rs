@@ -2,8 +2,8 @@
 //! lives, which goes only when no claim and no volume names it.
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::VolumeAttributesClass;
+use objects::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use objects::storage::v1::VolumeAttributesClass;
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {

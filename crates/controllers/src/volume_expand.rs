@@ -2,8 +2,8 @@
 //! larger.
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use machinery::quantity::Quantity;
+use objects::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -53,9 +53,7 @@ impl Loop for Expander {
 fn wants_more(claim: &PersistentVolumeClaim) -> bool {
     let status = claim.status.as_ref();
     let bound = status.and_then(|status| status.phase.as_deref()) == Some("Bound");
-    let size = |text: Option<&k8s_openapi::apimachinery::pkg::api::resource::Quantity>| {
-        text.and_then(|text| Quantity::parse(&text.0).ok())
-    };
+    let size = |text: Option<&objects::Quantity>| text.and_then(|text| Quantity::parse(&text.0).ok());
     let has = size(status.and_then(|status| status.capacity.as_ref()?.get("storage")));
     let asks =
         size(claim.spec.as_ref().and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get("storage")));

@@ -1,5 +1,6 @@
 //! Connecting to a container runtime.
 
+use futures_util::future::BoxFuture;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -27,10 +28,12 @@ pub enum ConnectError {
 }
 
 /// Connects to `unix:///path` or `/path`. A connection that breaks later is made again with the next call.
-pub async fn connect(address: &str, timeout: Duration) -> Result<Runtime, ConnectError> {
-    let (path, endpoint) = endpoint(address)?;
-    let channel = endpoint.connect_timeout(timeout).connect().await;
-    Ok(Runtime::over(channel.map_err(|error| ConnectError::Connect(path, error))?))
+pub fn connect<'a>(address: &'a str, timeout: Duration) -> BoxFuture<'a, Result<Runtime, ConnectError>> {
+    Box::pin(async move {
+        let (path, endpoint) = endpoint(address)?;
+        let channel = endpoint.connect_timeout(timeout).connect().await;
+        Ok(Runtime::over(channel.map_err(|error| ConnectError::Connect(path, error))?))
+    })
 }
 
 /// As [`connect`], but connects with the first call, so that the runtime may come later.

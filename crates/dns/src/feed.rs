@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1 as core;
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use objects::core::v1 as core;
+use objects::discovery::v1::EndpointSlice;
 use runtime::{Cache, Change, Informers};
 
 use crate::records::{Endpoint, Port, Service, Target};
@@ -138,7 +138,7 @@ fn endpoints(slice: &EndpointSlice) -> Vec<Endpoint> {
             })
         })
         .collect();
-    let ready = |endpoint: &&k8s_openapi::api::discovery::v1::Endpoint| {
+    let ready = |endpoint: &&objects::discovery::v1::Endpoint| {
         endpoint.conditions.as_ref().and_then(|conditions| conditions.ready) != Some(false)
     };
     slice

@@ -124,7 +124,7 @@ pub async fn run(arguments: AgentArgs) -> Result<ExitCode> {
     let ready = |begun: cluster::Begun| {
         say(format_args!("Node {} is registered; its kubelet listens on {}", begun.name, begun.address));
     };
-    cluster::run_agent(node, join, &tasks, ready).await?;
+    cluster::run_agent(node, join, &tasks, Box::new(ready)).await?;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
 }

@@ -74,13 +74,13 @@ async fn pull(socket: &Path, image: String, username: Option<String>) -> Result<
     let spec = Some(ImageSpec { image: image.clone(), ..ImageSpec::default() });
     let request = PullImageRequest { image: spec, auth, sandbox_config: None };
     let terminal = std::io::stderr().is_terminal();
-    let pulled = container::control::pull_image(socket, request, |now| {
+    let report = Box::new(|now: &container::control::PullProgress| {
         if terminal {
             let [done, total] = [now.done, now.total].map(|bytes| bytes as f64 / 1e6);
             eprint!("\r\x1b[K{image}: {}/{} layers, {done:.1}/{total:.1} MB", now.layers_done, now.layers);
         }
-    })
-    .await;
+    });
+    let pulled = container::control::pull_image(socket, request, report).await;
     if terminal {
         eprintln!();
     }

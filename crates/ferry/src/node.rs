@@ -132,7 +132,7 @@ pub async fn kubelet(arguments: KubeletArgs) -> Result<ExitCode> {
     let ready = |begun: cluster::Begun| {
         say(format_args!("Node {} is registered; its kubelet listens on {}", begun.name, begun.address));
     };
-    cluster::run_kubelet(&node, &arguments.kubeconfig, &tasks, ready).await?;
+    cluster::run_kubelet(&node, &arguments.kubeconfig, &tasks, Box::new(ready)).await?;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
 }

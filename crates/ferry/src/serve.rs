@@ -39,10 +39,10 @@ pub async fn run(arguments: ServeArgs, role: Role) -> Result<ExitCode> {
     let plane = ControlPlane::build(config, tasks).await?;
     let (url, kubeconfig) = (plane.certificates().url(), plane.kubeconfig());
     plane
-        .run(move || {
+        .run(Box::new(move || {
             say(format_args!("Ready after {} ms: {url}", begin.elapsed().as_millis()));
             say(format_args!("Kubeconfig of the administrator: {}", kubeconfig.display()));
-        })
+        }))
         .await?;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)

@@ -105,7 +105,7 @@ pub async fn proxy(arguments: ProxyArgs) -> Result<ExitCode> {
     };
     let node = name.clone();
     let ready = move || say(format_args!("Services are served on node {node}"));
-    cluster::run_proxy(&config, &name, &kubeconfig, &tasks, ready).await?;
+    cluster::run_proxy(&config, &name, &kubeconfig, &tasks, Box::new(ready)).await?;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
 }
@@ -169,7 +169,7 @@ pub async fn dns(arguments: DnsArgs) -> Result<ExitCode> {
         let own: Vec<String> = own.iter().map(ToString::to_string).collect();
         say(format_args!("Names of {} are served at {}", config.domain, own.join(", ")));
     };
-    cluster::run_dns(&config, &arguments.kubeconfig, &Clock::system(), &tasks, ready).await?;
+    cluster::run_dns(&config, &arguments.kubeconfig, &Clock::system(), &tasks, Box::new(ready)).await?;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
 }

@@ -145,7 +145,7 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
             told(begin, &url, &kubeconfig, "get namespaces");
         }
     };
-    let outcome = plane.run(ready).await;
+    let outcome = plane.run(Box::new(ready)).await;
     outcome?;
     if let Some(traces) = traces {
         leave(&data_dir, &traces, stop_pods).await?;
@@ -242,15 +242,23 @@ fn flags_for_agents(config: &Config, disabled: &[String]) -> Vec<String> {
 fn start(node: NodeBeside, tasks: &TaskGroup, begin: Instant, url: String, kubeconfig: &Path) {
     say(format_args!("The API answers after {} ms; waiting for the node ...", begin.elapsed().as_millis()));
     let kubeconfig = kubeconfig.to_owned();
-    node.start(tasks, move |begun| {
-        let ips: Vec<String> = begun.ips.iter().map(ToString::to_string).collect();
-        let state = begun
-            .not_ready
-            .as_deref()
-            .map_or_else(|| "ready".to_owned(), |why| format!("not ready yet: {why}"));
-        say(format_args!("Node {} at {} is {state}; it has {} pods", begun.name, ips.join(", "), begun.pods));
-        told(begin, &url, &kubeconfig, "get nodes");
-    });
+    node.start(
+        tasks,
+        Box::new(move |begun: cluster::Begun| {
+            let ips: Vec<String> = begun.ips.iter().map(ToString::to_string).collect();
+            let state = begun
+                .not_ready
+                .as_deref()
+                .map_or_else(|| "ready".to_owned(), |why| format!("not ready yet: {why}"));
+            say(format_args!(
+                "Node {} at {} is {state}; it has {} pods",
+                begun.name,
+                ips.join(", "),
+                begun.pods
+            ));
+            told(begin, &url, &kubeconfig, "get nodes");
+        }),
+    );
 }
 
 /// The last words of a start: where, as whom, what next.

@@ -7,8 +7,8 @@ use base::clock::Clock;
 use base::tasks::TaskGroup;
 use client::{Client, Patch};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference, Pod};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use objects::core::v1::{Event, EventSource, ObjectReference, Pod};
+use objects::meta::v1::ObjectMeta;
 use tokio::sync::mpsc;
 
 use crate::lifecycle::members::members;
@@ -46,7 +46,7 @@ pub struct Recorder {
 pub fn about(pod: &Pod, container: Option<&str>) -> ObjectReference {
     let field_path = container.map(|name| {
         let spec = pod.spec.as_ref();
-        let is_in = |list: Option<&Vec<k8s_openapi::api::core::v1::Container>>| {
+        let is_in = |list: Option<&Vec<objects::core::v1::Container>>| {
             list.is_some_and(|list| list.iter().any(|container| container.name == name))
         };
         let list = if is_in(spec.and_then(|spec| spec.init_containers.as_ref())) {

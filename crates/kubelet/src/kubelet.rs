@@ -1,5 +1,6 @@
 //! The kubelet: built from its configuration, run until its tasks stop.
 
+use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -8,8 +9,8 @@ use std::time::Duration;
 
 use base::tasks::TaskGroup;
 use client::{Client, ClientError};
-use k8s_openapi::api::core::v1::{Pod, Service};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use objects::core::v1::{Pod, Service};
+use objects::meta::v1::ObjectMeta;
 use parking_lot::{Mutex, RwLock};
 use runtime::{Change, Informers, Selection};
 use tokio::net::TcpListener;
@@ -73,59 +74,66 @@ pub struct Kubelet {
 
 impl Kubelet {
     /// Meets the runtime and opens the port.
-    pub async fn build(mut config: Config, client: Client, tasks: TaskGroup) -> Result<Self, KubeletError> {
-        for directory in [&config.directory.join("pods"), &config.logs] {
-            std::fs::create_dir_all(directory)
-                .map_err(|source| KubeletError::Directory(directory.clone(), source))?;
-        }
-        let calls = cri::client::connect_lazily(&config.runtime).map_err(KubeletError::Connect)?;
-        let engine = Engine::meet(calls).await.map_err(KubeletError::Runtime)?;
-        let listener = TcpListener::bind(config.listen)
-            .await
-            .map_err(|source| KubeletError::Listen(config.listen, source))?;
-        let address = listener.local_addr().map_err(|source| KubeletError::Listen(config.listen, source))?;
-        if config.node_ips.is_empty() {
-            config.node_ips = node::node_ips();
-        }
-        let informers = Informers::new(client.clone(), &tasks);
-        let settings = NodeSettings {
-            logs: config.logs.clone(),
-            host_dns: dns::parse(&std::fs::read_to_string(&config.resolv_conf).unwrap_or_default()),
-            cluster_dns: ClusterDns {
-                servers: config.cluster_dns.iter().map(ToString::to_string).collect(),
-                domain: config.cluster_domain.clone(),
-            },
-            cgroup_root: config.cgroup_root.clone(),
-            profiles: config.directory.join("seccomp").display().to_string(),
-            memory_capacity: node::memory_capacity(),
-            host_ips: config.node_ips.iter().map(ToString::to_string).collect(),
-            node_name: config.node_name.clone(),
-        };
-        let recorder = Recorder::new(client.clone(), &config.node_name, config.clock.clone(), &tasks);
-        let cgroups =
-            Cgroups::open(&config.cgroup_root, config.upkeep.cgroups_per_qos, config.upkeep.pod_pids);
-        let shared = Arc::new(Shared {
-            cgroups,
-            users: Users::open(&config.directory, config.max_pods),
-            drivers: Drivers::default(),
-            shutting_down: AtomicBool::new(false),
-            node_news: Notify::new(),
-            probes: Arc::default(),
-            followed: Followed::new(client.clone(), tasks.clone()),
-            clock: config.clock.clone(),
-            config,
-            client,
-            engine,
-            recorder,
-            tasks,
-            services: informers.of::<Service>(),
-            tokens: Tokens::default(),
-            volumes: PodVolumes::default(),
-            pulls: Pulls::default(),
-            settings,
-            allocatable: RwLock::default(),
-        });
-        Ok(Self { shared, listener, informers, health: Arc::default(), address })
+    pub fn build(
+        mut config: Config,
+        client: Client,
+        tasks: TaskGroup,
+    ) -> BoxFuture<'static, Result<Self, KubeletError>> {
+        Box::pin(async move {
+            for directory in [&config.directory.join("pods"), &config.logs] {
+                std::fs::create_dir_all(directory)
+                    .map_err(|source| KubeletError::Directory(directory.clone(), source))?;
+            }
+            let calls = cri::client::connect_lazily(&config.runtime).map_err(KubeletError::Connect)?;
+            let engine = Engine::meet(calls).await.map_err(KubeletError::Runtime)?;
+            let listener = TcpListener::bind(config.listen)
+                .await
+                .map_err(|source| KubeletError::Listen(config.listen, source))?;
+            let address =
+                listener.local_addr().map_err(|source| KubeletError::Listen(config.listen, source))?;
+            if config.node_ips.is_empty() {
+                config.node_ips = node::node_ips();
+            }
+            let informers = Informers::new(client.clone(), &tasks);
+            let settings = NodeSettings {
+                logs: config.logs.clone(),
+                host_dns: dns::parse(&std::fs::read_to_string(&config.resolv_conf).unwrap_or_default()),
+                cluster_dns: ClusterDns {
+                    servers: config.cluster_dns.iter().map(ToString::to_string).collect(),
+                    domain: config.cluster_domain.clone(),
+                },
+                cgroup_root: config.cgroup_root.clone(),
+                profiles: config.directory.join("seccomp").display().to_string(),
+                memory_capacity: node::memory_capacity(),
+                host_ips: config.node_ips.iter().map(ToString::to_string).collect(),
+                node_name: config.node_name.clone(),
+            };
+            let recorder = Recorder::new(client.clone(), &config.node_name, config.clock.clone(), &tasks);
+            let cgroups =
+                Cgroups::open(&config.cgroup_root, config.upkeep.cgroups_per_qos, config.upkeep.pod_pids);
+            let shared = Arc::new(Shared {
+                cgroups,
+                users: Users::open(&config.directory, config.max_pods),
+                drivers: Drivers::default(),
+                shutting_down: AtomicBool::new(false),
+                node_news: Notify::new(),
+                probes: Arc::default(),
+                followed: Followed::new(client.clone(), tasks.clone()),
+                clock: config.clock.clone(),
+                config,
+                client,
+                engine,
+                recorder,
+                tasks,
+                services: informers.of::<Service>(),
+                tokens: Tokens::default(),
+                volumes: PodVolumes::default(),
+                pulls: Pulls::default(),
+                settings,
+                allocatable: RwLock::default(),
+            });
+            Ok(Self { shared, listener, informers, health: Arc::default(), address })
+        })
     }
 
     /// Where its HTTPS API is.
@@ -136,117 +144,122 @@ impl Kubelet {
 
     /// Registers the node and runs its pods until the tasks stop. `ready` is called once the node is registered and its
     /// pods are known.
-    pub async fn run(self, ready: impl FnOnce(Begun)) -> Result<(), KubeletError> {
-        let Self { shared, listener, informers, health, address } = self;
-        let workers = Workers::new(Arc::clone(&shared));
-        let serving =
-            server::Server::new(Arc::clone(&shared), Arc::clone(&workers)).map_err(KubeletError::Serve)?;
-        let stopping = shared.tasks.stopping();
-        let group = shared.tasks.clone();
-        shared.tasks.spawn(async move { serving.run(listener, group).await });
+    pub fn run<'a>(
+        self,
+        ready: Box<dyn FnOnce(Begun) + Send + 'a>,
+    ) -> BoxFuture<'a, Result<(), KubeletError>> {
+        Box::pin(async move {
+            let Self { shared, listener, informers, health, address } = self;
+            let workers = Workers::new(Arc::clone(&shared));
+            let serving = server::Server::new(Arc::clone(&shared), Arc::clone(&workers))
+                .map_err(KubeletError::Serve)?;
+            let stopping = shared.tasks.stopping();
+            let group = shared.tasks.clone();
+            shared.tasks.spawn(async move { serving.run(listener, group).await });
 
-        begin_cgroups(&shared);
-        let pressure = Arc::new(Mutex::default());
-        let mut node = NodeLoop::new(Arc::clone(&shared), address.port(), Arc::clone(&pressure));
-        let begin = async {
-            loop {
-                match node.begin().await {
-                    Ok(()) => return,
-                    Err(error) => {
-                        tracing::warn!(%error, "the node cannot be registered yet");
-                        tokio::time::sleep(AGAIN).await;
+            begin_cgroups(&shared);
+            let pressure = Arc::new(Mutex::default());
+            let mut node = NodeLoop::new(Arc::clone(&shared), address.port(), Arc::clone(&pressure));
+            let begin = async {
+                loop {
+                    match node.begin().await {
+                        Ok(()) => return,
+                        Err(error) => {
+                            tracing::warn!(%error, "the node cannot be registered yet");
+                            tokio::time::sleep(AGAIN).await;
+                        }
                     }
                 }
+            };
+            let mut stopping = std::pin::pin!(stopping);
+            tokio::select! {
+                () = begin => {}
+                () = &mut stopping => return Ok(()),
             }
-        };
-        let mut stopping = std::pin::pin!(stopping);
-        tokio::select! {
-            () = begin => {}
-            () = &mut stopping => return Ok(()),
-        }
-        let not_ready = node.not_ready();
-        shared.tasks.spawn({
-            let stopping = shared.tasks.stopping();
-            async move {
-                tokio::select! {
-                    () = node.run() => {}
-                    () = stopping => {}
-                }
-            }
-        });
-
-        let selection = Selection::by_field(format!("spec.nodeName={}", shared.config.node_name));
-        let pods = informers.of_selected::<Pod>(selection);
-        shared.services.synced().await;
-        let told = Arc::clone(&workers);
-        let mirrors = static_pods::Mirrors { pods: pods.clone(), changed: Arc::default() };
-        let mirror_changed = Arc::clone(&mirrors.changed);
-        pods.on_event(move |change| match change {
-            // Files decide about these, not the API server.
-            change if static_pods::is_mirror(change.object()) => {
-                let ends = change.object().metadata.deletion_timestamp.is_some();
-                if ends || matches!(change, Change::Deleted(_)) {
-                    mirror_changed.notify_one();
-                }
-            }
-            Change::Added(pod) | Change::Updated { new: pod, .. } => told.put(Arc::clone(pod)),
-            Change::Deleted(pod) => told.gone(Arc::clone(pod)),
-        });
-        pods.synced().await;
-        ready(Begun {
-            name: shared.config.node_name.clone(),
-            address,
-            ips: shared.config.node_ips.clone(),
-            not_ready,
-            pods: pods.all().len(),
-        });
-        shared.tasks.spawn({
-            let (drivers, stopping) = (csi::follow(Arc::clone(&shared)), shared.tasks.stopping());
-            async move {
-                tokio::select! {
-                    () = drivers => {}
-                    () = stopping => {}
-                }
-            }
-        });
-        if let Some(directory) = shared.config.static_pods.clone() {
-            let (all, stopping) = (Arc::clone(&shared), shared.tasks.stopping());
-            let workers = Arc::clone(&workers);
-            // Known before those that nobody knows are ended.
-            let found = static_pods::begin(&all, &workers, &directory);
-            shared.tasks.spawn(async move {
-                tokio::select! {
-                    () = static_pods::follow(all, workers, directory, found, mirrors) => {}
-                    () = stopping => {}
+            let not_ready = node.not_ready();
+            shared.tasks.spawn({
+                let stopping = shared.tasks.stopping();
+                async move {
+                    tokio::select! {
+                        () = node.run() => {}
+                        () = stopping => {}
+                    }
                 }
             });
-        }
-        clear_orphans(&shared, &workers).await;
-        shared.tasks.spawn({
-            let keeping = housekeeping::run(Arc::clone(&shared), Arc::clone(&workers), pressure);
-            let stopping = shared.tasks.stopping();
-            async move {
-                tokio::select! {
-                    () = keeping => {}
-                    () = stopping => {}
+
+            let selection = Selection::by_field(format!("spec.nodeName={}", shared.config.node_name));
+            let pods = informers.of_selected::<Pod>(selection);
+            shared.services.synced().await;
+            let told = Arc::clone(&workers);
+            let mirrors = static_pods::Mirrors { pods: pods.clone(), changed: Arc::default() };
+            let mirror_changed = Arc::clone(&mirrors.changed);
+            pods.on_event(move |change| match change {
+                // Files decide about these, not the API server.
+                change if static_pods::is_mirror(change.object()) => {
+                    let ends = change.object().metadata.deletion_timestamp.is_some();
+                    if ends || matches!(change, Change::Deleted(_)) {
+                        mirror_changed.notify_one();
+                    }
                 }
+                Change::Added(pod) | Change::Updated { new: pod, .. } => told.put(Arc::clone(pod)),
+                Change::Deleted(pod) => told.gone(Arc::clone(pod)),
+            });
+            pods.synced().await;
+            ready(Begun {
+                name: shared.config.node_name.clone(),
+                address,
+                ips: shared.config.node_ips.clone(),
+                not_ready,
+                pods: pods.all().len(),
+            });
+            shared.tasks.spawn({
+                let (drivers, stopping) = (csi::follow(Arc::clone(&shared)), shared.tasks.stopping());
+                async move {
+                    tokio::select! {
+                        () = drivers => {}
+                        () = stopping => {}
+                    }
+                }
+            });
+            if let Some(directory) = shared.config.static_pods.clone() {
+                let (all, stopping) = (Arc::clone(&shared), shared.tasks.stopping());
+                let workers = Arc::clone(&workers);
+                // Known before those that nobody knows are ended.
+                let found = static_pods::begin(&all, &workers, &directory);
+                shared.tasks.spawn(async move {
+                    tokio::select! {
+                        () = static_pods::follow(all, workers, directory, found, mirrors) => {}
+                        () = stopping => {}
+                    }
+                });
             }
-        });
-        shared.tasks.spawn(shutdown::follow(Arc::clone(&shared), Arc::clone(&workers)));
-        let told = Arc::clone(&workers);
-        engine::watch(
-            shared.engine.clone(),
-            &shared.tasks,
-            move |uid| told.look(uid),
-            move |error| {
-                if let Some(error) = error {
-                    tracing::warn!(%error, "the runtime's events are lost");
+            clear_orphans(&shared, &workers).await;
+            shared.tasks.spawn({
+                let keeping = housekeeping::run(Arc::clone(&shared), Arc::clone(&workers), pressure);
+                let stopping = shared.tasks.stopping();
+                async move {
+                    tokio::select! {
+                        () = keeping => {}
+                        () = stopping => {}
+                    }
                 }
-                health.set(error.is_none());
-            },
-        );
-        stopping.await;
-        Ok(())
+            });
+            shared.tasks.spawn(shutdown::follow(Arc::clone(&shared), Arc::clone(&workers)));
+            let told = Arc::clone(&workers);
+            engine::watch(
+                shared.engine.clone(),
+                &shared.tasks,
+                move |uid| told.look(uid),
+                move |error| {
+                    if let Some(error) = error {
+                        tracing::warn!(%error, "the runtime's events are lost");
+                    }
+                    health.set(error.is_none());
+                },
+            );
+            stopping.await;
+            Ok(())
+        })
     }
 }
 

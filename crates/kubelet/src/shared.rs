@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use base::clock::Clock;
 use base::tasks::TaskGroup;
 use client::{Client, ClientError, Object};
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
+use objects::core::v1::{ConfigMap, Pod, Secret, Service};
 use parking_lot::RwLock;
 use runtime::Cache;
 use tokio::sync::Notify;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::{Client, ClientError, DeleteOptions, Preconditions};
-use k8s_openapi::api::core::v1::{Node, Pod, Volume, VolumeProjection};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use objects::core::v1::{Node, Pod, Volume, VolumeProjection};
+use objects::meta::v1::OwnerReference;
 use runtime::Cache;
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
@@ -39,7 +39,7 @@ pub fn is_static(pod: &Pod) -> bool {
 /// The pod that a file describes, as this node runs it.
 pub fn parse(text: &[u8], node: &str) -> Result<Pod, String> {
     let decoded = machinery::codec::yaml::decode(text).map_err(|error| error.to_string())?;
-    let mut pod: Pod = serde_json::from_value(decoded.value).map_err(|error| error.to_string())?;
+    let mut pod: Pod = objects::from_value(&decoded.value).map_err(|error| error.to_string())?;
     let meta = &mut pod.metadata;
     let name = meta.name.clone().filter(|name| !name.is_empty()).ok_or("it has no name")?;
     let hash = hex::encode(&Sha256::digest([text, node.as_bytes()].concat())[..16]);

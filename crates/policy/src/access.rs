@@ -1,7 +1,8 @@
 //! Who the driver is to the API server, and what it may read there: Kubernetes has no role for it.
 
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use futures_util::future::BoxFuture;
+use objects::meta::v1::ObjectMeta;
+use objects::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject};
 
 use client::{Client, ClientError};
 
@@ -57,9 +58,12 @@ pub fn role() -> (ClusterRole, ClusterRoleBinding) {
 }
 
 /// Creates the role and its binding, unless they are there; `administrator` may create them.
-pub async fn install(administrator: &Client) -> Result<(), ClientError> {
-    let (role, binding) = role();
-    let ignore_existing = |error: ClientError| if error.is_already_exists() { Ok(()) } else { Err(error) };
-    administrator.create("", &role).await.map(drop).or_else(ignore_existing)?;
-    administrator.create("", &binding).await.map(drop).or_else(ignore_existing)
+pub fn install<'a>(administrator: &'a Client) -> BoxFuture<'a, Result<(), ClientError>> {
+    Box::pin(async move {
+        let (role, binding) = role();
+        let ignore_existing =
+            |error: ClientError| if error.is_already_exists() { Ok(()) } else { Err(error) };
+        administrator.create("", &role).await.map(drop).or_else(ignore_existing)?;
+        administrator.create("", &binding).await.map(drop).or_else(ignore_existing)
+    })
 }

@@ -2,14 +2,15 @@
 //!
 //! As long as there is no policy in the cluster, nothing but policies is followed.
 
+use futures_util::future::BoxFuture;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use base::tasks::TaskGroup;
 use client::Client;
-use k8s_openapi::api::core::v1 as core;
-use k8s_openapi::api::discovery::v1::EndpointSlice;
-use k8s_openapi::api::networking::v1::NetworkPolicy;
+use objects::core::v1 as core;
+use objects::discovery::v1::EndpointSlice;
+use objects::networking::v1::NetworkPolicy;
 use parking_lot::Mutex;
 use runtime::{Cache, Haste, Informers, Kept, Key, Selection, keep};
 use sys::nftables::NftError;
@@ -30,23 +31,25 @@ const BRIDGE_FILES: [&str; 2] =
 
 /// Keeps the policies of `node` in force until `tasks` stop. `ready` is called when all of them are for the first time.
 /// Needs the right to change the rules of the network namespace it is called in.
-pub async fn run(
-    node: &str,
+pub fn run<'a>(
+    node: &'a str,
     client: Client,
     early: Arc<Early>,
     tasks: TaskGroup,
-    ready: impl FnOnce() + Send,
-) -> Result<(), NftError> {
-    let outcome = match Nftables::open() {
-        Ok(backend) => {
-            let informers = Informers::new(client, &tasks);
-            Driver::new(node, backend, &informers, Arc::clone(&early)).run(tasks, ready).await;
-            Ok(())
-        }
-        Err(error) => Err(error),
-    };
-    early.close();
-    outcome
+    ready: Box<dyn FnOnce() + Send + 'a>,
+) -> BoxFuture<'a, Result<(), NftError>> {
+    Box::pin(async move {
+        let outcome = match Nftables::open() {
+            Ok(backend) => {
+                let informers = Informers::new(client, &tasks);
+                Driver::new(node, backend, &informers, Arc::clone(&early)).run(tasks, ready).await;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        };
+        early.close();
+        outcome
+    })
 }
 
 /// What the driver follows and what it has done.

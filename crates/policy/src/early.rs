@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1 as core;
+use objects::core::v1 as core;
 use parking_lot::Mutex;
 use runtime::{Cache, Key};
 use tokio::sync::{Notify, oneshot};

@@ -3,12 +3,10 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1 as core;
-use k8s_openapi::api::discovery::v1::EndpointSlice;
-use k8s_openapi::api::networking::v1::{
-    NetworkPolicy, NetworkPolicyPeer, NetworkPolicyPort, NetworkPolicySpec,
-};
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use objects::IntOrString;
+use objects::core::v1 as core;
+use objects::discovery::v1::EndpointSlice;
+use objects::networking::v1::{NetworkPolicy, NetworkPolicyPeer, NetworkPolicyPort, NetworkPolicySpec};
 
 use crate::model::{NamedPort, Peer, Pod, PodPeer, Policy, Port, Protocol, Rule, Scope};
 use crate::ranges::Ranges;

@@ -1,6 +1,6 @@
 //! Label selectors in a form that can be compared: equal selectors share one set in the kernel.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use objects::meta::v1::LabelSelector;
 
 use crate::model::Labels;
 

@@ -1,12 +1,13 @@
 //! Follows services, endpoints and this node, and keeps the backend's rules at what the plan says.
 
+use futures_util::future::BoxFuture;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
 use base::tasks::TaskGroup;
-use k8s_openapi::api::core::v1 as core;
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use objects::core::v1 as core;
+use objects::discovery::v1::EndpointSlice;
 use parking_lot::Mutex;
 use runtime::{Cache, Haste, Informers, Kept, keep};
 use tokio::sync::Notify;
@@ -108,9 +109,11 @@ impl Driver {
     }
 
     /// Keeps the rules up to date until `tasks` stop. `ready` is called when all of them are in force.
-    pub async fn run(self, tasks: TaskGroup, ready: impl FnOnce() + Send) {
-        let ports = ServicePorts::new(Arc::clone(&self.health), &tasks);
-        keep(Running { driver: self, ports, ready: Some(ready) }, &tasks).await;
+    pub fn run<'a>(self, tasks: TaskGroup, ready: Box<dyn FnOnce() + Send + 'a>) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let ports = ServicePorts::new(Arc::clone(&self.health), &tasks);
+            keep(Running { driver: self, ports, ready: Some(ready) }, &tasks).await;
+        })
     }
 
     /// Another zone changes what is near for every service.

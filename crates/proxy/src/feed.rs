@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1 as core;
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use objects::core::v1 as core;
+use objects::discovery::v1::EndpointSlice;
 
 use crate::model::{Cidr, Endpoint, Port, Protocol, Service, ServiceName};
 
@@ -102,7 +102,7 @@ fn endpoints(slice: &EndpointSlice, port_name: &str, wanted: Protocol, node: &st
         port.name.as_deref().unwrap_or_default() == port_name && protocol(port.protocol.as_deref()) == wanted
     });
     let Some(port) = ours.and_then(|port| u16::try_from(port.port?).ok()) else { return Vec::new() };
-    let one = |endpoint: &k8s_openapi::api::discovery::v1::Endpoint| {
+    let one = |endpoint: &objects::discovery::v1::Endpoint| {
         let conditions = endpoint.conditions.clone().unwrap_or_default();
         let hints = endpoint.hints.clone().unwrap_or_default();
         let ready = conditions.ready.unwrap_or(true);

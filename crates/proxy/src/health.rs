@@ -1,6 +1,7 @@
 //! What others may ask the proxy: whether it is healthy, how it works, its figures; and for services that keep to their
 //! node, how many endpoints are here.
 
+use futures_util::future::BoxFuture;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -244,43 +245,45 @@ fn local(service: &Service) -> usize {
 }
 
 /// Serves until `tasks` stop.
-pub async fn serve(listener: TcpListener, answer: Arc<dyn Answer>, tasks: TaskGroup) {
-    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let accepting = async {
-        loop {
-            let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return };
-            match listener.accept().await {
-                Ok((stream, _)) => {
-                    let (answer, stopping) = (Arc::clone(&answer), tasks.stopping());
-                    tasks.spawn(async move {
-                        let handler = service_fn(move |request: Request<Incoming>| {
-                            let reply = answer.answer(request.uri().path());
-                            async move { Ok::<_, Infallible>(reply) }
-                        });
-                        let serving = http1::Builder::new()
-                            .timer(TokioTimer::new())
-                            .header_read_timeout(HEAD)
-                            .serve_connection(TokioIo::new(stream), handler);
-                        tokio::select! {
-                            outcome = serving => {
-                                if let Err(error) = outcome {
-                                    tracing::trace!(%error, "a connection ended");
+pub fn serve(listener: TcpListener, answer: Arc<dyn Answer>, tasks: TaskGroup) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
+        let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let accepting = async {
+            loop {
+                let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return };
+                match listener.accept().await {
+                    Ok((stream, _)) => {
+                        let (answer, stopping) = (Arc::clone(&answer), tasks.stopping());
+                        tasks.spawn(async move {
+                            let handler = service_fn(move |request: Request<Incoming>| {
+                                let reply = answer.answer(request.uri().path());
+                                async move { Ok::<_, Infallible>(reply) }
+                            });
+                            let serving = http1::Builder::new()
+                                .timer(TokioTimer::new())
+                                .header_read_timeout(HEAD)
+                                .serve_connection(TokioIo::new(stream), handler);
+                            tokio::select! {
+                                outcome = serving => {
+                                    if let Err(error) = outcome {
+                                        tracing::trace!(%error, "a connection ended");
+                                    }
                                 }
+                                () = stopping => {}
                             }
-                            () = stopping => {}
-                        }
-                        drop(permit);
-                    });
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "accepting");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+                            drop(permit);
+                        });
+                    }
+                    Err(error) => {
+                        tracing::debug!(%error, "accepting");
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
                 }
             }
+        };
+        tokio::select! {
+            () = accepting => {}
+            () = tasks.stopping() => {}
         }
-    };
-    tokio::select! {
-        () = accepting => {}
-        () = tasks.stopping() => {}
-    }
+    })
 }

@@ -95,8 +95,9 @@ impl Context {
     #[must_use]
     pub fn cache<K: Object>(&self) -> Cache<K> {
         let cache = self.informers.of::<K>();
-        let waiting = cache.clone();
-        self.waits.lock().push(Box::pin(async move { waiting.synced().await }));
+        let mut synced = cache.core().synced();
+        // The sender lives as long as the cache.
+        self.waits.lock().push(Box::pin(async move { drop(synced.wait_for(|synced| *synced).await) }));
         cache
     }
 

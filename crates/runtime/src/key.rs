@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use client::Object;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use objects::meta::v1::{ObjectMeta, OwnerReference};
 
 /// Namespace and name; the namespace of a cluster's object is empty.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

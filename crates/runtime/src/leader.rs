@@ -7,8 +7,8 @@ use std::time::Duration;
 use base::clock::Clock;
 use base::tasks::TaskGroup;
 use client::{Client, ClientError};
-use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use objects::coordination::v1::{Lease, LeaseSpec};
+use objects::meta::v1::{MicroTime, ObjectMeta};
 use rand::Rng;
 use tokio::time::Instant;
 

@@ -9,9 +9,9 @@ use async_trait::async_trait;
 use base::clock::Clock;
 use base::tasks::TaskGroup;
 use client::{Client, ListOptions};
-use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::ConfigMap;
-use k8s_openapi::api::events::v1::Event;
+use objects::coordination::v1::Lease;
+use objects::core::v1::ConfigMap;
+use objects::events::v1::Event;
 use runtime::{
     Action, Context, Descriptor, Harness, Informers, Key, LeaderElection, Leading, Loop, LoopError, Recorder,
     Row, Selection, lead,

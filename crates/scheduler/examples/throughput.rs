@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use objects::core::v1::{Node, Pod};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use scheduler::cycle::{choose, search};

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use objects::core::v1::{PersistentVolume, PersistentVolumeClaim};
 
 use crate::cycle::ActiveFilter;
 use crate::diagnosis::Diagnosis;
@@ -194,10 +194,10 @@ pub enum Changed<'a> {
         old: Option<&'a PersistentVolume>,
         new: &'a PersistentVolume,
     },
-    Class(&'a k8s_openapi::api::storage::v1::StorageClass),
+    Class(&'a objects::storage::v1::StorageClass),
     CsiNode {
-        old: Option<&'a k8s_openapi::api::storage::v1::CSINode>,
-        new: &'a k8s_openapi::api::storage::v1::CSINode,
+        old: Option<&'a objects::storage::v1::CSINode>,
+        new: &'a objects::storage::v1::CSINode,
     },
     Other,
 }

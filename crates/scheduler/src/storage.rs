@@ -1,7 +1,7 @@
 //! What plugins for volumes have in common: classes of claims, and where a volume can be reached.
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::StorageClass;
+use objects::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use objects::storage::v1::StorageClass;
 
 use crate::state::{NodeInfo, NodeTerms};
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use objects::core::v1::{Node, Pod};
 use serde_json::{Value, json};
 
 use crate::state::{Cluster, PodInfo};

@@ -7,8 +7,8 @@ use base::clock::Clock;
 use base::tasks::TaskGroup;
 use client::{Client, ClientError, Patch};
 use jiff::Timestamp;
-use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use objects::coordination::v1::Lease;
+use objects::meta::v1::MicroTime;
 use serde_json::json;
 
 use crate::Fleet;
@@ -52,7 +52,7 @@ async fn renew(client: &Client, name: &str, now: Timestamp) -> Result<(), Client
     let patch = Patch::Merge(json!({"spec": spec}));
     match client.patch::<Lease>(NAMESPACE, name, None, &patch).await {
         Err(error) if error.is_not_found() => {
-            let lease: Lease = serde_json::from_value(json!({
+            let lease: Lease = objects::from_value(&json!({
                 "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec,
             }))
             .map_err(ClientError::Encode)?;

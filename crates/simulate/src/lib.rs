@@ -7,6 +7,7 @@ mod heartbeat;
 mod node;
 mod pods;
 
+use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,38 +59,42 @@ impl Fleet {
 }
 
 /// Registers the nodes of a fleet and has them live in `tasks`.
-pub async fn start(
-    client: &Client,
+pub fn start<'a>(
+    client: &'a Client,
     fleet: Fleet,
-    clock: &Clock,
-    tasks: &TaskGroup,
-) -> Result<(), ClientError> {
-    for number in 0..fleet.nodes {
-        node::register(client, &fleet, number, clock.now()).await?;
-    }
-    let fleet = Arc::new(fleet);
-    heartbeat::start(client.clone(), Arc::clone(&fleet), clock.clone(), tasks);
-    let harness = Harness::new(client.clone(), Arc::new(client.clone()), clock.clone(), tasks)
-        .with_settings(vec![Box::new(Arc::clone(&fleet))]);
-    harness.start(&Row { descriptor: &pods::DESCRIPTOR, build: pods::build, by_default: true })?;
-    tracing::info!(nodes = fleet.nodes, "simulated nodes are there");
-    Ok(())
+    clock: &'a Clock,
+    tasks: &'a TaskGroup,
+) -> BoxFuture<'a, Result<(), ClientError>> {
+    Box::pin(async move {
+        for number in 0..fleet.nodes {
+            node::register(client, &fleet, number, clock.now()).await?;
+        }
+        let fleet = Arc::new(fleet);
+        heartbeat::start(client.clone(), Arc::clone(&fleet), clock.clone(), tasks);
+        let harness = Harness::new(client.clone(), Arc::new(client.clone()), clock.clone(), tasks)
+            .with_settings(vec![Box::new(Arc::clone(&fleet))]);
+        harness.start(&Row { descriptor: &pods::DESCRIPTOR, build: pods::build, by_default: true })?;
+        tracing::info!(nodes = fleet.nodes, "simulated nodes are there");
+        Ok(())
+    })
 }
 
 /// Makes sure that one of the nodes is there and ready, should somebody have deleted it.
-pub async fn register(
-    client: &Client,
-    fleet: &Fleet,
+pub fn register<'a>(
+    client: &'a Client,
+    fleet: &'a Fleet,
     number: usize,
-    clock: &Clock,
-) -> Result<(), ClientError> {
-    node::register(client, fleet, number, clock.now()).await
+    clock: &'a Clock,
+) -> BoxFuture<'a, Result<(), ClientError>> {
+    Box::pin(async move { node::register(client, fleet, number, clock.now()).await })
 }
 
 /// Takes the nodes of a fleet out of the cluster.
-pub async fn remove(client: &Client, fleet: &Fleet) -> Result<(), ClientError> {
-    for number in 0..fleet.nodes {
-        node::remove(client, &fleet.name(number)).await?;
-    }
-    Ok(())
+pub fn remove<'a>(client: &'a Client, fleet: &'a Fleet) -> BoxFuture<'a, Result<(), ClientError>> {
+    Box::pin(async move {
+        for number in 0..fleet.nodes {
+            node::remove(client, &fleet.name(number)).await?;
+        }
+        Ok(())
+    })
 }

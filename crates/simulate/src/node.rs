@@ -2,8 +2,8 @@
 
 use client::{Client, ClientError, DeleteOptions, Patch};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use objects::core::v1::Node;
+use objects::meta::v1::Time;
 use serde_json::{Value, json};
 
 use crate::{Fleet, addresses};
@@ -17,7 +17,7 @@ pub async fn register(
 ) -> Result<(), ClientError> {
     let name = fleet.name(number);
     let zone = format!("zone-{}", number % fleet.zones.max(1));
-    let node: Node = serde_json::from_value(json!({
+    let node: Node = objects::from_value(&json!({
         "metadata": {"name": name, "labels": {
             "kubernetes.io/hostname": name,
             "kubernetes.io/os": "linux",

@@ -89,10 +89,10 @@ impl Server {
         let certificates = Arc::clone(plane.certificates());
         let kubeconfig = plane.kubeconfig().into();
         let (ready, is_ready) = oneshot::channel();
-        let running = tokio::spawn(plane.run(move || {
-            // Nobody listens if the test has given up.
+        let running = tokio::spawn(plane.run(Box::new(move || {
+            // The receiver is gone if the test has given up.
             let _ = ready.send(());
-        }));
+        })));
         tokio::time::timeout(START, is_ready).await.context("the server did not start in time")??;
         let admin = Client::new(
             address,

@@ -30,6 +30,26 @@ pub fn check(root: &Path) -> Result<()> {
     Ok(())
 }
 
+/// External crates that one crate wraps for all others, with the reason.
+const WRAPPED: &[(&str, &str, &str)] =
+    &[("k8s-openapi", "objects", "decoders of API types are compiled once, in that crate")];
+
+/// Fails when a crate uses an external crate that another one wraps, in tests too.
+fn check_wrapped(packages: &[Value]) -> Result<()> {
+    for package in packages {
+        let (name, dependencies) = (package["name"].as_str(), package["dependencies"].as_array());
+        for (external, wrapper, reason) in WRAPPED {
+            let uses = dependencies.into_iter().flatten().any(|edge| edge["name"] == *external);
+            ensure!(
+                !uses || name == Some(wrapper),
+                "{} may not depend on {external}: use {wrapper}; {reason}",
+                name.unwrap_or_default()
+            );
+        }
+    }
+    Ok(())
+}
+
 /// `crate: dependency dependency`, one per line.
 fn parse(text: &str) -> Result<Edges> {
     let mut edges = Edges::new();
@@ -51,6 +71,7 @@ fn actual(root: &Path) -> Result<Edges> {
     ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
     let metadata: Value = serde_json::from_slice(&output.stdout)?;
     let packages = metadata["packages"].as_array().context("cargo metadata without packages")?;
+    check_wrapped(packages)?;
     let name = |package: &Value| package["name"].as_str().unwrap_or_default().to_owned();
     let own: BTreeSet<String> = packages.iter().map(name).collect();
     let dependencies = |package: &Value| -> BTreeSet<String> {
@@ -68,6 +89,17 @@ mod tests {
     fn crates_depend_on_what_they_may() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         check(&root).expect("only allowed edges");
+    }
+
+    #[test]
+    fn wrapped_crate_used_elsewhere_is_refused() {
+        let uses = |name: &str, kind: Value| {
+            let dependency = serde_json::json!({"name": "k8s-openapi", "kind": kind});
+            check_wrapped(&[serde_json::json!({"name": name, "dependencies": [dependency]})])
+        };
+        assert!(uses("objects", Value::Null).is_ok());
+        let error = uses("kubelet", "dev".into()).expect_err("only objects may");
+        assert!(error.to_string().contains("kubelet may not depend on k8s-openapi"), "{error}");
     }
 
     #[test]

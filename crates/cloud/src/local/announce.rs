@@ -3,6 +3,7 @@
 //!
 //! Watches services, nodes and endpoint slices; writes addresses of this machine.
 
+use futures_util::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -11,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::tasks::TaskGroup;
-use k8s_openapi::api::core::v1::{Node, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use objects::core::v1::{Node, Service};
+use objects::discovery::v1::EndpointSlice;
 use runtime::{Change, Informers};
 use sys::netlink::{Link, Netlink};
 use tokio::sync::Notify;
@@ -26,47 +27,49 @@ const RETRY: Duration = Duration::from_secs(5);
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
 /// Keeps the addresses of `node` up to date until `tasks` stop; then takes them away, so that others can have them.
-pub async fn run(node: String, pool: Pool, informers: Informers, tasks: TaskGroup) {
-    let (services, nodes, slices) =
-        (informers.of::<Service>(), informers.of::<Node>(), informers.of::<EndpointSlice>());
-    let changed = Arc::new(Notify::new());
-    let told = Arc::clone(&changed);
-    services.on_event(move |_| told.notify_one());
-    let told = Arc::clone(&changed);
-    nodes.on_event(move |change| {
-        let same = matches!(change, Change::Updated { old, new } if could(old) == could(new));
-        if !same {
-            told.notify_one();
-        }
-    });
-    let told = Arc::clone(&changed);
-    slices.on_event(move |_| told.notify_one());
-    let stopping = tasks.stopping();
-    tokio::pin!(stopping);
-    tokio::select! {
-        () = &mut stopping => return,
-        () = async { services.synced().await; nodes.synced().await; slices.synced().await } => {}
-    }
-    loop {
-        let wanted = wanted(&node, &pool, &services.all(), &nodes.all(), &slices.all());
-        let outcome = settle(&pool, &wanted);
-        if let Err(error) = &outcome {
-            tracing::warn!(%error, "addresses of load balancers could not be set; trying again");
-        }
-        let next = async {
-            tokio::select! {
-                () = tokio::time::sleep(RETRY), if outcome.is_err() => {}
-                () = changed.notified() => tokio::time::sleep(GATHER).await,
+pub fn run(node: String, pool: Pool, informers: Informers, tasks: TaskGroup) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
+        let (services, nodes, slices) =
+            (informers.of::<Service>(), informers.of::<Node>(), informers.of::<EndpointSlice>());
+        let changed = Arc::new(Notify::new());
+        let told = Arc::clone(&changed);
+        services.on_event(move |_| told.notify_one());
+        let told = Arc::clone(&changed);
+        nodes.on_event(move |change| {
+            let same = matches!(change, Change::Updated { old, new } if could(old) == could(new));
+            if !same {
+                told.notify_one();
             }
-        };
+        });
+        let told = Arc::clone(&changed);
+        slices.on_event(move |_| told.notify_one());
+        let stopping = tasks.stopping();
+        tokio::pin!(stopping);
         tokio::select! {
-            () = &mut stopping => {
-                let _ = settle(&pool, &BTreeSet::new());
-                return;
-            }
-            () = next => {}
+            () = &mut stopping => return,
+            () = async { services.synced().await; nodes.synced().await; slices.synced().await } => {}
         }
-    }
+        loop {
+            let wanted = wanted(&node, &pool, &services.all(), &nodes.all(), &slices.all());
+            let outcome = settle(&pool, &wanted);
+            if let Err(error) = &outcome {
+                tracing::warn!(%error, "addresses of load balancers could not be set; trying again");
+            }
+            let next = async {
+                tokio::select! {
+                    () = tokio::time::sleep(RETRY), if outcome.is_err() => {}
+                    () = changed.notified() => tokio::time::sleep(GATHER).await,
+                }
+            };
+            tokio::select! {
+                () = &mut stopping => {
+                    let _ = settle(&pool, &BTreeSet::new());
+                    return;
+                }
+                () = next => {}
+            }
+        }
+    })
 }
 
 /// Whether a node could answer for an address.

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::{LoadBalancerIngress, LoadBalancerStatus, Node, PortStatus, Service};
+use objects::core::v1::{LoadBalancerIngress, LoadBalancerStatus, Node, PortStatus, Service};
 use parking_lot::Mutex;
 use runtime::{Cache, Informers};
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::Service;
+use objects::core::v1::Service;
 
 use super::has_family;
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use base::errors::chain;
 use client::{ClientError, Patch};
-use k8s_openapi::api::core::v1::{LoadBalancerStatus, Node, Service};
+use objects::core::v1::{LoadBalancerStatus, Node, Service};
 use parking_lot::Mutex;
 use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;

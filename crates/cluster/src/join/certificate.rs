@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use base::pki::ServingNames;
 use client::Client;
-use k8s_openapi::ByteString;
-use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use objects::ByteString;
+use objects::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
+use objects::meta::v1::ObjectMeta;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 
 use super::JoinError;

@@ -1,12 +1,13 @@
 //! Bootstrap tokens: `id.secret`, kept as secrets of kube-system.
 
+use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use client::{Client, ClientError, DeleteOptions, ListOptions};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use objects::core::v1::{ConfigMap, Secret};
+use objects::meta::v1::ObjectMeta;
 use rand::Rng;
 
 const NAMESPACE: &str = "kube-system";
@@ -63,63 +64,77 @@ impl BootstrapToken {
 }
 
 /// Makes a token known to the cluster; it ends after `life`, or never.
-pub async fn create(
-    client: &Client,
-    token: &BootstrapToken,
+pub fn create<'a>(
+    client: &'a Client,
+    token: &'a BootstrapToken,
     life: Option<Duration>,
-    description: &str,
+    description: &'a str,
     now: Timestamp,
-) -> Result<(), ClientError> {
-    let mut data: BTreeMap<String, String> = [
-        ("token-id", token.id.as_str()),
-        ("token-secret", token.secret()),
-        ("usage-bootstrap-authentication", "true"),
-        ("usage-bootstrap-signing", "true"),
-        ("description", description),
-    ]
-    .map(|(key, value)| (key.to_owned(), value.to_owned()))
-    .into();
-    if let Some(life) = life {
-        let life = SignedDuration::try_from(life).unwrap_or(SignedDuration::MAX);
-        let end = now.checked_add(life).unwrap_or(Timestamp::MAX);
-        data.insert("expiration".to_owned(), end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
-    }
-    let secret = Secret {
-        metadata: ObjectMeta {
-            name: Some(format!("bootstrap-token-{}", token.id)),
-            namespace: Some(NAMESPACE.to_owned()),
-            ..ObjectMeta::default()
-        },
-        type_: Some(TYPE.to_owned()),
-        string_data: Some(data),
-        ..Secret::default()
-    };
-    client.create(NAMESPACE, &secret).await.map(drop)
+) -> BoxFuture<'a, Result<(), ClientError>> {
+    Box::pin(async move {
+        let mut data: BTreeMap<String, String> = [
+            ("token-id", token.id.as_str()),
+            ("token-secret", token.secret()),
+            ("usage-bootstrap-authentication", "true"),
+            ("usage-bootstrap-signing", "true"),
+            ("description", description),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into();
+        if let Some(life) = life {
+            let life = SignedDuration::try_from(life).unwrap_or(SignedDuration::MAX);
+            let end = now.checked_add(life).unwrap_or(Timestamp::MAX);
+            data.insert("expiration".to_owned(), end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+        }
+        let secret = Secret {
+            metadata: ObjectMeta {
+                name: Some(format!("bootstrap-token-{}", token.id)),
+                namespace: Some(NAMESPACE.to_owned()),
+                ..ObjectMeta::default()
+            },
+            type_: Some(TYPE.to_owned()),
+            string_data: Some(data),
+            ..Secret::default()
+        };
+        client.create(NAMESPACE, &secret).await.map(drop)
+    })
 }
 
 /// Id, end and description of every token.
-pub async fn list(client: &Client) -> Result<Vec<(String, Option<String>, String)>, ClientError> {
-    let options = ListOptions { field_selector: format!("type={TYPE}"), ..ListOptions::default() };
-    let found = client.list::<Secret>(NAMESPACE, &options).await?;
-    let tokens = found.items.into_iter().map(|secret| {
-        let data = secret.data.unwrap_or_default();
-        let field = |key: &str| data.get(key).map(|value| String::from_utf8_lossy(&value.0).into_owned());
-        (field("token-id").unwrap_or_default(), field("expiration"), field("description").unwrap_or_default())
-    });
-    Ok(tokens.collect())
+pub fn list<'a>(
+    client: &'a Client,
+) -> BoxFuture<'a, Result<Vec<(String, Option<String>, String)>, ClientError>> {
+    Box::pin(async move {
+        let options = ListOptions { field_selector: format!("type={TYPE}"), ..ListOptions::default() };
+        let found = client.list::<Secret>(NAMESPACE, &options).await?;
+        let tokens = found.items.into_iter().map(|secret| {
+            let data = secret.data.unwrap_or_default();
+            let field = |key: &str| data.get(key).map(|value| String::from_utf8_lossy(&value.0).into_owned());
+            (
+                field("token-id").unwrap_or_default(),
+                field("expiration"),
+                field("description").unwrap_or_default(),
+            )
+        });
+        Ok(tokens.collect())
+    })
 }
 
 /// Deletes a token.
-pub async fn delete(client: &Client, id: &str) -> Result<(), ClientError> {
-    client.delete::<Secret>(NAMESPACE, &format!("bootstrap-token-{id}"), &DeleteOptions::default()).await
+pub fn delete<'a>(client: &'a Client, id: &'a str) -> BoxFuture<'a, Result<(), ClientError>> {
+    Box::pin(async move {
+        client.delete::<Secret>(NAMESPACE, &format!("bootstrap-token-{id}"), &DeleteOptions::default()).await
+    })
 }
 
 /// Where nodes reach the API server, as the cluster tells everybody.
-pub async fn advertised_server(client: &Client) -> Result<String, ClientError> {
-    let map: ConfigMap = client.get("kube-public", "cluster-info").await?;
-    let text = map.data.unwrap_or_default().remove("kubeconfig").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.trim().strip_prefix("server: "));
-    Ok(line.unwrap_or_default().to_owned())
+pub fn advertised_server<'a>(client: &'a Client) -> BoxFuture<'a, Result<String, ClientError>> {
+    Box::pin(async move {
+        let map: ConfigMap = client.get("kube-public", "cluster-info").await?;
+        let text = map.data.unwrap_or_default().remove("kubeconfig").unwrap_or_default();
+        let line = text.lines().find_map(|line| line.trim().strip_prefix("server: "));
+        Ok(line.unwrap_or_default().to_owned())
+    })
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use base::clock::Clock;
 use base::tasks::TaskGroup;
 use client::{Client, ListOptions, Object, Patch, delete_options};
 use cluster::{CloudConfig, CloudProvider, LocalLoadBalancers, ProviderConfig, run_cloud};
-use k8s_openapi::api::core::v1::{Node, Service};
-use k8s_openapi::api::events::v1::Event;
+use objects::core::v1::{Node, Service};
+use objects::events::v1::Event;
 use serde_json::{Value, json};
 use testkit::{Responder, Server, eventually};
 
@@ -34,7 +34,7 @@ impl World {
     }
 
     async fn create<K: Object>(&self, ns: &str, object: Value) -> Result<K> {
-        let object: K = serde_json::from_value(object)?;
+        let object: K = objects::from_value(&object)?;
         self.client.create(ns, &object).await.context("an object could not be created")
     }
 

@@ -10,9 +10,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use base::tasks::TaskGroup;
 use client::{Client, ListOptions, Object, Patch, delete_options};
-use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount};
-use k8s_openapi::api::networking::v1::NetworkPolicy;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
+use objects::core::v1::{Pod, Secret, ServiceAccount};
+use objects::meta::v1::DeleteOptions;
+use objects::networking::v1::NetworkPolicy;
 use serde_json::{Value, json};
 use sys::process::{Namespace, unshare};
 use testkit::{Server, eventually};
@@ -39,7 +39,7 @@ async fn shows(what: &str, there: &[&str], gone: &[&str]) {
 }
 
 async fn create<K: Object>(client: &Client, ns: &str, object: Value) -> Result<K> {
-    client.create(ns, &serde_json::from_value(object)?).await.context("an object could not be created")
+    client.create(ns, &objects::from_value(&object)?).await.context("an object could not be created")
 }
 
 /// A client with the driver's token.
@@ -124,9 +124,9 @@ async fn session() -> Result<()> {
     let early = Arc::new(policy::Early::default());
     let running = {
         let (early, tasks) = (Arc::clone(&early), tasks.clone());
-        let ready = move || {
+        let ready = Box::new(move || {
             let _ = told.send(());
-        };
+        });
         tokio::spawn(async move { policy::run("here", client, early, tasks, ready).await })
     };
     tokio::time::timeout(PATIENCE, ready).await.context("ready without any policy")??;

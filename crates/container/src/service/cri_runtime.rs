@@ -1,5 +1,6 @@
 //! CRI's RuntimeService.
 
+use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -31,31 +32,33 @@ impl Deref for Served {
 
 impl Runtime {
     /// Serves CRI on a socket until the tasks are told to stop.
-    pub async fn serve(self: &Arc<Self>, listener: tokio::net::UnixListener) {
-        let served = Arc::new(Served(Arc::clone(self)));
-        let route = move |request: http::Request<hyper::body::Incoming>| {
-            let served = Arc::clone(&served);
-            let path = request.uri().path();
-            let answer = if path == crate::control::IMPORT {
-                Some(crate::control::import(served, request))
-            } else if path == crate::control::PULL {
-                Some(crate::control::pull(served, request))
-            } else if path.starts_with("/runtime.v1.ImageService/") {
-                serve_image_service(served, request)
-            } else {
-                serve_runtime_service(served, request)
+    pub fn serve<'a>(self: &'a Arc<Self>, listener: tokio::net::UnixListener) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let served = Arc::new(Served(Arc::clone(self)));
+            let route = move |request: http::Request<hyper::body::Incoming>| {
+                let served = Arc::clone(&served);
+                let path = request.uri().path();
+                let answer = if path == crate::control::IMPORT {
+                    Some(crate::control::import(served, request))
+                } else if path == crate::control::PULL {
+                    Some(crate::control::pull(served, request))
+                } else if path.starts_with("/runtime.v1.ImageService/") {
+                    serve_image_service(served, request)
+                } else {
+                    serve_runtime_service(served, request)
+                };
+                answer.unwrap_or_else(|| {
+                    Box::pin(std::future::ready(Status::unimplemented("no such method").into_http()))
+                })
             };
-            answer.unwrap_or_else(|| {
-                Box::pin(std::future::ready(Status::unimplemented("no such method").into_http()))
-            })
-        };
-        let streams = Arc::clone(self);
-        let streaming = async move {
-            if let Err(error) = streams.serve_streams().await {
-                tracing::error!(%error, "exec, attach and port-forward are not served");
-            }
-        };
-        tokio::join!(cri::server::serve_routes(listener, route, self.tasks.stopping()), streaming);
+            let streams = Arc::clone(self);
+            let streaming = async move {
+                if let Err(error) = streams.serve_streams().await {
+                    tracing::error!(%error, "exec, attach and port-forward are not served");
+                }
+            };
+            tokio::join!(cri::server::serve_routes(listener, route, self.tasks.stopping()), streaming);
+        })
     }
 
     fn running(&self, id: &str) -> Result<Arc<Container>, RuntimeError> {

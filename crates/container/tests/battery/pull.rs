@@ -409,9 +409,8 @@ pub async fn pulls_of_the_same_are_one(node: Node) {
         image: Some(ImageSpec { image: name.clone(), ..ImageSpec::default() }),
         ..PullImageRequest::default()
     };
-    let pulled =
-        container::control::pull_image(&node.root.join("cri.sock"), request, |now| seen.push(now.clone()))
-            .await;
+    let report = Box::new(|now: &container::control::PullProgress| seen.push(now.clone()));
+    let pulled = container::control::pull_image(&node.root.join("cri.sock"), request, report).await;
     assert!(pulled.is_ok(), "{pulled:?}");
     let last = seen.last().unwrap();
     // A layer that was unpacked before the first one left need not come again.

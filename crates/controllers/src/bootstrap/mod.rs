@@ -4,7 +4,7 @@ pub mod signer;
 pub mod token_cleaner;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Secret;
+use objects::core::v1::Secret;
 
 const NAMESPACE: &str = "kube-system";
 const TYPE: &str = "bootstrap.kubernetes.io/token";
@@ -25,7 +25,7 @@ fn expiration(secret: &Secret) -> Option<Timestamp> {
 
 #[cfg(test)]
 fn token(id: &str, fields: &[(&str, &str)]) -> Secret {
-    use k8s_openapi::ByteString;
+    use objects::ByteString;
     let given = fields.iter().map(|(key, value)| ((*key).to_owned(), ByteString(value.as_bytes().to_vec())));
     let basic = [("token-id", id), ("token-secret", "0123456789abcdef"), ("usage-bootstrap-signing", "true")];
     let basic = basic.into_iter().map(|(key, value)| (key.to_owned(), ByteString(value.as_bytes().to_vec())));

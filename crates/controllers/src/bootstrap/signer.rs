@@ -9,7 +9,7 @@ use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use objects::core::v1::{ConfigMap, Secret};
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 
 use super::{NAMESPACE, expiration, field, is_token};

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use client::delete_options;
-use k8s_openapi::api::core::v1::Secret;
+use objects::core::v1::Secret;
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 
 use super::{NAMESPACE, expiration, is_token};

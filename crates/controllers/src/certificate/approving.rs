@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 use client::ResourceKey;
-use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
-use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
+use objects::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use objects::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 
 use super::request::{KUBELET_CLIENT, Request};
@@ -64,7 +64,7 @@ impl Loop for Approving {
                 ..CertificateSigningRequestCondition::default()
             });
             let resource = ResourceKey::of::<CertificateSigningRequest>();
-            let value = serde_json::to_value(&approved)?;
+            let value = objects::to_value(&approved)?;
             ctx.client.dynamic(&resource).update("", &key.name, Some("approval"), &value).await?;
             return Ok(Action::Done);
         }
@@ -92,8 +92,8 @@ fn plan(request: &CertificateSigningRequest) -> Vec<(&'static str, &'static str)
 mod tests {
     use super::super::request::tests::make;
     use super::*;
-    use k8s_openapi::ByteString;
-    use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
+    use objects::ByteString;
+    use objects::certificates::v1::CertificateSigningRequestSpec;
 
     #[test]
     fn only_kubelets_are_recognised() {

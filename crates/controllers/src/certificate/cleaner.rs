@@ -4,7 +4,7 @@
 use async_trait::async_trait;
 use client::delete_options;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use objects::certificates::v1::CertificateSigningRequest;
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 use x509_parser::prelude::FromDer;
 
@@ -79,10 +79,8 @@ fn expiry(request: &CertificateSigningRequest) -> Option<Timestamp> {
 mod tests {
     use super::*;
     use crate::fixture::{at, meta, time};
-    use k8s_openapi::ByteString;
-    use k8s_openapi::api::certificates::v1::{
-        CertificateSigningRequestCondition, CertificateSigningRequestStatus,
-    };
+    use objects::ByteString;
+    use objects::certificates::v1::{CertificateSigningRequestCondition, CertificateSigningRequestStatus};
 
     #[test]
     fn settled_requests_go_after_an_hour_others_after_a_day() {

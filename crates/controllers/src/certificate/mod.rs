@@ -6,7 +6,7 @@ pub mod request;
 pub mod signing;
 mod subject;
 
-use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use objects::certificates::v1::CertificateSigningRequest;
 
 /// The user that all three loops are.
 const IDENTITY: &str = "system:serviceaccount:kube-system:certificate-controller";

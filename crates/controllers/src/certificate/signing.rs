@@ -3,9 +3,9 @@
 
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::ByteString;
-use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use objects::ByteString;
+use objects::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
+use objects::meta::v1::Time;
 use rcgen::{
     CertificateSigningRequestParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };

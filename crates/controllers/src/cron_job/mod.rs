@@ -12,7 +12,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use client::{ClientError, Propagation, delete_options};
 use jiff::tz::TimeZone;
-use k8s_openapi::api::batch::v1::{CronJob, CronJobStatus, Job};
+use objects::batch::v1::{CronJob, CronJobStatus, Job};
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError, controller_of};
 
 use self::plan::{Observed, Plan};

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::batch::v1::{CronJob, CronJobStatus, Job};
-use k8s_openapi::api::core::v1::ObjectReference;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use objects::batch::v1::{CronJob, CronJobStatus, Job};
+use objects::core::v1::ObjectReference;
+use objects::meta::v1::{ObjectMeta, OwnerReference, Time};
 
 use super::schedule::{self, Schedule};
 
@@ -311,7 +311,7 @@ pub fn record_start(status: &mut CronJobStatus, job: &Job, due: Timestamp) {
 mod tests {
     use super::*;
     use crate::fixture::{meta, time};
-    use k8s_openapi::api::batch::v1::{CronJobSpec, JobCondition, JobStatus};
+    use objects::batch::v1::{CronJobSpec, JobCondition, JobStatus};
 
     const NOW: &str = "2026-01-01T10:30:20Z";
 

@@ -12,8 +12,8 @@ use async_trait::async_trait;
 use client::{ClientError, delete_options};
 use futures_util::future::join_all;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use objects::apps::v1::{ControllerRevision, DaemonSet};
+use objects::core::v1::{Node, Pod};
 use parking_lot::Mutex;
 use runtime::{
     Action, Cache, Change, Context, Descriptor, Expectations, Key, Loop, LoopError, controller_of,

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::apps::v1::{DaemonSet, DaemonSetStatus};
-use k8s_openapi::api::core::v1::{
+use objects::apps::v1::{DaemonSet, DaemonSetStatus};
+use objects::core::v1::{
     Node, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, Toleration,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use objects::meta::v1::OwnerReference;
 
 use crate::percent::scaled;
 use crate::{node_facts, pod_facts};

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use jiff::SignedDuration;
-use k8s_openapi::api::apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetUpdateStrategy, RollingUpdateDaemonSet};
-use k8s_openapi::api::core::v1::{Node, NodeSpec, Pod, PodSpec, PodStatus, PodTemplateSpec, Taint};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use objects::IntOrString;
+use objects::apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetUpdateStrategy, RollingUpdateDaemonSet};
+use objects::core::v1::{Node, NodeSpec, Pod, PodSpec, PodStatus, PodTemplateSpec, Taint};
+use objects::meta::v1::{ObjectMeta, OwnerReference};
 
 use super::plan::{HASH_LABEL, Observed, Plan, belongs, make_pod, manage, node_of, roll, status};
 use crate::fixture::{at, meta, ready_at, time};

@@ -18,8 +18,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use client::{ClientError, delete_options};
-use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
-use k8s_openapi::api::core::v1::Pod;
+use objects::apps::v1::{Deployment, ReplicaSet};
+use objects::core::v1::Pod;
 use runtime::{Action, Cache, Change, Context, Descriptor, EventType, Key, Loop, LoopError, controller_of};
 
 use crate::adoption::{claim, index_orphans};

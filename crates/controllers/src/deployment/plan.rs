@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use objects::apps::v1::{Deployment, ReplicaSet};
 use runtime::EventType;
 
 use super::replica_sets::{
@@ -323,7 +323,7 @@ impl Work<'_> {
         }
     }
 
-    fn finish(mut self, status: k8s_openapi::api::apps::v1::DeploymentStatus) -> Plan {
+    fn finish(mut self, status: objects::apps::v1::DeploymentStatus) -> Plan {
         self.write_sets();
         self.deployment.status = Some(status);
         let changed = self.deployment.status != self.original.status

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, ReplicaSetSpec, ReplicaSetStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use objects::apps::v1::{Deployment, ReplicaSet, ReplicaSetSpec, ReplicaSetStatus};
+use objects::meta::v1::ObjectMeta;
 
 use super::template;
 use crate::adoption::controller_reference;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use objects::apps::v1::{Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet};
+use objects::meta::v1::Time;
 
 use super::plan::Work;
 use super::replica_sets::{max_unavailable, observed, replicas, wanted};

@@ -1,7 +1,8 @@
 //! Pod templates: when two say the same, and the hash that names a replica set.
 
-use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
-use k8s_openapi::api::core::v1::PodTemplateSpec;
+use objects::Codec;
+use objects::apps::v1::{Deployment, ReplicaSet};
+use objects::core::v1::PodTemplateSpec;
 use serde_json::Value;
 
 /// The label that tells the pods of one template from those of another.
@@ -38,7 +39,7 @@ pub fn without_hash(template: &PodTemplateSpec) -> PodTemplateSpec {
 
 /// The template without anything that is empty: nothing and an empty list mean the same.
 fn plain(template: &PodTemplateSpec) -> Value {
-    let mut value = serde_json::to_value(template).unwrap_or_default();
+    let mut value = objects::to_value(template).unwrap_or_default();
     prune(&mut value);
     value
 }
@@ -64,9 +65,9 @@ fn prune(value: &mut Value) {
 /// The hash of a template; another one after each collision.
 pub fn hash(template: &PodTemplateSpec, collisions: Option<i32>) -> String {
     let mut state: u32 = 0x811c_9dc5;
-    let text = serde_json::to_string(&without_hash(template)).unwrap_or_default();
+    let text = without_hash(template).encode().unwrap_or_default();
     let collisions = collisions.map(|count| count.to_string()).unwrap_or_default();
-    for byte in text.bytes().chain(collisions.bytes()) {
+    for byte in text.into_iter().chain(collisions.bytes()) {
         state = (state ^ u32::from(byte)).wrapping_mul(0x0100_0193);
     }
     state.to_string().bytes().map(|byte| char::from(LETTERS[usize::from(byte) % LETTERS.len()])).collect()

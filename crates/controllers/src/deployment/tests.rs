@@ -3,12 +3,12 @@
 use super::plan::{Observed, Plan, plan};
 use super::replica_sets::{DESIRED, MAX, REVISION, ROLL_BACK_TO, replicas, revision};
 use crate::fixture::{at, meta, time};
-use k8s_openapi::api::apps::v1::{
+use objects::IntOrString;
+use objects::apps::v1::{
     Deployment, DeploymentSpec, DeploymentStrategy, ReplicaSet, ReplicaSetStatus, RollingUpdateDeployment,
 };
-use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use objects::core::v1::{Container, PodSpec, PodTemplateSpec};
+use objects::meta::v1::{LabelSelector, ObjectMeta};
 
 fn template(image: &str) -> PodTemplateSpec {
     let container = Container { name: "c".to_owned(), image: Some(image.to_owned()), ..Container::default() };

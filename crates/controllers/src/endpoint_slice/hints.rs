@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, Service};
-use k8s_openapi::api::discovery::v1::{Endpoint, EndpointHints, ForNode, ForZone};
 use machinery::quantity::Quantity;
+use objects::core::v1::{Node, Service};
+use objects::discovery::v1::{Endpoint, EndpointHints, ForNode, ForZone};
 
 use super::plan::zone;
 use crate::node_facts;
@@ -191,7 +191,7 @@ pub fn near(service: &Service, endpoint: &Endpoint) -> Option<EndpointHints> {
 mod tests {
     use super::*;
     use crate::fixture::meta;
-    use k8s_openapi::api::discovery::v1::EndpointConditions;
+    use objects::discovery::v1::EndpointConditions;
     use serde_json::json;
 
     fn endpoint(zone: &str, hint: &str) -> Endpoint {

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use client::{ClientError, delete_options};
-use k8s_openapi::api::core::v1::{Node, Pod, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use objects::core::v1::{Node, Pod, Service};
+use objects::discovery::v1::EndpointSlice;
 use runtime::{Action, Cache, Change, Context, Descriptor, Expectations, Key, Loop, LoopError};
 
 use crate::services;

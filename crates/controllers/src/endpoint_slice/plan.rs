@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod, Service};
-use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use objects::core::v1::{Node, Pod, Service};
+use objects::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
+use objects::meta::v1::ObjectMeta;
 
 use super::hints::{self, NoHints, Shares};
 use crate::adoption::controller_reference;
@@ -326,7 +326,7 @@ fn slice(
 mod tests {
     use super::*;
     use crate::fixture::{meta, pod, ready_at, time};
-    use k8s_openapi::api::core::v1::{PodIP, ServicePort, ServiceSpec};
+    use objects::core::v1::{PodIP, ServicePort, ServiceSpec};
 
     fn service() -> Service {
         Service {
@@ -459,8 +459,8 @@ mod tests {
 
     #[test]
     fn pods_with_other_ports_get_slices_of_their_own() {
-        use k8s_openapi::api::core::v1::{Container, ContainerPort};
-        use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+        use objects::IntOrString;
+        use objects::core::v1::{Container, ContainerPort};
         let mut service = service();
         service.spec.get_or_insert_default().ports.get_or_insert_default()[0].target_port =
             Some(IntOrString::String("http".to_owned()));

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use client::ResourceKey;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use objects::meta::v1::{ObjectMeta, OwnerReference};
 
 pub const ORPHAN: &str = "orphan";
 pub const FOREGROUND: &str = "foregroundDeletion";

@@ -15,7 +15,7 @@ use client::{
     Client, ClientError, DeleteOptions, Discovery, PartialObject, Patch, Preconditions, Propagation,
     ResourceKey,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use objects::meta::v1::{ObjectMeta, OwnerReference};
 use parking_lot::Mutex;
 use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError, Queue};
 use serde_json::json;

@@ -1,7 +1,7 @@
 //! How fast and how far a proposal is followed: stabilization windows, policies, limits. Pure.
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::autoscaling::v2::{HPAScalingRules, HorizontalPodAutoscalerBehavior};
+use objects::autoscaling::v2::{HPAScalingRules, HorizontalPodAutoscalerBehavior};
 
 /// The window for shrinking if none is given.
 const WINDOW: SignedDuration = SignedDuration::from_secs(300);

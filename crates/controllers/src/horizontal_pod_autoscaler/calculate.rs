@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Pod;
 use machinery::quantity::Quantity;
+use objects::core::v1::Pod;
 
 use crate::pod_facts;
 

@@ -3,9 +3,9 @@
 
 use client::{Client, ClientError};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::autoscaling::v2::{CrossVersionObjectReference, MetricIdentifier};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use machinery::quantity::Quantity;
+use objects::autoscaling::v2::{CrossVersionObjectReference, MetricIdentifier};
+use objects::meta::v1::LabelSelector;
 use serde_json::Value;
 
 use super::calculate::{Sample, Samples};

@@ -12,16 +12,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use client::{ClientError, Dynamic};
 use jiff::Timestamp;
-use k8s_openapi::api::autoscaling::v2::{
+use machinery::quantity::{Format, Quantity};
+use machinery::selector::LabelSelector;
+use objects::Quantity as Text;
+use objects::autoscaling::v2::{
     ContainerResourceMetricStatus, ExternalMetricStatus, HorizontalPodAutoscaler,
     HorizontalPodAutoscalerCondition, HorizontalPodAutoscalerStatus, MetricSpec, MetricStatus, MetricTarget,
     MetricValueStatus, ObjectMetricStatus, PodsMetricStatus, ResourceMetricStatus,
 };
-use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use machinery::quantity::{Format, Quantity};
-use machinery::selector::LabelSelector;
+use objects::core::v1::Pod;
+use objects::meta::v1::Time;
 use parking_lot::Mutex;
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::{Value, json};
@@ -428,7 +428,7 @@ fn value_status(found: &Proposal, resource: &str) -> MetricValueStatus {
 
 fn tolerance(hpa: &HorizontalPodAutoscaler) -> Tolerance {
     let behavior = hpa.spec.behavior.as_ref();
-    let of = |rules: Option<&k8s_openapi::api::autoscaling::v2::HPAScalingRules>| {
+    let of = |rules: Option<&objects::autoscaling::v2::HPAScalingRules>| {
         let given = rules.and_then(|rules| Quantity::parse(&rules.tolerance.as_ref()?.0).ok());
         given.map_or(TOLERANCE, |given| given.as_f64())
     };

@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::batch::v1::{JobCondition, JobStatus};
-use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use objects::batch::v1::{JobCondition, JobStatus};
+use objects::core::v1::Pod;
+use objects::meta::v1::Time;
 
 use super::observed::{Observed, completion_index, condition, ensure_condition, new_condition, uid};
 use super::plan::{Decision, terminal};

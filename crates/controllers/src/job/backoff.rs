@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use objects::core::v1::{ContainerStatus, Pod};
 
 use crate::pod_facts;
 

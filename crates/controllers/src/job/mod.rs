@@ -17,8 +17,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use client::{ClientError, Patch, delete_options};
 use futures_util::future::join_all;
-use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::Pod;
+use objects::batch::v1::Job;
+use objects::core::v1::Pod;
 use parking_lot::Mutex;
 use runtime::{
     Action, Cache, Change, Context, Descriptor, Expectations, Key, Loop, LoopError, controller_of,

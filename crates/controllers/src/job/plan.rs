@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use jiff::SignedDuration;
-use k8s_openapi::api::batch::v1::{Job, JobCondition, JobStatus};
-use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
+use objects::batch::v1::{Job, JobCondition, JobStatus};
+use objects::core::v1::{Container, EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
+use objects::meta::v1::{OwnerReference, Time};
 
 use super::backoff::{self, Backoff};
 use super::indexes::Indexes;

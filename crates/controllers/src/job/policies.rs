@@ -1,10 +1,10 @@
 //! Pod failure policy and success policy of a job.
 
-use k8s_openapi::api::batch::v1::{
+use objects::batch::v1::{
     PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyOnPodConditionsPattern,
     SuccessPolicy,
 };
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
+use objects::core::v1::{ContainerStatus, Pod, PodCondition};
 
 use super::indexes::Indexes;
 
@@ -122,8 +122,8 @@ pub fn success(policy: Option<&SuccessPolicy>, completions: u32, succeeded: &Ind
 mod tests {
     use super::*;
     use crate::fixture::pod;
-    use k8s_openapi::api::batch::v1::{PodFailurePolicyRule, SuccessPolicyRule};
-    use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated};
+    use objects::batch::v1::{PodFailurePolicyRule, SuccessPolicyRule};
+    use objects::core::v1::{ContainerState, ContainerStateTerminated};
 
     fn exited(code: i32) -> Pod {
         let mut pod = pod("p", "Failed");

@@ -4,14 +4,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use jiff::SignedDuration;
-use k8s_openapi::api::batch::v1::{
+use objects::batch::v1::{
     Job, JobSpec, JobStatus, PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyRule,
     SuccessPolicy, SuccessPolicyRule,
 };
-use k8s_openapi::api::core::v1::{
+use objects::core::v1::{
     Container, ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodSpec, PodTemplateSpec,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use objects::meta::v1::OwnerReference;
 
 use super::account::{Account, Outcome, account, finish, settle};
 use super::backoff::Backoff;

@@ -1,8 +1,8 @@
 //! What the conditions of a namespace on its way out say.
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use objects::core::v1::{Namespace, NamespaceCondition};
+use objects::meta::v1::Time;
 
 use super::Counts;
 

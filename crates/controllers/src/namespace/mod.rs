@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use client::{Client, ClientError, ListOptions, Propagation, ResourceInfo, ResourceKey, delete_options};
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use objects::core::v1::{Namespace, Pod};
 use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
 
 use self::conditions::Findings;

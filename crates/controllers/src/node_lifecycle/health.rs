@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use objects::core::v1::{Node, NodeCondition, Taint};
+use objects::meta::v1::Time;
 
 use crate::node_facts::{self, condition};
 
@@ -222,8 +222,8 @@ impl Budget {
 mod tests {
     use super::*;
     use crate::fixture::{at, time};
-    use k8s_openapi::api::core::v1::{NodeSpec, NodeStatus};
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use objects::core::v1::{NodeSpec, NodeStatus};
+    use objects::meta::v1::ObjectMeta;
 
     fn node(ready: Option<&str>, zone: &str) -> Node {
         let condition = |status: &str| NodeCondition {

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use client::ClientError;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
-use k8s_openapi::api::storage::v1::StorageClass;
+use objects::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use objects::storage::v1::StorageClass;
 use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
 
 pub use self::plan::claim_class;

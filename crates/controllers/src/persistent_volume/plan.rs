@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{
+use machinery::quantity::Quantity;
+use objects::core::v1::{
     ObjectReference, PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimStatus,
 };
-use k8s_openapi::api::storage::v1::StorageClass;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use machinery::quantity::Quantity;
+use objects::meta::v1::{ObjectMeta, Time};
+use objects::storage::v1::StorageClass;
 
 use crate::selector;
 

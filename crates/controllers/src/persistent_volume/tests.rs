@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::StorageClass;
+use objects::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use objects::storage::v1::StorageClass;
 use serde_json::json;
 
 use super::plan::{

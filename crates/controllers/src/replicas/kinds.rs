@@ -19,11 +19,11 @@ macro_rules! replicated {
                 self.spec.as_ref().and_then(|spec| spec.min_ready_seconds).unwrap_or(0)
             }
 
-            fn selector(&self) -> k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector {
+            fn selector(&self) -> objects::meta::v1::LabelSelector {
                 self.spec.as_ref().map($selector).unwrap_or_default()
             }
 
-            fn template(&self) -> Option<&k8s_openapi::api::core::v1::PodTemplateSpec> {
+            fn template(&self) -> Option<&objects::core::v1::PodTemplateSpec> {
                 self.spec.as_ref()?.template.as_ref()
             }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use client::{ClientError, Object, delete_options};
-use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use objects::core::v1::{Pod, PodTemplateSpec};
+use objects::meta::v1::LabelSelector;
 use runtime::{Action, Cache, Change, Context, Expectations, Key, Loop, LoopError, controller_of};
 
 use crate::adoption::{claim, controller_reference, index_orphans};
@@ -215,7 +215,7 @@ pub(crate) fn as_wait(left: jiff::SignedDuration) -> Duration {
 mod tests {
     use super::*;
     use crate::fixture::{controlled_by, meta, pod, time};
-    use k8s_openapi::api::apps::v1::ReplicaSet;
+    use objects::apps::v1::ReplicaSet;
 
     #[test]
     fn pods_settle_what_was_expected_of_them() {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use objects::core::v1::Pod;
+use objects::meta::v1::Time;
 
 use super::{Replicated, as_wait};
 use crate::pod_facts;
@@ -185,7 +185,7 @@ pub fn status<R: Replicated>(
 mod tests {
     use super::*;
     use crate::fixture::{at, meta, pod, ready_at};
-    use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetSpec};
+    use objects::apps::v1::{ReplicaSet, ReplicaSetSpec};
 
     fn set(replicas: i32) -> ReplicaSet {
         ReplicaSet {

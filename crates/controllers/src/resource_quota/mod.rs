@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use client::{Object, PartialObject, ResourceKey};
-use k8s_openapi::api::core::v1::{
+use machinery::quantity::Quantity;
+use objects::core::v1::{
     ConfigMap, PersistentVolumeClaim, Pod, ReplicationController, ResourceQuota, ResourceQuotaStatus, Secret,
     Service,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use machinery::quantity::Quantity;
+use objects::meta::v1::ObjectMeta;
 use parking_lot::Mutex;
 use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
 
@@ -275,7 +275,7 @@ mod tests {
         let mut later: ResourceQuota = at("q", 7);
         since.note(&Change::Updated { old: Arc::new(quota.clone()), new: Arc::new(later.clone()) });
         assert_eq!(missed(6), 0);
-        later.spec = Some(k8s_openapi::api::core::v1::ResourceQuotaSpec::default());
+        later.spec = Some(objects::core::v1::ResourceQuotaSpec::default());
         since.note(&Change::Updated { old: Arc::new(quota.clone()), new: Arc::new(later) });
         assert_eq!((missed(6), missed(8)), (1, 0));
         since.note(&Change::Deleted(Arc::new(quota)));

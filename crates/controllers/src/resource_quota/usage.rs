@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{
+use machinery::quantity::Quantity;
+use objects::Quantity as Text;
+use objects::core::v1::{
     Container, PersistentVolumeClaim, Pod, PodAffinityTerm, ResourceQuota, ScopedResourceSelectorRequirement,
     Service,
 };
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
-use machinery::quantity::Quantity;
 
 use crate::pod_facts;
 

@@ -4,8 +4,8 @@
 use async_trait::async_trait;
 use client::{Patch, delete_options};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Secret, ServiceAccount};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Preconditions;
+use objects::core::v1::{ConfigMap, Container, Pod, Secret, ServiceAccount};
+use objects::meta::v1::Preconditions;
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
 
@@ -184,7 +184,7 @@ fn plan(secret: &Secret, now: Timestamp) -> Plan {
 mod tests {
     use super::*;
     use crate::fixture::meta;
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use objects::meta::v1::Time;
 
     #[test]
     fn unused_tokens_are_marked_and_then_go() {

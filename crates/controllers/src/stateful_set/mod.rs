@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use client::{ClientError, delete_options};
-use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use objects::apps::v1::{ControllerRevision, StatefulSet};
+use objects::core::v1::{PersistentVolumeClaim, Pod};
 use runtime::{Action, Cache, Change as Seen, Context, Descriptor, Key, Loop, LoopError, controller_of};
 
 use self::identity::{REVISION_LABEL, name, parent_and_ordinal};

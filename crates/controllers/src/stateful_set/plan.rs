@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetStatus};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, PodTemplateSpec};
+use objects::apps::v1::{ControllerRevision, StatefulSet, StatefulSetStatus};
+use objects::core::v1::{PersistentVolumeClaim, Pod, PodTemplateSpec};
 
 use super::identity::{
     REVISION_LABEL, claims, identity_matches, in_range, is_stale, name, ordinal, range, reference, retention,

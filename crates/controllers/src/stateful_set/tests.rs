@@ -3,16 +3,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::apps::v1::{
+use objects::IntOrString;
+use objects::apps::v1::{
     ControllerRevision, RollingUpdateStatefulSetStrategy, StatefulSet, StatefulSetOrdinals,
     StatefulSetPersistentVolumeClaimRetentionPolicy, StatefulSetSpec, StatefulSetStatus,
     StatefulSetUpdateStrategy,
 };
-use k8s_openapi::api::core::v1::{
-    Container, PersistentVolumeClaim, Pod, PodSpec, PodStatus, PodTemplateSpec,
-};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use objects::core::v1::{Container, PersistentVolumeClaim, Pod, PodSpec, PodStatus, PodTemplateSpec};
+use objects::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 
 use super::plan::{Change, Observed, Plan, plan, status_differs};
 use crate::fixture::{at, meta, ready_at, time};

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use client::{Client, ClientError, Patch};
 use expressions::{Type, openapi};
-use k8s_openapi::api::admissionregistration::v1::{ParamKind, ValidatingAdmissionPolicy};
 use machinery::gvk::{GroupVersionKind, split_api_version};
+use objects::admissionregistration::v1::{ParamKind, ValidatingAdmissionPolicy};
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::{Value, json};
 

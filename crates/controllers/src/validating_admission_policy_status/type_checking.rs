@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use client::Discovery;
 use expressions::admission::{Options, typed_environment};
 use expressions::{CompileError, Environment, Type, composed_type};
-use k8s_openapi::api::admissionregistration::v1::{
+use machinery::gvk::GroupVersionKind;
+use objects::admissionregistration::v1::{
     ExpressionWarning, NamedRuleWithOperations, ValidatingAdmissionPolicy, ValidatingAdmissionPolicySpec,
 };
-use machinery::gvk::GroupVersionKind;
 
 /// How many kinds one rule may name before no more are looked at.
 const MAX_KINDS: usize = 10;

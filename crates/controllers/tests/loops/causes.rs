@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use client::{Cause, Patch, ResourceKey};
-use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::Pod;
+use objects::apps::v1::Deployment;
+use objects::core::v1::Pod;
 use serde_json::{Value, json};
 use testkit::eventually;
 

@@ -4,7 +4,7 @@ use anyhow::Result;
 use base::clock::Clock;
 use client::{ListOptions, Patch};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use objects::certificates::v1::CertificateSigningRequest;
 use serde_json::json;
 use testkit::eventually;
 

@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 use client::{ListOptions, Patch, Propagation, delete_options};
-use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
-use k8s_openapi::api::core::v1::{ConfigMap, Endpoints, Namespace, Node, Pod, Service, ServiceAccount};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use objects::apps::v1::{Deployment, ReplicaSet};
+use objects::core::v1::{ConfigMap, Endpoints, Namespace, Node, Pod, Service, ServiceAccount};
+use objects::discovery::v1::EndpointSlice;
 use serde_json::json;
 use testkit::eventually;
 

@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 use client::{ListOptions, Patch};
-use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
-use k8s_openapi::api::core::v1::{Pod, ReplicationController};
-use k8s_openapi::api::events::v1::Event;
+use objects::apps::v1::{Deployment, ReplicaSet};
+use objects::core::v1::{Pod, ReplicationController};
+use objects::events::v1::Event;
 use serde_json::json;
 use testkit::eventually;
 

@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use client::{ListOptions, Patch};
-use k8s_openapi::api::core::v1::{Event, Pod, ServiceAccount};
-use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
+use objects::core::v1::{Event, Pod, ServiceAccount};
+use objects::resource::v1::{ResourceClaim, ResourceSlice};
 use serde_json::{Value, json};
 use testkit::eventually;
 

@@ -4,7 +4,7 @@ use anyhow::Result;
 use base::clock::Clock;
 use client::{ListOptions, Patch};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, ServiceAccount};
+use objects::core::v1::{ConfigMap, Pod, Secret, ServiceAccount};
 use serde_json::json;
 use testkit::eventually;
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use client::{Body, Call, Client, Kubeconfig, ListOptions, Remote, Transport};
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};
-use k8s_openapi::api::core::v1::ConfigMap;
+use objects::core::v1::ConfigMap;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use testkit::eventually;

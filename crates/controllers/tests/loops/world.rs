@@ -7,7 +7,7 @@ use anyhow::Result;
 use base::clock::Clock;
 use base::tasks::TaskGroup;
 use client::{Client, DeleteOptions, ListOptions, Patch};
-use k8s_openapi::api::core::v1::Pod;
+use objects::core::v1::Pod;
 use runtime::Harness;
 use serde_json::json;
 use testkit::Server;

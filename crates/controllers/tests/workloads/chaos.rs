@@ -14,9 +14,9 @@ use base::clock::Clock;
 use base::tasks::TaskGroup;
 use client::{Client, ListOptions, Object, delete_options};
 use cluster::{Components, Fleet, SchedulerConfiguration};
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
-use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use objects::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use objects::batch::v1::Job;
+use objects::core::v1::{Node, Pod};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
@@ -114,7 +114,7 @@ impl World {
     }
 
     async fn create<K: Object>(&self, object: Value) -> Result<()> {
-        let object: K = serde_json::from_value(object)?;
+        let object: K = objects::from_value(&object)?;
         self.client.create("default", &object).await?;
         Ok(())
     }

@@ -2,10 +2,10 @@
 
 use anyhow::Result;
 use client::Patch;
-use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::rbac::v1::ClusterRole;
+use objects::batch::v1::Job;
+use objects::core::v1::Pod;
+use objects::policy::v1::PodDisruptionBudget;
+use objects::rbac::v1::ClusterRole;
 use serde_json::json;
 use testkit::eventually;
 

@@ -5,7 +5,7 @@ use base::clock::Clock;
 use client::ListOptions;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::batch::v1::{CronJob, Job};
+use objects::batch::v1::{CronJob, Job};
 use serde_json::json;
 use testkit::eventually;
 

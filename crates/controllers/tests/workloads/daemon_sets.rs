@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use client::Patch;
-use k8s_openapi::api::apps::v1::{DaemonSet, DaemonSetStatus};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use objects::apps::v1::{DaemonSet, DaemonSetStatus};
+use objects::core::v1::{Node, Pod};
 use serde_json::json;
 use testkit::eventually;
 

@@ -1,8 +1,8 @@
 //! The job loop.
 
 use anyhow::Result;
-use k8s_openapi::api::batch::v1::{Job, JobStatus};
-use k8s_openapi::api::core::v1::Pod;
+use objects::batch::v1::{Job, JobStatus};
+use objects::core::v1::Pod;
 use serde_json::{Value, json};
 use testkit::eventually;
 

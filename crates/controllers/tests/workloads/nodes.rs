@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use client::Patch;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use objects::core::v1::{Node, Pod};
 use serde_json::json;
 use testkit::eventually;
 
@@ -70,7 +70,7 @@ async fn a_sick_node_is_tainted_and_loses_its_pods_and_recovers() -> Result<()> 
     ready(&world, "sick", "True").await?;
     eventually("healthy again", PATIENCE, node, Vec::is_empty).await;
     let annotated = async || world.client.get::<Node>("", "well").await.expect("a node").metadata;
-    let ttl = |meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta| {
+    let ttl = |meta: &objects::meta::v1::ObjectMeta| {
         let has = meta.annotations.as_ref().and_then(|all| all.get("node.alpha.kubernetes.io/ttl"));
         let mirrored = meta.labels.as_ref().and_then(|all| all.get("beta.kubernetes.io/os"));
         has.is_some_and(|ttl| ttl == "0") && mirrored.is_some_and(|os| os == "linux")

@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use client::ListOptions;
-use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetStatus};
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use objects::apps::v1::{ControllerRevision, StatefulSet, StatefulSetStatus};
+use objects::core::v1::PersistentVolumeClaim;
 use serde_json::json;
 use testkit::eventually;
 

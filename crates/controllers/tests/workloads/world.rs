@@ -8,8 +8,8 @@ use base::clock::Clock;
 use base::tasks::TaskGroup;
 use client::{Client, ListOptions, Object, Patch, delete_options};
 use controllers::LOOPS;
-use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
+use objects::batch::v1::Job;
+use objects::core::v1::{Node, Pod, ServiceAccount};
 use runtime::{Harness, Row};
 use serde_json::{Value, json};
 use testkit::{Server, eventually};
@@ -68,13 +68,13 @@ impl World {
     }
 
     pub async fn create<K: Object>(&self, object: Value) -> Result<K> {
-        let object: K = serde_json::from_value(object)?;
+        let object: K = objects::from_value(&object)?;
         let namespace = object.metadata().namespace.clone().unwrap_or_else(|| "default".to_owned());
         self.client.create(&namespace, &object).await.context("an object could not be created")
     }
 
     pub async fn create_in_cluster<K: Object>(&self, object: Value) -> Result<K> {
-        let object: K = serde_json::from_value(object)?;
+        let object: K = objects::from_value(&object)?;
         self.client.create("", &object).await.context("an object could not be created")
     }
 

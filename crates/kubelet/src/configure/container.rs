@@ -3,7 +3,7 @@
 use cri::v1::{
     ContainerConfig, ContainerMetadata, Device, ImageSpec, KeyValue, LinuxContainerConfig, Mount, Signal,
 };
-use k8s_openapi::api::core::v1::Pod;
+use objects::core::v1::Pod;
 
 use super::downward::PodFacts;
 use super::environment::{self, EnvironmentError};

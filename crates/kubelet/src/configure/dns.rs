@@ -1,7 +1,7 @@
 //! How a pod resolves names: the contents of its `resolv.conf`.
 
 use cri::v1::DNSConfig;
-use k8s_openapi::api::core::v1::Pod;
+use objects::core::v1::Pod;
 
 /// The node's own way to resolve names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -105,7 +105,7 @@ fn unique(list: Vec<String>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::api::core::v1::{PodDNSConfig, PodDNSConfigOption, PodSpec};
+    use objects::core::v1::{PodDNSConfig, PodDNSConfigOption, PodSpec};
 
     fn pod(policy: &str, host_network: bool, extra: Option<PodDNSConfig>) -> Pod {
         let mut pod = Pod::default();

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, Pod, ResourceFieldSelector};
 use machinery::quantity::Quantity;
+use objects::core::v1::{Container, Pod, ResourceFieldSelector};
 
 use crate::lifecycle::members::members;
 
@@ -146,8 +146,8 @@ pub fn resource(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
-    use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
+    use objects::Quantity as Text;
+    use objects::core::v1::{PodSpec, ResourceRequirements};
 
     fn pod() -> Pod {
         let mut pod = Pod::default();

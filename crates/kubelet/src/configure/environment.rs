@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
+use objects::core::v1::{Container, EnvVar, Pod};
 
 use super::downward::{self, DownwardError, PodFacts};
 use super::env_file::{self, FileError};
@@ -172,7 +172,7 @@ fn service_variables(pod: &Pod, sources: &Sources) -> BTreeMap<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::api::core::v1::{
+    use objects::core::v1::{
         ConfigMap, ConfigMapEnvSource, ConfigMapKeySelector, EnvFromSource, EnvVarSource, ObjectFieldSelector,
     };
 

@@ -1,6 +1,6 @@
 //! The name of a pod's host and its `/etc/hosts`.
 
-use k8s_openapi::api::core::v1::{HostAlias, Pod, PodSpec};
+use objects::core::v1::{HostAlias, Pod, PodSpec};
 
 /// Longest name a Linux host may have.
 const MAX_HOSTNAME: usize = 63;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use cri::v1::{HugepageLimit, LinuxContainerResources};
-use k8s_openapi::api::core::v1::{Container, Pod};
+use objects::core::v1::{Container, Pod};
 
 use crate::lifecycle::qos;
 

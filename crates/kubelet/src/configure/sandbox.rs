@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use cri::v1::{LinuxPodSandboxConfig, PodSandboxConfig, PodSandboxMetadata, PortMapping, Protocol};
-use k8s_openapi::api::core::v1::Pod;
+use objects::core::v1::Pod;
 
 use super::dns::{self, ClusterDns, HostDns};
 use super::{hosts, labels, resources, security};

@@ -4,7 +4,7 @@ use cri::v1::{
     Capability, Int64Value, LinuxContainerSecurityContext, LinuxSandboxSecurityContext, NamespaceMode,
     NamespaceOption, SELinuxOption, SecurityProfile, SecurityProfileProfileType, SupplementalGroupsPolicy,
 };
-use k8s_openapi::api::core::v1::{
+use objects::core::v1::{
     AppArmorProfile, Container, Pod, PodSecurityContext, PodSpec, SELinuxOptions, SeccompProfile,
     SecurityContext,
 };

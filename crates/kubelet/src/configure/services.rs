@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Service;
+use objects::core::v1::Service;
 
 /// Variables for the services with an address of their own, as Kubernetes and docker links named them.
 #[must_use]
@@ -45,7 +45,7 @@ pub fn variables<'a>(services: impl IntoIterator<Item = &'a Service>) -> BTreeMa
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::api::core::v1::{ServicePort, ServiceSpec};
+    use objects::core::v1::{ServicePort, ServiceSpec};
 
     #[test]
     fn variables_of_a_service() {

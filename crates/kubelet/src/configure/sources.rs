@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
+use objects::core::v1::{ConfigMap, Pod, Secret, Service};
 
 use crate::lifecycle::members::members;
 

@@ -5,7 +5,7 @@ use cri::csi::{
     VolumeCapabilityAccessModeMode as Mode, VolumeCapabilityAccessType, VolumeCapabilityBlockVolume,
     VolumeCapabilityMountVolume,
 };
-use k8s_openapi::api::storage::v1::CSIDriver;
+use objects::storage::v1::CSIDriver;
 
 use super::Driver;
 

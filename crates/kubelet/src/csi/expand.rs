@@ -5,11 +5,11 @@ use std::path::Path;
 
 use client::Patch;
 use cri::csi::{CapacityRange, NodeExpandVolumeRequest, NodeServiceCapabilityRPCType, VolumeCapability};
-use k8s_openapi::api::core::v1::{
+use machinery::quantity::Quantity;
+use objects::Quantity as Written;
+use objects::core::v1::{
     CSIPersistentVolumeSource, PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimStatus,
 };
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
-use machinery::quantity::Quantity;
 use serde_json::{Value, json};
 use tonic::Code;
 

@@ -8,10 +8,10 @@ use cri::csi::{
     NodePublishVolumeRequest, NodeServiceCapabilityRPCType, NodeStageVolumeRequest, VolumeCapability,
 };
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{
+use objects::core::v1::{
     CSIPersistentVolumeSource, CSIVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, SecretReference,
 };
-use k8s_openapi::api::storage::v1::CSIDriver;
+use objects::storage::v1::CSIDriver;
 use sha2::{Digest, Sha256};
 
 use super::capability::{Wanted, gives_to_group};

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use client::{ClientError, Patch};
 use cri::registration::{InfoRequest, RegistrationClient, RegistrationStatus};
-use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSINodeDriver, CSINodeSpec, VolumeNodeResources};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use objects::core::v1::Node;
+use objects::meta::v1::{ObjectMeta, OwnerReference};
+use objects::storage::v1::{CSIDriver, CSINode, CSINodeDriver, CSINodeSpec, VolumeNodeResources};
 use serde_json::json;
 use tonic::client::Grpc;
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Pod, Secret, SecretReference};
-use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
+use objects::core::v1::{Pod, Secret, SecretReference};
+use objects::storage::v1::{CSIDriver, VolumeAttachment};
 use serde_json::json;
 
 use super::mount::Publishing;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Pod, Volume};
+use objects::core::v1::{Pod, Volume};
 
 use crate::configure::labels;
 use crate::configure::sandbox::log_directory;

@@ -1,7 +1,7 @@
 //! The conditions of a pod that the kubelet owns.
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use objects::core::v1::{ContainerStatus, Pod, PodCondition};
+use objects::meta::v1::Time;
 
 use super::members::is_sidecar;
 use super::phase::{find, is_running};
@@ -172,7 +172,7 @@ fn initialised(pod: &Pod, statuses: &[ContainerStatus], phase: &str) -> Finding 
 /// Whether a container runs or ever ran.
 #[must_use]
 pub fn has_run(status: &ContainerStatus) -> bool {
-    let ended = |state: &Option<k8s_openapi::api::core::v1::ContainerState>| {
+    let ended = |state: &Option<objects::core::v1::ContainerState>| {
         state.as_ref().is_some_and(|state| state.terminated.is_some())
     };
     is_running(status) || ended(&status.state) || ended(&status.last_state)

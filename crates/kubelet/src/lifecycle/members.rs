@@ -1,6 +1,6 @@
 //! The containers of a pod in one shape: init containers, sidecars, ordinary and ephemeral ones.
 
-use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec};
+use objects::core::v1::{Container, EphemeralContainer, Pod, PodSpec};
 
 /// What a container is to its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

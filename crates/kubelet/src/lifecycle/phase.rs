@@ -1,6 +1,6 @@
 //! The phase of a pod, from the states of its containers.
 
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
+use objects::core::v1::{Container, ContainerStatus, Pod};
 
 use super::members::is_sidecar;
 use super::restart;
@@ -13,7 +13,7 @@ pub fn find<'a>(statuses: &'a [ContainerStatus], name: &str) -> Option<&'a Conta
 
 /// Exit code of the state a container is in or, while it waits, of the one before.
 fn exit_code(status: &ContainerStatus) -> Option<i32> {
-    let code = |state: Option<&k8s_openapi::api::core::v1::ContainerState>| {
+    let code = |state: Option<&objects::core::v1::ContainerState>| {
         state.and_then(|state| state.terminated.as_ref()).map(|terminated| terminated.exit_code)
     };
     code(status.state.as_ref())

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, Pod};
+use objects::core::v1::{Container, Pod};
 
 use super::backoff::Backoff;
 use super::members::{Member, MemberKind, members};

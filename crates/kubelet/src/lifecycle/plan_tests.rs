@@ -1,5 +1,5 @@
 use super::*;
-use k8s_openapi::api::core::v1::PodSpec;
+use objects::core::v1::PodSpec;
 
 const FINE: Verdict = Verdict { failed: None, started: true, ready: true };
 

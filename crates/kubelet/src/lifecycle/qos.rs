@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use machinery::quantity::Quantity;
+use objects::Quantity as Text;
+use objects::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 
 use super::members::is_sidecar;
 

@@ -1,6 +1,6 @@
 //! Whether a container that ended is started again.
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use objects::core::v1::{Container, Pod};
 
 use super::observed::{ObservedContainer, RunState};
 
@@ -70,7 +70,7 @@ pub fn is_due(pod: &Pod, container: &Container, newest: Option<&ObservedContaine
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::api::core::v1::{ContainerRestartRule, ContainerRestartRuleOnExitCodes, PodSpec};
+    use objects::core::v1::{ContainerRestartRule, ContainerRestartRuleOnExitCodes, PodSpec};
 
     fn pod(policy: &str) -> Pod {
         Pod {

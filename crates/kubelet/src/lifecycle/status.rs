@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{
+use objects::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
     ContainerStatus, ContainerUser, HostIP, LinuxContainerUser, Pod, PodCondition, PodIP, PodStatus,
     ResourceRequirements, VolumeMount, VolumeMountStatus,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use objects::meta::v1::Time;
 
 use super::conditions::{ALL_RESTARTING, BY_KUBELET, DISRUPTION, OWNED, conditions, has_run};
 use super::members::{as_container, is_sidecar};

@@ -1,7 +1,7 @@
 use super::*;
 use crate::lifecycle::observed::ObservedSandbox;
 use crate::lifecycle::plan::Verdict;
-use k8s_openapi::api::core::v1::{PodReadinessGate, PodSpec};
+use objects::core::v1::{PodReadinessGate, PodSpec};
 
 fn container(name: &str) -> Container {
     Container { name: name.to_owned(), image: Some("i".to_owned()), ..Container::default() }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
-use k8s_openapi::api::core::v1::NodeSystemInfo;
+use objects::core::v1::NodeSystemInfo;
 
 fn read(path: &str) -> String {
     fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default()

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use client::{ClientError, Patch};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use k8s_openapi::api::core::v1::{Node, NodeStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
+use objects::coordination::v1::{Lease, LeaseSpec};
+use objects::core::v1::{Node, NodeStatus};
+use objects::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
 use serde_json::{Value, json};
 
 use super::capacity::{Amounts, allocatable, capacity};
@@ -175,7 +175,7 @@ impl NodeLoop {
         if recent && same(&old, &status) {
             return Ok(());
         }
-        let mut value = serde_json::to_value(&status).unwrap_or_default();
+        let mut value = objects::to_value(&status).unwrap_or_default();
         if let Some(Value::Array(addresses)) = value.get_mut("addresses") {
             addresses.insert(0, json!({"$patch": "replace"}));
         }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use client::{ClientError, Patch};
-use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use objects::core::v1::{Node, NodeSpec, NodeStatus};
+use objects::meta::v1::ObjectMeta;
 use serde_json::json;
 
 use crate::shared::Shared;

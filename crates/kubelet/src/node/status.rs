@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{
+use objects::Quantity;
+use objects::core::v1::{
     ContainerImage, DaemonEndpoint, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeRuntimeHandler,
     NodeRuntimeHandlerFeatures, NodeStatus,
 };
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::capacity::Amounts;
 use super::facts::system_info;

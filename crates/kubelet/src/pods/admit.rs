@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Pod;
+use objects::core::v1::Pod;
 
 use super::worker::has_ended;
 use crate::lifecycle::qos::pod_requests;
@@ -175,8 +175,8 @@ pub fn with_resources_of_status(pod: &Pod) -> Pod {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
-    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+    use objects::Quantity;
+    use objects::core::v1::{Container, PodSpec, ResourceRequirements};
 
     fn pod(uid: &str, cpu: &str) -> Pod {
         let requests = BTreeMap::from([("cpu".to_owned(), Quantity(cpu.to_owned()))]);
@@ -217,7 +217,7 @@ mod tests {
             pod.metadata.labels =
                 label.map(|name| BTreeMap::from([("kubernetes.io/os".to_owned(), name.to_owned())]));
             if let Some(spec) = &mut pod.spec {
-                spec.os = os.map(|name| k8s_openapi::api::core::v1::PodOS { name: name.to_owned() });
+                spec.os = os.map(|name| objects::core::v1::PodOS { name: name.to_owned() });
             }
             foreign(&pod).map(|refused| refused.0)
         };

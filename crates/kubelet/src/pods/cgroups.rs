@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 
-use k8s_openapi::api::core::v1::Pod;
+use objects::core::v1::Pod;
 use parking_lot::Mutex;
 use sys::cgroups::{Hierarchy, Resources};
 

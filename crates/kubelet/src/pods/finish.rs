@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use client::{DeleteOptions, Preconditions};
-use k8s_openapi::api::core::v1::Pod;
+use objects::core::v1::Pod;
 
 use super::worker::{Order, Round, Worker};
 use crate::csi;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base::tasks::TaskGroup;
 use client::{Client, ClientError, Object, WatchEvent, WatchOptions};
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use objects::core::v1::{ConfigMap, Secret};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod, Probe};
+use objects::core::v1::{Container, LifecycleHandler, Pod, Probe};
 
 use crate::engine::Engine;
 use crate::probes::{Outcome, Target, check};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use k8s_openapi::api::core::v1::Pod;
+use objects::core::v1::Pod;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-use k8s_openapi::api::core::v1::Pod;
+use objects::core::v1::Pod;
 
 use crate::lifecycle::members::members;
 use crate::lifecycle::{Observed, RunState};
@@ -82,7 +82,7 @@ fn end_of_log(path: &Path) -> String {
 mod tests {
     use super::*;
     use crate::lifecycle::ObservedContainer;
-    use k8s_openapi::api::core::v1::{Container, PodSpec};
+    use objects::core::v1::{Container, PodSpec};
 
     #[test]
     fn files_come_before_logs() {

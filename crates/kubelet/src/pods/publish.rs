@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use client::Patch;
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use objects::core::v1::{Pod, PodStatus};
 use serde_json::{Value, json};
 
 use super::worker::Worker;
@@ -69,7 +69,7 @@ fn with_foreign_conditions(mut written: PodStatus, now: &PodStatus) -> PodStatus
 
 /// The status as a patch: conditions merge by type with those of others, addresses are replaced.
 fn patch(pod: &Pod, told: &PodStatus) -> Value {
-    let mut status = serde_json::to_value(told).unwrap_or_default();
+    let mut status = objects::to_value(told).unwrap_or_default();
     for list in ["podIPs", "hostIPs"] {
         if let Some(Value::Array(items)) = status.get_mut(list) {
             items.insert(0, json!({"$patch": "replace"}));

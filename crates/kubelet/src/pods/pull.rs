@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use cri::v1::PodSandboxConfig;
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use objects::core::v1::{Pod, Secret};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 

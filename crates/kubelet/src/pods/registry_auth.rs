@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use cri::v1::AuthConfig;
-use k8s_openapi::api::core::v1::Secret;
+use objects::core::v1::Secret;
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -104,7 +104,7 @@ fn auth(server: &str, entry: Entry) -> AuthConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::ByteString;
+    use objects::ByteString;
 
     fn secret(text: &str) -> Secret {
         let data = BTreeMap::from([(".dockerconfigjson".to_owned(), ByteString(text.as_bytes().to_vec()))]);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cri::v1::LinuxContainerResources;
-use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
+use objects::core::v1::{Container, Pod, ResourceRequirements};
 
 use super::worker::Worker;
 use crate::configure::resources;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cri::v1::PodSandboxConfig;
-use k8s_openapi::api::core::v1::Pod;
+use objects::core::v1::Pod;
 
 use super::start::NotStarted;
 use super::users;
@@ -202,7 +202,7 @@ impl Worker {
         if name.is_empty() {
             return String::new();
         }
-        let class = self.shared.find::<k8s_openapi::api::node::v1::RuntimeClass>("", &name).await;
+        let class = self.shared.find::<objects::node::v1::RuntimeClass>("", &name).await;
         class.ok().flatten().map(|class| class.handler).unwrap_or(name)
     }
 

@@ -1,6 +1,6 @@
 //! Kernel parameters that pods may set: those that concern only the pod, and those the node's administrator adds.
 
-use k8s_openapi::api::core::v1::Pod;
+use objects::core::v1::Pod;
 
 /// Parameters that are safe wherever they are namespaced.
 const SAFE: [&str; 12] = [

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use cri::v1::{ContainerConfig, IDMapping, NamespaceMode, NamespaceOption, PodSandboxConfig, UserNamespace};
-use k8s_openapi::api::core::v1::Pod;
+use objects::core::v1::Pod;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cri::v1::LinuxContainerResources;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use objects::core::v1::{Pod, PodStatus};
 use tokio::sync::{Notify, watch};
 
 use super::followed::Follower;

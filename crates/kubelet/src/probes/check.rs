@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Container, ContainerPort, Probe};
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use objects::IntOrString;
+use objects::core::v1::{Container, ContainerPort, Probe};
 
 use super::{grpc, http};
 use crate::engine::Engine;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use k8s_openapi::api::core::v1::HTTPGetAction;
+use objects::core::v1::HTTPGetAction;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -153,7 +153,7 @@ fn trusting() -> Arc<rustls::ClientConfig> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+    use objects::IntOrString;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     async fn answer(text: &'static str) -> u16 {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use base::clock::Clock;
 use base::tasks::TaskGroup;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, Probe};
+use objects::core::v1::{Pod, Probe};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;

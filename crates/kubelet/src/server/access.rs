@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use client::Client;
 use http::{HeaderMap, Method, StatusCode};
-use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
-use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use objects::authentication::v1::{TokenReview, TokenReviewSpec};
+use objects::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use parking_lot::Mutex;
 use rustls_pki_types::CertificateDer;
 

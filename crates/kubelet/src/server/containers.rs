@@ -10,7 +10,7 @@ use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
 use jiff::SignedDuration;
-use k8s_openapi::api::core::v1::Pod;
+use objects::core::v1::Pod;
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;

@@ -262,7 +262,7 @@ pub fn of_probes(tally: &Tally) -> Reply {
 pub async fn of_kubelet(shared: &Shared, workers: &Arc<Workers>) -> Reply {
     let pods = workers.pods();
     let phase = |wanted: &str| {
-        let is = |pod: &&Arc<k8s_openapi::api::core::v1::Pod>| {
+        let is = |pod: &&Arc<objects::core::v1::Pod>| {
             pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some(wanted)
         };
         pods.iter().filter(is).count()
@@ -325,7 +325,7 @@ const OF_VOLUMES: [OfVolume; 6] = [
 ];
 
 /// How full the volumes of claims are; one that several pods have is told once.
-async fn volumes_of(page: &mut Page, shared: &Shared, pods: &[Arc<k8s_openapi::api::core::v1::Pod>]) {
+async fn volumes_of(page: &mut Page, shared: &Shared, pods: &[Arc<objects::core::v1::Pod>]) {
     let now = shared.clock.now();
     let mut claims: BTreeMap<(String, String), Amounts> = BTreeMap::new();
     for pod in pods {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use cri::v1::{LinuxPodSandboxStats, NetworkInterfaceUsage};
 use http::StatusCode;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use objects::core::v1::Pod;
 use serde_json::{Map, Value, json};
 
 use super::machine::{self, Rate};

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::Pod;
+use objects::core::v1::Pod;
 
 use crate::pods::Workers;
 use crate::shared::Shared;

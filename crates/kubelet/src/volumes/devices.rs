@@ -6,7 +6,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use cri::v1::Device;
-use k8s_openapi::api::core::v1::Pod;
+use objects::core::v1::Pod;
 
 use super::prepare::Prepared;
 use crate::lifecycle::Member;

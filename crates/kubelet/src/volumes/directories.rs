@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use k8s_openapi::api::core::v1::{Pod, Volume};
+use objects::core::v1::{Pod, Volume};
 
 /// The directories of one pod.
 #[derive(Clone, Debug)]

@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, PodSpec};
 use machinery::quantity::Quantity;
+use objects::core::v1::{EmptyDirVolumeSource, PodSpec};
 use rustix::mount::{MountFlags, mount};
 
 use crate::lifecycle::members::members;

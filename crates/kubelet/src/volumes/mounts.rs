@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 
 use cri::v1::{ImageSpec, Mount, MountPropagation};
-use k8s_openapi::api::core::v1::VolumeMount;
+use objects::core::v1::VolumeMount;
 
 use super::directories::PodDirectories;
 use super::prepare::Prepared;

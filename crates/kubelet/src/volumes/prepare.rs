@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use client::{Client, ClientError};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{
+use objects::core::v1::{
     PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, Pod, ProjectedVolumeSource, Volume,
 };
 

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use client::{Client, ClientError};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::Pod;
+use objects::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use objects::core::v1::Pod;
 use parking_lot::Mutex;
 
 /// Pod, audience (the API server's own if empty) and the life that is asked for.

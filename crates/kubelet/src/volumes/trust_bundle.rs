@@ -6,9 +6,9 @@ use base::pki::certificates_from_pem;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use client::{Client, ClientError, ListOptions};
-use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
-use k8s_openapi::api::core::v1::ClusterTrustBundleProjection;
 use machinery::selector::LabelSelector;
+use objects::certificates::v1beta1::ClusterTrustBundle;
+use objects::core::v1::ClusterTrustBundleProjection;
 
 /// Why there are no certificates.
 #[derive(Debug, thiserror::Error)]

@@ -4,14 +4,15 @@
 
 mod plan;
 
+use futures_util::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use base::tasks::TaskGroup;
-use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::networking::v1::ServiceCIDR;
+use objects::core::v1::Node;
+use objects::networking::v1::ServiceCIDR;
 use runtime::{Cache, Haste, Informers, Kept, keep};
 use sys::netlink::{Netlink, Peer, Route, Way};
 use tokio::sync::Notify;
@@ -44,19 +45,21 @@ pub enum RouteError {
 }
 
 /// Keeps the routes of the node `name` until `tasks` stop.
-pub async fn run(name: String, informers: Informers, tasks: TaskGroup) {
-    let (nodes, ranges) = (informers.of::<Node>(), informers.of::<ServiceCIDR>());
-    let changed = Arc::new(Notify::new());
-    let told = Arc::clone(&changed);
-    nodes.on_event(move |change| {
-        // Heartbeats change nothing that matters here.
-        if change.old().is_none_or(|old| View::of(old) != View::of(change.object())) {
-            told.notify_one();
-        }
-    });
-    let told = Arc::clone(&changed);
-    ranges.on_event(move |_| told.notify_one());
-    keep(Routes { name, nodes, ranges, changed, peers: BTreeSet::new() }, &tasks).await;
+pub fn run(name: String, informers: Informers, tasks: TaskGroup) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
+        let (nodes, ranges) = (informers.of::<Node>(), informers.of::<ServiceCIDR>());
+        let changed = Arc::new(Notify::new());
+        let told = Arc::clone(&changed);
+        nodes.on_event(move |change| {
+            // Heartbeats change nothing that matters here.
+            if change.old().is_none_or(|old| View::of(old) != View::of(change.object())) {
+                told.notify_one();
+            }
+        });
+        let told = Arc::clone(&changed);
+        ranges.on_event(move |_| told.notify_one());
+        keep(Routes { name, nodes, ranges, changed, peers: BTreeSet::new() }, &tasks).await;
+    })
 }
 
 /// The routes of a node.

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::Node;
+use objects::core::v1::Node;
 use sys::netlink::{Peer, Route, Way};
 
 /// A node, as far as routes are concerned.

@@ -1,17 +1,16 @@
-//! The cache of one kind: one writer, many readers, indexes, and those who want to hear of changes.
+//! The typed view of a cache: what a loop reads, indexes and watches of one kind.
 
-use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
-use client::Object;
-use parking_lot::{Mutex, RwLock};
-use tokio::sync::watch;
+use objects::{AnyObject, Object, Shared, downcast};
 
+use super::core::{Core, Which};
 use crate::Key;
 
-/// What happened to an object.
-#[derive(Clone, Debug)]
-pub enum Change<K> {
+/// A change of an object.
+pub enum Change<K: ?Sized> {
     Added(Arc<K>),
     Updated {
         old: Arc<K>,
@@ -21,7 +20,29 @@ pub enum Change<K> {
     Deleted(Arc<K>),
 }
 
-impl<K> Change<K> {
+impl<K: ?Sized> Clone for Change<K> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Added(object) => Self::Added(Arc::clone(object)),
+            Self::Updated { old, new } => Self::Updated { old: Arc::clone(old), new: Arc::clone(new) },
+            Self::Deleted(object) => Self::Deleted(Arc::clone(object)),
+        }
+    }
+}
+
+impl<K: fmt::Debug> fmt::Debug for Change<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Added(object) => f.debug_tuple("Added").field(object).finish(),
+            Self::Updated { old, new } => {
+                f.debug_struct("Updated").field("old", old).field("new", new).finish()
+            }
+            Self::Deleted(object) => f.debug_tuple("Deleted").field(object).finish(),
+        }
+    }
+}
+
+impl<K: ?Sized> Change<K> {
     /// The object as it is, or as it was last.
     pub fn object(&self) -> &Arc<K> {
         match self {
@@ -38,37 +59,37 @@ impl<K> Change<K> {
     }
 }
 
-type Handler<K> = Box<dyn Fn(&Change<K>) + Send + Sync>;
-type Values<K> = Box<dyn Fn(&K) -> Vec<String> + Send + Sync>;
+impl Change<dyn AnyObject> {
+    fn typed<K: Object>(&self) -> Option<Change<K>> {
+        Some(match self {
+            Self::Added(object) => Change::Added(downcast(object)?),
+            Self::Updated { old, new } => Change::Updated { old: downcast(old)?, new: downcast(new)? },
+            Self::Deleted(object) => Change::Deleted(downcast(object)?),
+        })
+    }
+}
 
 /// The objects of a kind. Clones share them.
 pub struct Cache<K> {
-    shared: Arc<Shared<K>>,
+    core: Arc<Core>,
+    /// Every object in `core` is of this kind.
+    kind: PhantomData<fn() -> K>,
 }
 
 impl<K> Clone for Cache<K> {
     fn clone(&self) -> Self {
-        Self { shared: Arc::clone(&self.shared) }
+        Self::over(Arc::clone(&self.core))
     }
 }
 
-struct Shared<K> {
-    objects: RwLock<Objects<K>>,
-    /// Held by the writer from a change to its last handler, so that a new handler misses nothing.
-    handlers: Mutex<Vec<Handler<K>>>,
-    synced: watch::Sender<bool>,
-}
+impl<K> Cache<K> {
+    pub(super) fn over(core: Arc<Core>) -> Self {
+        Self { core, kind: PhantomData }
+    }
 
-struct Objects<K> {
-    by_namespace: HashMap<Arc<str>, BTreeMap<Arc<str>, Arc<K>>>,
-    by_owner: HashMap<String, BTreeMap<Key, Arc<K>>>,
-    indexes: HashMap<&'static str, Index<K>>,
-    count: usize,
-}
-
-struct Index<K> {
-    values: Values<K>,
-    entries: HashMap<String, BTreeMap<Key, Arc<K>>>,
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
 }
 
 impl<K: Object> Default for Cache<K> {
@@ -78,28 +99,17 @@ impl<K: Object> Default for Cache<K> {
 }
 
 impl<K: Object> Cache<K> {
-    /// An empty cache that nobody fills: what tests need.
+    /// An empty cache that no informer fills, for tests.
     #[must_use]
     pub fn new() -> Self {
-        let objects = Objects {
-            by_namespace: HashMap::new(),
-            by_owner: HashMap::new(),
-            indexes: HashMap::new(),
-            count: 0,
-        };
-        let (synced, _) = watch::channel(false);
-        let shared = Shared { objects: RwLock::new(objects), handlers: Mutex::new(Vec::new()), synced };
-        Self { shared: Arc::new(shared) }
+        Self::over(Arc::new(Core::new()))
     }
 
     #[must_use]
     pub fn get(&self, ns: &str, name: &str) -> Option<Arc<K>> {
-        let found =
-            self.shared.objects.read().by_namespace.get(ns).and_then(|names| names.get(name)).cloned();
-        crate::pass::read::<K>(ns, name, || {
-            found.as_ref()?.metadata().resource_version.as_deref()?.parse().ok()
-        });
-        found
+        let found = self.core.get(ns, name);
+        crate::pass::read::<K>(ns, name, || found.as_ref()?.meta().resource_version.as_deref()?.parse().ok());
+        downcast(&found?)
     }
 
     #[must_use]
@@ -110,194 +120,94 @@ impl<K: Object> Cache<K> {
     /// The objects of a namespace, by name.
     #[must_use]
     pub fn list(&self, ns: &str) -> Vec<Arc<K>> {
-        let objects = self.shared.objects.read();
-        objects.by_namespace.get(ns).map(|names| names.values().cloned().collect()).unwrap_or_default()
+        self.collect(Which::Namespace(ns))
     }
 
     #[must_use]
     pub fn all(&self) -> Vec<Arc<K>> {
-        let objects = self.shared.objects.read();
-        objects.by_namespace.values().flat_map(BTreeMap::values).cloned().collect()
+        self.collect(Which::All)
     }
 
-    /// How many there are.
+    /// The number of objects.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.shared.objects.read().count
+        self.core.count()
     }
 
     /// The objects that name an owner with this uid, controlling or not.
     #[must_use]
     pub fn owned_by(&self, uid: &str) -> Vec<Arc<K>> {
-        let objects = self.shared.objects.read();
-        objects.by_owner.get(uid).map(|owned| owned.values().cloned().collect()).unwrap_or_default()
+        self.collect(Which::Owner(uid))
     }
 
     /// The objects for which the function of `index` gave `value`; none if there is no such index.
     #[must_use]
     pub fn indexed(&self, index: &str, value: &str) -> Vec<Arc<K>> {
-        let objects = self.shared.objects.read();
-        let found = objects.indexes.get(index).and_then(|index| index.entries.get(value));
-        found.map(|found| found.values().cloned().collect()).unwrap_or_default()
+        self.collect(Which::Indexed { index, value })
     }
 
-    /// Keeps an index by what `values` gives for each object; the first of a name stays.
+    /// Keeps an index by the values that `values` gives for each object; the first of a name stays.
     pub fn add_index(&self, name: &'static str, values: impl Fn(&K) -> Vec<String> + Send + Sync + 'static) {
-        let mut objects = self.shared.objects.write();
-        if objects.indexes.contains_key(name) {
-            return;
-        }
-        let mut index = Index { values: Box::new(values), entries: HashMap::new() };
-        for object in objects.by_namespace.values().flat_map(BTreeMap::values) {
-            index.insert(&Key::of(&**object), object);
-        }
-        objects.indexes.insert(name, index);
+        let values =
+            move |object: &Shared| downcast::<K>(object).map(|object| values(&object)).unwrap_or_default();
+        self.core.add_index(name, Box::new(values));
     }
 
     /// Calls `handler` for every object there is, and for every change from now on, one at a time and in order. It
     /// must not block, nor add handlers; it may read this cache, which is at least as new as the change.
     pub fn on_event(&self, handler: impl Fn(&Change<K>) + Send + Sync + 'static) {
-        let mut handlers = self.shared.handlers.lock();
-        for object in self.all() {
-            handler(&Change::Added(object));
-        }
-        handlers.push(Box::new(handler));
+        self.core.on_event(Box::new(move |change| {
+            if let Some(change) = change.typed() {
+                handler(&change);
+            }
+        }));
     }
 
     #[must_use]
     pub fn is_synced(&self) -> bool {
-        *self.shared.synced.borrow()
+        self.core.is_synced()
     }
 
     /// Waits until the cache has once held everything there is.
     pub async fn synced(&self) {
-        let mut synced = self.shared.synced.subscribe();
         // The sender lives as long as the cache.
-        let _ = synced.wait_for(|synced| *synced).await;
+        let _ = self.core.synced().wait_for(|synced| *synced).await;
     }
 
-    /// Puts an object in, as the API server gave it. An informer does this; tests may.
+    /// Stores an object, as the API server returned it. For tests; informers write to the core.
     pub fn apply(&self, object: K) {
-        let handlers = self.shared.handlers.lock();
-        self.put(object, &handlers);
+        self.core.apply(shared(object));
     }
 
-    /// Takes an object out.
+    /// Removes an object.
     pub fn remove(&self, object: K) {
-        let handlers = self.shared.handlers.lock();
-        let key = Key::of(&object);
-        let removed = self.shared.objects.write().remove(&key);
-        if removed.is_some() {
-            let change = Change::Deleted(Arc::new(stripped(object)));
-            handlers.iter().for_each(|handler| handler(&change));
-        }
+        self.core.remove(shared(object));
     }
 
     /// Makes the cache hold exactly `all`.
     pub fn replace(&self, all: Vec<K>) {
-        let handlers = self.shared.handlers.lock();
-        let keys: std::collections::HashSet<Key> = all.iter().map(Key::of).collect();
-        for object in self.all() {
-            let key = Key::of(&*object);
-            if !keys.contains(&key) {
-                self.shared.objects.write().remove(&key);
-                handlers.iter().for_each(|handler| handler(&Change::Deleted(Arc::clone(&object))));
-            }
-        }
-        for object in all {
-            self.put(object, &handlers);
-        }
-        self.shared.synced.send_replace(true);
+        self.core.replace(all.into_iter().map(shared).collect());
     }
 
-    fn put(&self, object: K, handlers: &[Handler<K>]) {
-        let object = Arc::new(stripped(object));
-        let key = Key::of(&*object);
-        let mut objects = self.shared.objects.write();
-        let old = objects.remove(&key);
-        objects.insert(&key, &object);
-        drop(objects);
-        let tell = |change: &Change<K>| handlers.iter().for_each(|handler| handler(change));
-        match old {
-            None => tell(&Change::Added(object)),
-            // A relist tells again what is known.
-            Some(old) if same(&*old, &*object) => {}
-            // Deleted and made anew while nobody watched.
-            Some(old) if old.metadata().uid != object.metadata().uid => {
-                tell(&Change::Deleted(old));
-                tell(&Change::Added(object));
-            }
-            Some(old) => tell(&Change::Updated { old, new: object }),
-        }
+    fn collect(&self, which: Which<'_>) -> Vec<Arc<K>> {
+        let mut found = Vec::new();
+        self.core.visit(which, &mut |object| found.extend(downcast::<K>(object)));
+        found
     }
 }
 
-fn same<K: Object>(old: &K, new: &K) -> bool {
-    let (old, new) = (old.metadata(), new.metadata());
-    old.uid == new.uid && old.resource_version.is_some() && old.resource_version == new.resource_version
-}
-
-/// Who set which field is large and of no use to a loop.
-fn stripped<K: Object>(mut object: K) -> K {
+/// Caches hold no `managedFields`: they are large and no loop reads them.
+fn shared<K: Object>(mut object: K) -> Shared {
     object.metadata_mut().managed_fields = None;
-    object
-}
-
-impl<K: Object> Objects<K> {
-    fn insert(&mut self, key: &Key, object: &Arc<K>) {
-        let names = self.by_namespace.entry(Arc::clone(&key.namespace)).or_default();
-        if names.insert(Arc::clone(&key.name), Arc::clone(object)).is_none() {
-            self.count += 1;
-        }
-        for owner in object.metadata().owner_references.iter().flatten() {
-            self.by_owner.entry(owner.uid.clone()).or_default().insert(key.clone(), Arc::clone(object));
-        }
-        for index in self.indexes.values_mut() {
-            index.insert(key, object);
-        }
-    }
-
-    fn remove(&mut self, key: &Key) -> Option<Arc<K>> {
-        let names = self.by_namespace.get_mut(&key.namespace)?;
-        let object = names.remove(&key.name)?;
-        if names.is_empty() {
-            self.by_namespace.remove(&key.namespace);
-        }
-        self.count -= 1;
-        for owner in object.metadata().owner_references.iter().flatten() {
-            take_out(&mut self.by_owner, &owner.uid, key);
-        }
-        for index in self.indexes.values_mut() {
-            for value in (index.values)(&object) {
-                take_out(&mut index.entries, &value, key);
-            }
-        }
-        Some(object)
-    }
-}
-
-impl<K: Object> Index<K> {
-    fn insert(&mut self, key: &Key, object: &Arc<K>) {
-        for value in (self.values)(object) {
-            self.entries.entry(value).or_default().insert(key.clone(), Arc::clone(object));
-        }
-    }
-}
-
-fn take_out<K>(entries: &mut HashMap<String, BTreeMap<Key, Arc<K>>>, value: &str, key: &Key) {
-    if let Some(entry) = entries.get_mut(value) {
-        entry.remove(key);
-        if entry.is_empty() {
-            entries.remove(value);
-        }
-    }
+    Arc::new(object)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::api::core::v1::Pod;
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, OwnerReference};
+    use objects::core::v1::Pod;
+    use objects::meta::v1::{ManagedFieldsEntry, OwnerReference};
+    use parking_lot::Mutex;
 
     fn pod(name: &str, rv: u32, node: &str, owner: &str) -> Pod {
         let mut pod = Pod::default();

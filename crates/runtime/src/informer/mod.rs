@@ -1,17 +1,20 @@
-//! Shared informers: one watch and one cache per kind, whoever asks for it.
+//! Shared informers: one watch and one cache per kind.
 
 mod cache;
+mod core;
 mod reflector;
 
-use std::any::{Any, TypeId};
+use std::any::TypeId;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use base::tasks::TaskGroup;
 use client::{Client, Collection, Object, PartialObject, ResourceKey};
+use objects::DecodeShared;
 use parking_lot::Mutex;
 
 pub use cache::{Cache, Change};
+use core::Core;
 
 /// Which objects of a kind an informer follows; by default all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -40,7 +43,7 @@ pub struct Informers {
 }
 
 struct Running {
-    cache: Box<dyn Any + Send>,
+    cache: Arc<Core>,
     tasks: TaskGroup,
 }
 
@@ -78,16 +81,27 @@ impl Informers {
     }
 
     fn follow<K: Object>(&self, collection: Collection, selection: Selection) -> Cache<K> {
-        let name = (TypeId::of::<K>(), collection.clone(), selection.clone());
+        Cache::over(self.start(TypeId::of::<K>(), collection, selection, K::decode_shared))
+    }
+
+    /// Starts the reflector of a collection, unless there is one.
+    fn start(
+        &self,
+        kind: TypeId,
+        collection: Collection,
+        selection: Selection,
+        decode: DecodeShared,
+    ) -> Arc<Core> {
+        let name = (kind, collection.clone(), selection.clone());
         let mut running = self.running.lock();
-        let known = running.get(&name).and_then(|running| running.cache.downcast_ref::<Cache<K>>());
-        if let Some(cache) = known {
-            return cache.clone();
+        if let Some(known) = running.get(&name) {
+            return Arc::clone(&known.cache);
         }
-        let cache = Cache::new();
+        let cache = Arc::new(Core::new());
         let tasks = self.tasks.child();
-        let reflector = reflector::Reflector::new(self.client.clone(), collection, selection, cache.clone());
-        // In the group that is drained; the child only tells this one informer to stop.
+        let reflector =
+            reflector::Reflector::new(self.client.clone(), collection, selection, Arc::clone(&cache), decode);
+        // In the group that is drained; the child only stops this one informer.
         let stopping = tasks.stopping();
         self.tasks.spawn(async move {
             tokio::select! {
@@ -95,7 +109,7 @@ impl Informers {
                 () = reflector.run() => {}
             }
         });
-        running.insert(name, Running { cache: Box::new(cache.clone()), tasks });
+        running.insert(name, Running { cache: Arc::clone(&cache), tasks });
         cache
     }
 }

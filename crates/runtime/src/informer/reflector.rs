@@ -1,13 +1,16 @@
 //! Keeps a cache as the API server has it: a streamed list, then changes, for ever. A watch that ends is resumed where
 //! it ended; a revision that is no longer kept means beginning anew.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base::errors::chain;
-use client::{Client, ClientError, Collection, ListOptions, Object, WatchEvent, WatchOptions, WatchStream};
+use client::{Client, ClientError, Collection, ListOptions, WatchEvent, WatchOptions, WatchStream};
+use objects::{DecodeShared, Shared};
 use rand::Rng;
 
-use super::{Cache, Selection};
+use super::Selection;
+use super::core::Core;
 
 /// The server ends a watch after five to ten minutes, so that watches spread over servers.
 const WATCH_SECONDS: std::ops::Range<u32> = 300..600;
@@ -17,20 +20,27 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// A watch that lived this long worked.
 const WORKED: Duration = Duration::from_secs(5);
 
-pub struct Reflector<K> {
+pub struct Reflector {
     client: Client,
     collection: Collection,
     selection: Selection,
-    cache: Cache<K>,
+    cache: Arc<Core>,
+    decode: DecodeShared,
     /// What the cache holds; nothing before the first list.
     revision: Option<String>,
     /// Whether the server streams lists; older ones do not.
     streams_lists: bool,
 }
 
-impl<K: Object> Reflector<K> {
-    pub fn new(client: Client, collection: Collection, selection: Selection, cache: Cache<K>) -> Self {
-        Self { client, collection, selection, cache, revision: None, streams_lists: true }
+impl Reflector {
+    pub fn new(
+        client: Client,
+        collection: Collection,
+        selection: Selection,
+        cache: Arc<Core>,
+        decode: DecodeShared,
+    ) -> Self {
+        Self { client, collection, selection, cache, decode, revision: None, streams_lists: true }
     }
 
     /// Runs until dropped.
@@ -86,11 +96,11 @@ impl<K: Object> Reflector<K> {
         while let Some(event) = self.next(&mut watch).await? {
             match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                    self.revision = object.metadata().resource_version.clone();
+                    self.revision = object.meta().resource_version.clone();
                     self.cache.apply(object);
                 }
                 WatchEvent::Deleted(object) => {
-                    self.revision = object.metadata().resource_version.clone();
+                    self.revision = object.meta().resource_version.clone();
                     self.cache.remove(object);
                 }
                 WatchEvent::Bookmark { resource_version, .. } => self.revision = Some(resource_version),
@@ -99,7 +109,7 @@ impl<K: Object> Reflector<K> {
         Ok(())
     }
 
-    async fn open(&self, send_initial_events: bool) -> Result<WatchStream<K>, ClientError> {
+    async fn open(&self, send_initial_events: bool) -> Result<WatchStream<Shared>, ClientError> {
         let options = WatchOptions {
             label_selector: self.selection.label_selector.clone(),
             field_selector: self.selection.field_selector.clone(),
@@ -108,11 +118,11 @@ impl<K: Object> Reflector<K> {
             bookmarks: true,
             timeout_seconds: rand::rng().random_range(WATCH_SECONDS),
         };
-        self.client.watch_collection(&self.collection, &options).await
+        self.client.watch_collection(&self.collection, &options, self.decode).await
     }
 
     /// The next event that can be read. One object that cannot must not keep all others from being seen.
-    async fn next(&self, watch: &mut WatchStream<K>) -> Result<Option<WatchEvent<K>>, ClientError> {
+    async fn next(&self, watch: &mut WatchStream<Shared>) -> Result<Option<WatchEvent<Shared>>, ClientError> {
         loop {
             match watch.next().await {
                 Err(error) if error.is_unreadable() => {
@@ -124,16 +134,16 @@ impl<K: Object> Reflector<K> {
         }
     }
 
-    async fn stream_list(&mut self) -> Result<WatchStream<K>, ClientError> {
+    async fn stream_list(&mut self) -> Result<WatchStream<Shared>, ClientError> {
         let mut watch = self.open(true).await?;
         let mut all = std::collections::HashMap::new();
         while let Some(event) = self.next(&mut watch).await? {
             match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                    all.insert(crate::Key::of(&object), object);
+                    all.insert(crate::Key::of_meta(object.meta()), object);
                 }
                 WatchEvent::Deleted(object) => {
-                    all.remove(&crate::Key::of(&object));
+                    all.remove(&crate::Key::of_meta(object.meta()));
                 }
                 WatchEvent::Bookmark { initial_events_end: false, .. } => {}
                 WatchEvent::Bookmark { resource_version, .. } => {
@@ -156,7 +166,7 @@ impl<K: Object> Reflector<K> {
             ..ListOptions::default()
         };
         loop {
-            let page = self.client.list_collection::<K>(&self.collection, &options).await?;
+            let page = self.client.list_collection(&self.collection, &options, self.decode).await?;
             let (next, revision) = (page.next_page().map(str::to_owned), page.resource_version().to_owned());
             all.extend(page.items);
             match next {

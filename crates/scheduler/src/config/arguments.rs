@@ -1,6 +1,6 @@
 //! The arguments of plugins.
 
-use k8s_openapi::api::core::v1::{NodeAffinity as Affinity, TopologySpreadConstraint};
+use objects::core::v1::{NodeAffinity as Affinity, TopologySpreadConstraint};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use client::Object;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use objects::core::v1::{Node, Pod};
 use runtime::Change;
 
 use super::Scheduler;

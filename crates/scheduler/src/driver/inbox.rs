@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use client::Object;
-use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
-use k8s_openapi::api::core::v1::{
+use objects::apps::v1::{ReplicaSet, StatefulSet};
+use objects::core::v1::{
     Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
 };
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
+use objects::policy::v1::PodDisruptionBudget;
+use objects::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use parking_lot::Mutex;
 use runtime::{Change, Informers};
 use tokio::sync::Notify;

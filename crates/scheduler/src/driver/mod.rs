@@ -7,12 +7,13 @@ mod changes;
 mod inbox;
 mod tasks;
 
+use futures_util::future::BoxFuture;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use objects::core::v1::Pod;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use runtime::{Cache, Context, Descriptor, Recorder};
@@ -95,39 +96,41 @@ impl Scheduler {
     }
 
     /// Schedules until the context's tasks are told to stop.
-    pub async fn run(mut self) {
-        let stopping = self.ctx.tasks.stopping();
-        tokio::pin!(stopping);
-        let synced = inbox::follow(&self.ctx.informers, &self.inbox);
-        tokio::select! {
-            () = &mut stopping => return,
-            () = synced => {}
-        }
-        tracing::info!("the scheduler has its caches");
-        let mut tried = 0;
-        while !self.ctx.tasks.is_stopping() {
-            self.take_changes();
-            let now = self.ctx.clock.now();
-            self.queue.flush(now);
-            if let Some(pod) = self.queue.pop(now) {
-                self.attempt(pod).await;
-                tried += 1;
-                if tried >= BATCH {
-                    tried = 0;
-                    self.measure();
-                    tokio::task::yield_now().await;
-                }
-                continue;
-            }
-            tried = 0;
-            self.measure();
-            let wake = self.queue.next_flush().map(|at| until(now, at));
+    pub fn run(mut self) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let stopping = self.ctx.tasks.stopping();
+            tokio::pin!(stopping);
+            let synced = inbox::follow(&self.ctx.informers, &self.inbox);
             tokio::select! {
                 () = &mut stopping => return,
-                () = self.inbox.filled() => {}
-                () = sleep(wake) => {}
+                () = synced => {}
             }
-        }
+            tracing::info!("the scheduler has its caches");
+            let mut tried = 0;
+            while !self.ctx.tasks.is_stopping() {
+                self.take_changes();
+                let now = self.ctx.clock.now();
+                self.queue.flush(now);
+                if let Some(pod) = self.queue.pop(now) {
+                    self.attempt(pod).await;
+                    tried += 1;
+                    if tried >= BATCH {
+                        tried = 0;
+                        self.measure();
+                        tokio::task::yield_now().await;
+                    }
+                    continue;
+                }
+                tried = 0;
+                self.measure();
+                let wake = self.queue.next_flush().map(|at| until(now, at));
+                tokio::select! {
+                    () = &mut stopping => return,
+                    () = self.inbox.filled() => {}
+                    () = sleep(wake) => {}
+                }
+            }
+        })
     }
 }
 

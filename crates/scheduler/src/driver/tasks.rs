@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use base::tasks::TaskGroup;
 use client::{Cause, Client, ClientError, Patch, Status, delete_options};
-use k8s_openapi::api::core::v1::{Binding, ObjectReference, PersistentVolumeClaim, Pod, PodCondition};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use objects::core::v1::{Binding, ObjectReference, PersistentVolumeClaim, Pod, PodCondition};
+use objects::meta::v1::{ObjectMeta, Time};
 use runtime::{Cache, Context, EventType, Occurrence, Recorder, reference};
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};

@@ -11,7 +11,7 @@ use client::{Body, Call, Client, Transport, TransportError};
 use http::Method;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Frame;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use objects::core::v1::{Node, Pod};
 use parking_lot::Mutex;
 use runtime::{Cache, Harness};
 use serde_json::{Value, json};

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Container, Node, Pod};
+use objects::core::v1::{Container, Node, Pod};
+use objects::{Json, PartialObject};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -53,9 +54,9 @@ pub struct Extender {
 #[derive(Serialize)]
 struct Args<'a> {
     #[serde(rename = "Pod")]
-    pod: &'a Pod,
+    pod: Json<'a, Pod>,
     #[serde(rename = "Nodes")]
-    nodes: Option<NodeList<&'a Node>>,
+    nodes: Option<NodeList<Json<'a, Node>>>,
     #[serde(rename = "NodeNames")]
     names: Option<Vec<&'a str>>,
 }
@@ -69,7 +70,7 @@ struct NodeList<N> {
 #[serde(default)]
 struct FilterResult {
     #[serde(rename = "Nodes", alias = "nodes")]
-    nodes: Option<NodeList<Node>>,
+    nodes: Option<NodeList<PartialObject>>,
     #[serde(rename = "NodeNames", alias = "nodeNames", alias = "nodenames")]
     names: Option<Vec<String>>,
     #[serde(rename = "FailedNodes", alias = "failedNodes")]
@@ -110,9 +111,9 @@ struct BindingResult {
 #[derive(Serialize)]
 struct PreemptionArgs<'a> {
     #[serde(rename = "Pod")]
-    pod: &'a Pod,
+    pod: Json<'a, Pod>,
     #[serde(rename = "NodeNameToVictims", skip_serializing_if = "Option::is_none")]
-    victims: Option<BTreeMap<&'a str, Victims<&'a Pod>>>,
+    victims: Option<BTreeMap<&'a str, Victims<Json<'a, Pod>>>>,
     #[serde(rename = "NodeNameToMetaVictims", skip_serializing_if = "Option::is_none")]
     meta: Option<BTreeMap<&'a str, Victims<MetaPod>>>,
 }
@@ -182,10 +183,14 @@ impl Extender {
     fn args<'a>(&self, cluster: &'a Cluster, pod: &'a PodInfo, slots: &[usize]) -> Args<'a> {
         let nodes = slots.iter().map(|slot| cluster.node_at(*slot));
         if self.config.node_cache_capable {
-            return Args { pod: &pod.pod, nodes: None, names: Some(nodes.map(|node| &*node.name).collect()) };
+            return Args {
+                pod: Json(&pod.pod),
+                nodes: None,
+                names: Some(nodes.map(|node| &*node.name).collect()),
+            };
         }
-        let items = nodes.filter_map(|node| node.node.as_deref()).collect();
-        Args { pod: &pod.pod, nodes: Some(NodeList { items }), names: None }
+        let items = nodes.filter_map(|node| node.node.as_deref().map(Json)).collect();
+        Args { pod: Json(&pod.pod), nodes: Some(NodeList { items }), names: None }
     }
 
     async fn send<R: DeserializeOwned>(&self, verb: &str, args: &impl Serialize) -> Result<R, ExtenderError> {
@@ -308,8 +313,8 @@ pub async fn preemption(
         }
         let brief = extender.config.node_cache_capable;
         let args = PreemptionArgs {
-            pod: &pod.pod,
-            victims: (!brief).then(|| by_node(&candidates, |victim| &*victim.pod)),
+            pod: Json(&pod.pod),
+            victims: (!brief).then(|| by_node(&candidates, |victim| Json(&*victim.pod))),
             meta: brief.then(|| by_node(&candidates, |victim| MetaPod { uid: victim.uid.to_string() })),
         };
         let answer: Result<PreemptionResult, _> = extender.send(&extender.config.preempt_verb, &args).await;

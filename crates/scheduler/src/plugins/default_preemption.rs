@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use objects::policy::v1::PodDisruptionBudget;
 
 use crate::cycle::{ActiveFilter, passes_with_nominated};
 use crate::diagnosis::Diagnosis;

@@ -1,6 +1,6 @@
 //! NodeAffinity: node selectors and node affinity, of the pod and, by configuration, of the profile.
 
-use k8s_openapi::api::core::v1::NodeAffinity as Affinity;
+use objects::core::v1::NodeAffinity as Affinity;
 
 use crate::framework::{Actions, Changed, Cycle, Filter, Plugin, PreFilter, Rejection, normalize};
 use crate::state::{Cluster, NodeInfo, NodeTerms, PodInfo, PreferredNodes, RequiredNodes};

@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use k8s_openapi::api::storage::v1::CSINode;
+use objects::core::v1::PersistentVolumeClaim;
+use objects::storage::v1::CSINode;
 
 use crate::framework::{Actions, Changed, Cycle, Filter, Plugin, PreFilter, Rejection};
 use crate::state::{Cluster, NodeInfo, PodInfo};

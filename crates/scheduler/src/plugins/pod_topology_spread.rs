@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::TopologySpreadConstraint;
+use objects::core::v1::TopologySpreadConstraint;
 
 use crate::framework::{Actions, Changed, Cycle, Filter, MAX_NODE_SCORE, Plugin, PreFilter, Rejection};
 use crate::state::{

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::StorageClass;
+use objects::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
+use objects::storage::v1::StorageClass;
 
 use crate::framework::{
     Actions, BeforeBinding, Changed, Cycle, Filter, Plugin, PreFilter, Reason, Reasons, Rejection,
@@ -47,7 +47,7 @@ fn asked(claim: &PersistentVolumeClaim) -> i64 {
     requests.and_then(|requests| requests.get("storage")).map_or(0, bytes)
 }
 
-fn bytes(quantity: &k8s_openapi::apimachinery::pkg::api::resource::Quantity) -> i64 {
+fn bytes(quantity: &objects::Quantity) -> i64 {
     machinery::quantity::Quantity::parse(&quantity.0).map(|quantity| quantity.value()).unwrap_or(0)
 }
 

@@ -1,6 +1,6 @@
 //! VolumeRestrictions: disks that one machine at a time can hold, and claims that one pod at a time can use.
 
-use k8s_openapi::api::core::v1::{Pod, Volume};
+use objects::core::v1::{Pod, Volume};
 
 use crate::framework::{Actions, Changed, Cycle, Filter, Plugin, PreFilter, Rejection};
 use crate::state::{Cluster, NodeInfo, PodInfo};

@@ -1,6 +1,6 @@
 //! VolumeZone: a pod goes where the zone labels of its bound volumes say.
 
-use k8s_openapi::api::core::v1::PersistentVolume;
+use objects::core::v1::PersistentVolume;
 
 use crate::framework::{Actions, Changed, Cycle, Filter, Plugin, PreFilter, Rejection};
 use crate::state::{Cluster, NodeInfo, PodInfo};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{PodAffinityTerm, PodSpec, WeightedPodAffinityTerm};
+use objects::core::v1::{PodAffinityTerm, PodSpec, WeightedPodAffinityTerm};
 
 use super::labels::{Labels, Operator, Requirement, Selector};
 use super::pod::PodInfo;

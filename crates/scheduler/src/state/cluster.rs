@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Namespace, Node};
+use objects::core::v1::{Namespace, Node};
 use parking_lot::Mutex;
 
 use super::affinity::PodMatch;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use objects::meta::v1::LabelSelector;
 
 /// Labels sorted by key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Node;
+use objects::core::v1::Node;
 
 use super::labels::Labels;
 use super::pod::{HostPort, PodInfo};

@@ -1,6 +1,6 @@
 //! Node selectors and node affinity: which nodes a pod may, and would rather, go to.
 
-use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorTerm, PodSpec, PreferredSchedulingTerm};
+use objects::core::v1::{NodeSelector, NodeSelectorTerm, PodSpec, PreferredSchedulingTerm};
 
 use super::labels::{Labels, Operator, Requirement};
 
@@ -17,12 +17,9 @@ impl Term {
     fn of(term: &NodeSelectorTerm) -> Self {
         let labels = term.match_expressions.as_deref().unwrap_or_default();
         let fields = term.match_fields.as_deref().unwrap_or_default();
-        let read =
-            |list: &[k8s_openapi::api::core::v1::NodeSelectorRequirement]| -> Option<Box<[Requirement]>> {
-                list.iter()
-                    .map(|item| Requirement::of(&item.key, &item.operator, item.values.as_ref()))
-                    .collect()
-            };
+        let read = |list: &[objects::core::v1::NodeSelectorRequirement]| -> Option<Box<[Requirement]>> {
+            list.iter().map(|item| Requirement::of(&item.key, &item.operator, item.values.as_ref())).collect()
+        };
         let empty = labels.is_empty() && fields.is_empty();
         match (read(labels), read(fields)) {
             (Some(labels), Some(fields)) if !empty => Self { labels, fields, matches_nothing: false },

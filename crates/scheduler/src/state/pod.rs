@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Pod, PodSpec, TopologySpreadConstraint};
+use objects::core::v1::{Pod, PodSpec, TopologySpreadConstraint};
 
 use super::affinity::PodTerms;
 use super::labels::{Labels, Requirement, Selector};
@@ -183,9 +183,8 @@ impl PodInfo {
 }
 
 fn host_ports(spec: &PodSpec) -> Box<[HostPort]> {
-    let stay = |container: &&k8s_openapi::api::core::v1::Container| {
-        container.restart_policy.as_deref() == Some("Always")
-    };
+    let stay =
+        |container: &&objects::core::v1::Container| container.restart_policy.as_deref() == Some("Always");
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten().filter(stay));
     let ports = containers.flat_map(|container| container.ports.iter().flatten()).filter_map(|port| {
         let number = port.host_port.filter(|number| *number > 0)?;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use objects::Quantity;
+use objects::core::v1::{Container, ContainerStatus, Pod};
 
 /// What a container that asks for nothing counts as when nodes are scored.
 pub const DEFAULT_MILLI_CPU: i64 = 100;

@@ -1,6 +1,6 @@
 //! Taints and the tolerations that bear them.
 
-use k8s_openapi::api::core::v1;
+use objects::core::v1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {

@@ -9,6 +9,7 @@ mod convert;
 mod rpc;
 mod watches;
 
+use futures_util::future::BoxFuture;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -90,16 +91,18 @@ struct Cluster {
 
 impl Etcd {
     /// Connects to the cluster; fails if no member answers in time.
-    pub async fn connect(options: EtcdOptions) -> Result<Self> {
-        let cluster = Arc::new(Cluster {
-            connections: Connections::new(&options)?,
-            revision: AtomicU64::new(1),
-            compacted: AtomicU64::new(1),
-            request_timeout: options.request_timeout,
-        });
-        cluster.current_revision().await?;
-        let watches = Watches::start(cluster.clone());
-        Ok(Self { cluster, watches })
+    pub fn connect(options: EtcdOptions) -> BoxFuture<'static, Result<Self>> {
+        Box::pin(async move {
+            let cluster = Arc::new(Cluster {
+                connections: Connections::new(&options)?,
+                revision: AtomicU64::new(1),
+                compacted: AtomicU64::new(1),
+                request_timeout: options.request_timeout,
+            });
+            cluster.current_revision().await?;
+            let watches = Watches::start(cluster.clone());
+            Ok(Self { cluster, watches })
+        })
     }
 
     /// Refuses a starting point that is gone or yet to come; returns the store's revision.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
+use objects::core::v1::Pod;
 
 use super::signals::Signal;
 use crate::configure::labels;
