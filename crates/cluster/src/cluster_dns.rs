@@ -123,13 +123,16 @@ pub(crate) async fn run(
     Ok(())
 }
 
+/// Called with the addresses that are served, once all names are known.
+pub type DnsReady<'a> = Box<dyn FnOnce(&[SocketAddr]) + Send + 'a>;
+
 /// Serves names alone, for any API server, until `tasks` stop.
 pub fn run_dns<'a>(
     config: &'a DnsConfig,
     kubeconfig: &'a Path,
     clock: &'a Clock,
     tasks: &'a TaskGroup,
-    ready: Box<dyn FnOnce(&[SocketAddr]) + Send + 'a>,
+    ready: DnsReady<'a>,
 ) -> BoxFuture<'a, Result<(), ClusterError>> {
     Box::pin(async move {
         let client = Client::connect(kubeconfig, "ferry-dns").map_err(ClusterError::Client)?;

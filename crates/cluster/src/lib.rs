@@ -38,7 +38,7 @@ pub use base::errors::chain;
 pub use certificates::Certificates;
 pub use client::Client;
 pub use cloud_provider::{CloudConfig, CloudProvider, LocalLoadBalancers, ProviderConfig, run_cloud};
-pub use cluster_dns::{DnsConfig, run_dns};
+pub use cluster_dns::{DnsConfig, DnsReady, run_dns};
 pub use components::{Components, legacy_tokens, run_alone, run_simulation};
 pub use config::{
     CertificateFiles, Config, EncryptionConfig, EtcdConfig, StoreConfig, audit_trail, default_encryption_file,
@@ -47,7 +47,9 @@ pub use control_plane::ControlPlane;
 pub use dns::config::StubDomain;
 pub use error::ClusterError;
 pub use in_process::InProcessClients;
-pub use join::{BootstrapToken, Join, JoinError, advertised_server, create_token, delete_token, list_tokens};
+pub use join::{
+    BootstrapToken, Join, JoinError, TokenInfo, advertised_server, create_token, delete_token, list_tokens,
+};
 pub use kubelet::node::node_ips;
 pub use kubelet::{Begun, Upkeep, housekeeping};
 pub use node::{NodeBeside, NodeConfig, run_kubelet, run_node};

@@ -66,8 +66,9 @@ pub async fn run(arguments: TokenArgs) -> Result<ExitCode> {
             say(format_args!("Join a node:  ferry agent --server {server} --token {token}"));
         }
         TokenVerb::List => {
-            for (id, end, description) in cluster::list_tokens(&client).await? {
-                say(format_args!("{id}  {}  {description}", end.unwrap_or_else(|| "for ever".to_owned())));
+            for token in cluster::list_tokens(&client).await? {
+                let expiration = token.expiration.as_deref().unwrap_or("never expires");
+                say(format_args!("{}  {expiration}  {}", token.id, token.description));
             }
         }
         TokenVerb::Delete { ids } => {

@@ -18,7 +18,7 @@ use client::{Client, ClientError, KubeconfigError};
 
 use credential::Credential;
 pub use token::{
-    BootstrapToken, TokenError, advertised_server, create as create_token, delete as delete_token,
+    BootstrapToken, TokenError, TokenInfo, advertised_server, create as create_token, delete as delete_token,
     list as list_tokens,
 };
 

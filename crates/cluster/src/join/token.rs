@@ -100,21 +100,28 @@ pub fn create<'a>(
     })
 }
 
-/// Id, end and description of every token.
-pub fn list<'a>(
-    client: &'a Client,
-) -> BoxFuture<'a, Result<Vec<(String, Option<String>, String)>, ClientError>> {
+/// A token as its secret describes it.
+#[derive(Clone, Debug)]
+pub struct TokenInfo {
+    pub id: String,
+    /// Expiration as RFC 3339 text; `None` if the token does not expire.
+    pub expiration: Option<String>,
+    pub description: String,
+}
+
+/// Every token of the cluster.
+pub fn list(client: &Client) -> BoxFuture<'_, Result<Vec<TokenInfo>, ClientError>> {
     Box::pin(async move {
         let options = ListOptions { field_selector: format!("type={TYPE}"), ..ListOptions::default() };
         let found = client.list::<Secret>(NAMESPACE, &options).await?;
         let tokens = found.items.into_iter().map(|secret| {
             let data = secret.data.unwrap_or_default();
             let field = |key: &str| data.get(key).map(|value| String::from_utf8_lossy(&value.0).into_owned());
-            (
-                field("token-id").unwrap_or_default(),
-                field("expiration"),
-                field("description").unwrap_or_default(),
-            )
+            TokenInfo {
+                id: field("token-id").unwrap_or_default(),
+                expiration: field("expiration"),
+                description: field("description").unwrap_or_default(),
+            }
         });
         Ok(tokens.collect())
     })
@@ -128,7 +135,7 @@ pub fn delete<'a>(client: &'a Client, id: &'a str) -> BoxFuture<'a, Result<(), C
 }
 
 /// Where nodes reach the API server, as the cluster tells everybody.
-pub fn advertised_server<'a>(client: &'a Client) -> BoxFuture<'a, Result<String, ClientError>> {
+pub fn advertised_server(client: &Client) -> BoxFuture<'_, Result<String, ClientError>> {
     Box::pin(async move {
         let map: ConfigMap = client.get("kube-public", "cluster-info").await?;
         let text = map.data.unwrap_or_default().remove("kubeconfig").unwrap_or_default();
