@@ -28,7 +28,8 @@ pub fn cargo() -> Command {
 /// Builds all test targets of the workspace; cargo's progress goes to the terminal.
 pub fn build(root: &Path) -> Result<Vec<Binary>> {
     let mut child = cargo()
-        .args(["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"])
+        // `--tests` leaves out examples, which have no tests.
+        .args(["test", "--workspace", "--tests", "--no-run", "--message-format=json-render-diagnostics"])
         .current_dir(root)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

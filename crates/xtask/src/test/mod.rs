@@ -10,7 +10,7 @@ mod report;
 mod schedule;
 mod suite;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, bail};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -65,7 +65,7 @@ impl Options {
     }
 }
 
-/// Builds and runs the tests. Fails when a test fails, a binary crashes or no test ran.
+/// Builds and runs the tests. Exits with status 1 when a test fails, a binary crashes or no test ran.
 pub fn run(root: &Path, arguments: &[String]) -> Result<()> {
     let options = Options::parse(arguments)?;
     let root = root.canonicalize()?;
@@ -91,7 +91,10 @@ pub fn run(root: &Path, arguments: &[String]) -> Result<()> {
     print!("{report}");
     println!("ran for {} with {jobs} jobs", report::seconds(begin.elapsed()));
     println!("{}", report.summary());
-    ensure!(report.is_success(), "the tests failed");
+    if !report.is_success() {
+        // An error would add lines after the summary, which has to be the last one.
+        std::process::exit(1);
+    }
     Ok(())
 }
 

@@ -29,21 +29,24 @@ use Machine::{Exclusive, Shared};
 use Suite::{Fast, Full};
 
 const BINARIES: &[(&str, Suite, Machine)] = &[
+    ("ferry/services", Full, Shared),
     ("ferry/up", Full, Shared),
     ("container/runtime", Full, Shared),
-    ("ferry/services", Full, Shared),
     ("ferry/node", Full, Shared),
-    ("ferry/rootless", Full, Shared),
-    ("ferry/process", Full, Shared),
-    ("ferry/swap", Full, Shared),
-    ("proxy/traffic", Full, Shared),
-    ("policy/traffic", Full, Shared),
-    ("cloud/announce", Full, Shared),
     ("store/store", Full, Shared),
+    ("proxy/traffic", Full, Shared),
+    ("controllers/loops", Fast, Shared),
     ("cluster/server", Full, Shared),
-    ("cluster/stores", Full, Shared),
+    ("controllers/workloads", Fast, Shared),
+    ("policy/traffic", Full, Shared),
+    ("apiserver", Fast, Shared),
+    ("ferry/process", Full, Shared),
     ("cluster/robustness", Fast, Shared),
-    ("cluster/fairness", Fast, Shared),
+    ("simulate/fleet", Fast, Shared),
+    ("cluster/stores", Full, Shared),
+    ("ferry/rootless", Full, Shared),
+    ("ferry/swap", Full, Shared),
+    ("cloud/announce", Full, Shared),
 ];
 
 fn row(label: &str) -> (usize, Suite, Machine) {
@@ -87,7 +90,7 @@ mod tests {
     #[test]
     fn binaries_without_row_are_fast_and_shared_and_last() {
         assert!(is_fast("machinery") && !is_exclusive("machinery"));
-        assert!(rank("machinery") > rank("cluster/fairness"));
+        assert!(rank("machinery") > rank("cloud/announce"));
     }
 
     #[test]
