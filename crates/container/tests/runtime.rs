@@ -49,6 +49,7 @@ fn main() -> ExitCode {
         .iter()
         .filter(|(name, _)| name.contains(&wanted) && (!version_2 || battery::ON_VERSION_2.contains(name)));
     for (name, test) in chosen {
+        let begin = Instant::now();
         let outcome = tokio::task::LocalSet::new().block_on(&runtime, async {
             let node = Node::start().await;
             let handle = tokio::task::spawn_local(test(node.clone()));
@@ -62,10 +63,11 @@ fn main() -> ExitCode {
                 Err(_) => Err(format!("it took longer than {patience} seconds")),
             }
         });
+        let time = begin.elapsed().as_secs_f64();
         match outcome {
             Ok(()) => {
                 passed += 1;
-                println!("test {name} ... ok");
+                println!("test {name} ... ok <{time:.3}s>");
             }
             Err(reason) => {
                 failed += 1;

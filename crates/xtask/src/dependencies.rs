@@ -3,7 +3,6 @@
 use anyhow::{Context, Result, ensure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::process::Command;
 
 /// What `deny.toml` says.
 #[derive(Debug, Default, PartialEq)]
@@ -19,9 +18,8 @@ pub fn check(root: &Path) -> Result<()> {
     let text = std::fs::read_to_string(root.join("deny.toml")).context("reading deny.toml")?;
     let rules = Rules::parse(&text);
     ensure!(!rules.licences.is_empty() && !rules.banned.is_empty(), "deny.toml without its lists");
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     // Unlike `cargo metadata` this leaves out what no enabled feature needs.
-    let output = Command::new(cargo)
+    let output = crate::test::build::cargo()
         .args([
             "tree",
             "--workspace",

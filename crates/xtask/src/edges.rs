@@ -4,7 +4,6 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::process::Command;
 
 /// A crate and the crates of this workspace it depends on.
 type Edges = BTreeMap<String, BTreeSet<String>>;
@@ -62,8 +61,7 @@ fn parse(text: &str) -> Result<Edges> {
 
 /// Normal dependencies only: tests may reach up, to the harness that builds on everything.
 fn actual(root: &Path) -> Result<Edges> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
+    let output = crate::test::build::cargo()
         .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
         .current_dir(root)
         .output()

@@ -7,26 +7,33 @@ mod rpc;
 mod schema;
 #[cfg(test)]
 mod tables;
+mod test;
+#[cfg(test)]
+mod untested;
 
 use anyhow::{Result, bail};
 use std::path::Path;
 
-/// A subcommand's name, what it does, the function.
-type Task = (&'static str, &'static str, fn(&Path) -> Result<()>);
+/// Name, description and function of a subcommand; the function gets the workspace's directory and the arguments.
+type Task = (&'static str, &'static str, fn(&Path, &[String]) -> Result<()>);
 
 const TASKS: &[Task] = &[
-    ("dependencies", "check the crates from elsewhere against deny.toml", dependencies::check),
-    ("docs", "regenerate the texts of the API documentation", docs::generate),
-    ("rpc", "regenerate gRPC messages, clients and servers", rpc::generate),
-    ("edges", "check which crates depend on which", edges::check),
-    ("schema", "regenerate the tables of API types", schema::generate),
+    ("dependencies", "check the crates from elsewhere against deny.toml", |root, _| {
+        dependencies::check(root)
+    }),
+    ("docs", "regenerate the texts of the API documentation", |root, _| docs::generate(root)),
+    ("rpc", "regenerate gRPC messages, clients and servers", |root, _| rpc::generate(root)),
+    ("edges", "check which crates depend on which", |root, _| edges::check(root)),
+    ("schema", "regenerate the tables of API types", |root, _| schema::generate(root)),
+    ("test", "build and run the tests of the workspace", test::run),
 ];
 
 fn main() -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let wanted = std::env::args().nth(1).unwrap_or_default();
+    let mut arguments = std::env::args().skip(1);
+    let wanted = arguments.next().unwrap_or_default();
     match TASKS.iter().find(|(name, _, _)| *name == wanted) {
-        Some((_, _, task)) => task(&root),
+        Some((_, _, task)) => task(&root, &arguments.collect::<Vec<_>>()),
         None => {
             for (name, about, _) in TASKS {
                 println!("{name}\t{about}");

@@ -104,7 +104,7 @@ async fn diff(kubectl: &Kubectl) -> Result<()> {
     }
     let error = String::from_utf8_lossy(&output.stderr);
     if error.contains("executable file not found") {
-        eprintln!("skipped: no diff on PATH");
+        eprintln!("partly skipped: no diff on PATH");
         return Ok(());
     }
     anyhow::bail!("kubectl diff: {}\n{text}{error}", output.status)

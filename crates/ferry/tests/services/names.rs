@@ -84,7 +84,7 @@ pub fn programs_of_debian() -> Vec<PathBuf> {
 /// The resolver of glibc: it asks for both families at once, follows the search path and looks up addresses, too.
 fn from_glibc(cluster: &Cluster, pods: &[(String, String)]) {
     if programs_of_debian().is_empty() {
-        println!("skipped: no getent with a shared libc here");
+        println!("partly skipped: no getent with a shared libc here");
         return;
     }
     let web = cluster.kubectl(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]);
@@ -108,6 +108,6 @@ pub fn run(cluster: &Cluster, pods: &[(String, String)]) {
     if has("dig") {
         specification(cluster);
     } else {
-        println!("skipped: no dig here");
+        println!("partly skipped: no dig here");
     }
 }

@@ -47,7 +47,7 @@ fn number(value: &[u8]) -> u64 {
 }
 
 #[test]
-#[ignore = "what the crash test runs and kills"]
+#[ignore = "started by its sibling, which kills it"]
 fn child() {
     let Some(directory) = std::env::var_os(DIRECTORY) else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();

@@ -128,7 +128,7 @@ impl Drop for Loop {
 pub fn run(machine: &Machine) {
     let disk = match Loop::new(machine.directory.path()) {
         Ok(disk) => disk,
-        Err(reason) => return println!("skipped: no device to try with: {reason}"),
+        Err(reason) => return println!("partly skipped: no device to try with: {reason}"),
     };
     machine.apply(OBJECTS.split("---").next().unwrap_or_default());
     let driver = serve(machine, "raw.test.example", Some(&disk.device));

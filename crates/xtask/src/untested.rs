@@ -1,0 +1,70 @@
+//! Tests that no command would run: doc tests, and unit tests of targets with `test = false`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Packages whose library or program has `test = false`.
+const WITHOUT_TESTS: &[&str] = &["bench", "testkit"];
+
+/// All Rust sources below a directory.
+fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).expect("a directory of sources") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// True for the first line of a code block in a doc comment.
+fn opens_code_block(line: &str) -> bool {
+    let text = line.trim_start();
+    let comment = text.strip_prefix("///").or_else(|| text.strip_prefix("//!"));
+    comment.is_some_and(|comment| comment.trim_start().starts_with("```") || comment.starts_with("     "))
+}
+
+/// Lines of the packages' sources that `matches` accepts, as `path:number`.
+fn find(packages: impl Iterator<Item = PathBuf>, matches: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut files = Vec::new();
+    for package in packages {
+        sources(&package.join("src"), &mut files);
+    }
+    assert!(!files.is_empty(), "no sources");
+    let mut found = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(&file).expect("a source file");
+        let lines = text.lines().enumerate().filter(|(_, line)| matches(line));
+        found.extend(lines.map(|(number, _)| format!("{}:{}", file.display(), number + 1)));
+    }
+    found
+}
+
+fn crates() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+#[test]
+fn doc_comments_have_no_code_blocks() {
+    let packages = fs::read_dir(crates()).expect("the crates").map(|entry| entry.expect("an entry").path());
+    let found = find(packages.filter(|path| path.join("src").is_dir()), opens_code_block);
+    assert!(found.is_empty(), "doc tests are not run, move these to unit tests: {found:#?}");
+}
+
+#[test]
+fn targets_without_tests_have_none() {
+    let packages = WITHOUT_TESTS.iter().map(|name| crates().join(name));
+    let found = find(packages, |line| line.trim_start().starts_with("#[") && line.contains("test]"));
+    assert!(found.is_empty(), "`test = false` in Cargo.toml keeps these from running: {found:#?}");
+}
+
+#[test]
+fn code_blocks_in_doc_comments_are_found() {
+    for line in ["/// ```", "    //! ```rust", "///     let x = 1;"] {
+        assert!(opens_code_block(line), "{line}");
+    }
+    for line in ["// ```", "/// text with `code`", "///   - a list"] {
+        assert!(!opens_code_block(line), "{line}");
+    }
+}
