@@ -46,14 +46,15 @@ mod tests {
     use super::*;
     use std::time::{Duration, Instant};
 
-    const WORK: Duration = Duration::from_millis(500);
+    const WORK: Duration = Duration::from_secs(1);
 
     /// Longest pause of a task beside work that computes.
     async fn longest_pause(is_heavy: bool) -> Duration {
+        let begin = Instant::now();
         let working = tokio::spawn(offloaded(async { std::thread::sleep(WORK) }, is_heavy));
-        let beside = tokio::spawn(async {
-            let (start, mut last, mut longest) = (Instant::now(), Instant::now(), Duration::ZERO);
-            while start.elapsed() < WORK {
+        let beside = tokio::spawn(async move {
+            let (mut last, mut longest) = (begin, Duration::ZERO);
+            while begin.elapsed() < WORK {
                 tokio::task::yield_now().await;
                 longest = longest.max(last.elapsed());
                 last = Instant::now();
@@ -68,6 +69,8 @@ mod tests {
     async fn heavy_work_does_not_pause_tasks_of_its_thread() {
         let pause = longest_pause(true).await;
         assert!(pause < WORK / 2, "another task waited {pause:?}");
+        let pause = longest_pause(false).await;
+        assert!(pause >= WORK / 2, "without a thread of its own it would have waited longer than {pause:?}");
     }
 
     #[tokio::test]
