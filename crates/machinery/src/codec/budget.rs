@@ -9,7 +9,7 @@ pub(crate) const VALUE_BYTES: usize = 32;
 pub(crate) const MAP_BYTES: usize = 640;
 
 const FACTOR: usize = 32;
-const FLOOR: usize = 4 << 20;
+const FLOOR: usize = 16 << 20;
 
 /// Structs without any field of their own that one value may have filled with zero values.
 pub(crate) const MAX_FILLED: usize = FLOOR / MAP_BYTES;
