@@ -102,6 +102,7 @@ fn parse(body: &[u8], encoding: Encoding, expected: &Expected<'_>) -> Result<(Va
                     return Ok((decoded.value, Report { strict: decoded.strict, emptied: decoded.emptied }));
                 }
                 Err(codec::json::JsonError::Type(error)) => mistyped = Some(error),
+                Err(codec::json::JsonError::Budget(error)) => return Err(unrecognized(error.to_string())),
                 _ => {}
             }
             // Something is wrong: a body of another kind is reported before a field of the wrong type.

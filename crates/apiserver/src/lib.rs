@@ -25,6 +25,8 @@ mod rest;
 mod selection;
 pub mod serve;
 mod server;
+#[cfg(test)]
+mod test_server;
 mod user;
 mod webhook_cache;
 

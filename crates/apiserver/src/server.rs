@@ -160,6 +160,7 @@ impl ApiServer {
     /// Tells other API servers whom this one trusts.
     pub fn publish_trust<'a>(&'a self, trust: &'a AuthenticationTrust) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
+            self.chain.rest.connections.set_kubelet_authorities(&trust.client);
             let now = self.clock.now().as_second();
             bootstrap::publish_trust(&self.chain.rest.registry, trust, now).await
         })

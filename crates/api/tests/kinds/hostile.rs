@@ -117,3 +117,67 @@ proptest! {
         }
     }
 }
+
+/// Bodies whose values take far more memory than their bytes: each is refused before that memory is allocated.
+#[test]
+fn small_values_beyond_memory_budget_are_refused() {
+    const BYTES: usize = 2 << 20;
+    let json_list = |item: &str| format!("[{}{item}]", format!("{item},").repeat(BYTES / (item.len() + 1)));
+    let pods_of = |item: &str| format!(r#"{{"spec":{{"containers":{}}}}}"#, json_list(item));
+    let pod = schema(0);
+    for item in [r#"{"a":1}"#, r#"{"a":{}}"#] {
+        assert!(json::decode(json_list(item).as_bytes()).is_err(), "JSON list of {item}");
+    }
+    for item in ["{}", "null", r#"{"name":"a"}"#] {
+        assert!(json::decode_typed(pods_of(item).as_bytes(), pod).is_err(), "typed JSON list of {item}");
+    }
+    for item in ["{a: 1}", "{a: }"] {
+        assert!(yaml::decode(json_list(item).as_bytes()).is_err(), "YAML list of {item}");
+    }
+    // An indefinite list of maps with one entry.
+    let mut maps = vec![0x9f];
+    maps.extend([0xa1, 0x41, b'a', 0x00].repeat(BYTES / 4));
+    maps.push(0xff);
+    assert!(cbor::decode(&maps).is_err(), "CBOR list of maps");
+    // Values of another encoding are completed with zero values afterwards.
+    let mut value: Value = serde_json::from_str(&pods_of("{}")).expect("JSON");
+    assert!(typed::normalize(&mut value, pod).is_err(), "list of empty structs");
+    let mut value: Value = serde_json::from_str(&pods_of("null")).expect("JSON");
+    assert!(typed::normalize(&mut value, pod).is_err(), "list of absent structs");
+    // spec (2) of empty containers (2).
+    let spec = [0x12, 0x00].repeat(BYTES / 2);
+    let mut message = vec![0x12];
+    let mut length = spec.len();
+    while length >= 0x80 {
+        message.push((length & 0x7f | 0x80) as u8);
+        length >>= 7;
+    }
+    message.push(length as u8);
+    message.extend(spec);
+    assert!(protobuf::decode_object(&message, pod).is_err(), "protobuf list of empty messages");
+}
+
+/// Large bodies of the shapes that exist stay within the budget in every encoding.
+#[test]
+fn large_ordinary_bodies_stay_within_memory_budget() {
+    let properties = (0..40_000).map(|i| (format!("p{i:05}"), serde_json::json!({"type": "string"})));
+    let openapi = serde_json::json!({"properties": Value::Object(properties.collect())});
+    let definition = serde_json::json!({
+        "spec": {"versions": [{"name": "v1", "schema": {"openAPIV3Schema": openapi}}]},
+    });
+    let env: Vec<Value> =
+        (0..20_000).map(|i| serde_json::json!({"name": format!("V{i}"), "value": "x"})).collect();
+    let pod = serde_json::json!({"spec": {"containers": [{"name": "c", "image": "i", "env": env}]}});
+    for (value, kind) in [(definition, 3), (pod, 0)] {
+        let text = value.to_string();
+        assert!(json::decode(text.as_bytes()).is_ok());
+        assert!(json::decode_typed(text.as_bytes(), schema(kind)).is_ok());
+        assert!(yaml::decode(text.as_bytes()).is_ok());
+        assert!(yaml::decode(yaml::encode(&value).as_ref()).is_ok());
+        assert!(cbor::decode(&cbor::encode(&value, None)).is_ok());
+        let mut typed = value.clone();
+        assert!(typed::normalize(&mut typed, schema(kind)).is_ok());
+        let message = protobuf::encode_object(&typed, schema(kind));
+        assert!(protobuf::decode_object(&message, schema(kind)).is_ok());
+    }
+}

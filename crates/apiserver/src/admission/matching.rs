@@ -24,7 +24,7 @@ pub fn is_concerned(attributes: &Attributes<'_>, exempt: &[&[&str]]) -> bool {
     let is_exempt = kind.group == GROUP && exempt.iter().any(|resources| resources.contains(&kind.resource));
     // What the server itself writes keeps the cluster alive; a rule that is wrong, or a hook that is down, must not stop
     // it.
-    !is_exempt && attributes.context.user.name != "system:apiserver"
+    !is_exempt && !attributes.context.is_server
 }
 
 /// What a hook, a policy or a binding wants to see.
@@ -156,6 +156,28 @@ impl Selectors {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admission::Operation;
+    use crate::admission::test_cluster::Cluster;
+    use crate::registry::{Warnings, WriteContext};
+    use crate::user::UserInfo;
+
+    #[tokio::test]
+    async fn client_named_like_the_server_is_concerned() {
+        let cluster = Cluster::empty();
+        let served = cluster.registry.builtin("", "v1", "configmaps").expect("served");
+        let warnings = Warnings::default();
+        let concerned = |user: &UserInfo| {
+            let context = WriteContext::server(user, &warnings, "n");
+            is_concerned(&Attributes::new(served, &context, Operation::Create), &[])
+        };
+        assert!(!concerned(&UserInfo::server()), "the server's own writes are exempt");
+        let named = UserInfo { name: UserInfo::server().name, ..UserInfo::default() };
+        assert!(concerned(&named));
+        // A request never counts as the server's, whoever sends it.
+        let server = UserInfo::server();
+        let context = WriteContext { is_server: false, ..WriteContext::server(&server, &warnings, "n") };
+        assert!(is_concerned(&Attributes::new(served, &context, Operation::Create), &[]));
+    }
 
     #[test]
     fn patterns_of_resources() {

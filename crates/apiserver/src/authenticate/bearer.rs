@@ -3,8 +3,8 @@
 use super::Refusal;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use http::HeaderMap;
 use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
+use http::{HeaderMap, HeaderValue};
 use std::borrow::Cow;
 
 /// What precedes a token in the list of protocols.
@@ -26,10 +26,24 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-/// The protocols a client offers, the one with its token aside.
+/// The protocols a client offers.
 pub fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let lists = headers.get_all(SEC_WEBSOCKET_PROTOCOL).into_iter().filter_map(|list| list.to_str().ok());
     lists.flat_map(|list| list.split(',')).map(str::trim)
+}
+
+/// Removes the protocols that carry a token, so that no handler sees or forwards it. Kubernetes' authenticator does the
+/// same.
+pub fn remove_protocols(headers: &mut HeaderMap) {
+    if !protocols(headers).any(|protocol| protocol.starts_with(PROTOCOL)) {
+        return;
+    }
+    let kept: Vec<&str> = protocols(headers).filter(|protocol| !protocol.starts_with(PROTOCOL)).collect();
+    let kept = HeaderValue::from_str(&kept.join(", ")).ok().filter(|kept| !kept.is_empty());
+    match kept {
+        Some(kept) => drop(headers.insert(SEC_WEBSOCKET_PROTOCOL, kept)),
+        None => drop(headers.remove(SEC_WEBSOCKET_PROTOCOL)),
+    }
 }
 
 fn websocket(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
@@ -77,6 +91,29 @@ mod tests {
             let mut headers = HeaderMap::new();
             headers.insert(AUTHORIZATION, header.parse().unwrap());
             assert_eq!(bearer(&headers), want, "{header:?}");
+        }
+    }
+
+    #[test]
+    fn remove_protocols_keeps_all_but_tokens() {
+        let one = format!("{PROTOCOL}{}", URL_SAFE_NO_PAD.encode("abc"));
+        for (given, want) in [
+            (
+                vec![format!("{one}, v5.channel.k8s.io,v4.channel.k8s.io")],
+                Some("v5.channel.k8s.io, v4.channel.k8s.io"),
+            ),
+            (vec!["v5.channel.k8s.io".to_owned(), format!(" {one}")], Some("v5.channel.k8s.io")),
+            (vec!["a,b".to_owned()], Some("a,b")),
+            (vec![one.clone(), one.clone()], None),
+            (vec![], None),
+        ] {
+            let mut headers = HeaderMap::new();
+            for protocol in &given {
+                headers.append(SEC_WEBSOCKET_PROTOCOL, protocol.parse().unwrap());
+            }
+            remove_protocols(&mut headers);
+            let left: Vec<_> = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().collect();
+            assert_eq!(left, want.into_iter().collect::<Vec<_>>(), "{given:?}");
         }
     }
 

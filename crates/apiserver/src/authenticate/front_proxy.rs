@@ -4,6 +4,7 @@ use super::Refusal;
 use crate::serve::PeerCertificates;
 use crate::user::UserInfo;
 use http::HeaderMap;
+use jiff::Timestamp;
 use std::collections::BTreeMap;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -13,18 +14,24 @@ const GROUP: &str = "x-remote-group";
 const EXTRA: &str = "x-remote-extra-";
 
 /// The user that a front proxy speaks for; `None`: the client is none, or names nobody. `allowed` are the common names
-/// that front proxies may have; empty: all.
+/// that front proxies may have; empty: all. Connections may outlive certificates: expiry is checked for every request.
 pub fn user(
     headers: &HeaderMap,
     certificates: &PeerCertificates,
     allowed: &[String],
+    now: Timestamp,
 ) -> Result<Option<UserInfo>, Refusal> {
     if !certificates.front_proxy.is_trusted() {
         return Ok(None);
     }
     let Some(user) = named(headers) else { return Ok(None) };
+    let leaf = certificates.chain.first().and_then(|leaf| X509Certificate::from_der(leaf).ok());
+    let Some((_, leaf)) = leaf else { return Ok(None) };
+    if leaf.validity().not_after.timestamp() < now.as_second() {
+        return Err(Refusal("front proxy certificate has expired since the connection was made".to_owned()));
+    }
     if !allowed.is_empty() {
-        let name = certificates.chain.first().and_then(|leaf| common_name(leaf)).unwrap_or_default();
+        let name = common_name(&leaf).unwrap_or_default();
         if !allowed.contains(&name) {
             return Err(Refusal(format!("x509: subject with cn={name} is not in the allowed list")));
         }
@@ -32,8 +39,7 @@ pub fn user(
     Ok(Some(user))
 }
 
-fn common_name(der: &[u8]) -> Option<String> {
-    let (_, certificate) = X509Certificate::from_der(der).ok()?;
+fn common_name(certificate: &X509Certificate<'_>) -> Option<String> {
     let name = certificate.subject().iter_common_name().next()?;
     name.as_str().ok().map(str::to_owned)
 }
@@ -64,6 +70,27 @@ fn named(headers: &HeaderMap) -> Option<UserInfo> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::serve::Verification;
+    use base::pki::{Pki, ServingNames};
+    use jiff::ToSpan;
+
+    #[test]
+    fn user_of_expired_front_proxy_certificate_is_refused() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (names, now) = (ServingNames::of_the_api_server("cluster.local"), Timestamp::now());
+        let pki = Pki::open(&directory.path().join("pki"), &names, now).expect("certificates");
+        let certificates = PeerCertificates {
+            chain: pki.leaves().front_proxy_client.chain.clone().into(),
+            client: Verification::NoAuthority,
+            front_proxy: Verification::Trusted,
+        };
+        let mut headers = HeaderMap::new();
+        headers.insert(USER, http::HeaderValue::from_static("alice"));
+        let found = |now| user(&headers, &certificates, &[], now).map(|user| user.map(|user| user.name));
+        assert_eq!(found(now), Ok(Some("alice".to_owned())));
+        let later = now + (50 * 365 * 24).hours();
+        assert!(found(later).is_err(), "the connection outlived the certificate");
+    }
 
     #[test]
     fn headers_name_a_user() {

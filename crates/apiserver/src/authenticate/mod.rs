@@ -126,7 +126,15 @@ impl Authentication {
             (None, None) => Configuration::default(),
         };
         let plain = Anonymous { enabled: config.anonymous, conditions: Vec::new() };
-        let anonymous = configuration.anonymous.clone().unwrap_or(plain);
+        let mut anonymous = configuration.anonymous.clone().unwrap_or(plain);
+        // Otherwise requests without credentials could do everything. Kubernetes disables it for the flags; here a
+        // configuration file makes no difference.
+        if anonymous.enabled && registry.authorization.always_allows() {
+            tracing::warn!(
+                "AnonymousAuth is not allowed with the AlwaysAllow authorizer. Resetting AnonymousAuth to false. You should use a different authorizer"
+            );
+            anonymous.enabled = false;
+        }
         let oidc = Oidc::new(configuration, config.file, clock).map_err(AuthenticationError::Oidc)?;
         let webhook = match &config.webhook {
             Some(webhook) => Some(WebhookTokens::new(read_kubeconfig(&webhook.kubeconfig)?, webhook)),
@@ -157,7 +165,12 @@ impl Authentication {
     ) -> Result<Arc<UserInfo>> {
         let mut refusal = None;
         if let Some(certificates) = &connection.certificates {
-            match front_proxy::user(headers, certificates, &self.front_proxy_names) {
+            match front_proxy::user(
+                headers,
+                certificates,
+                &self.front_proxy_names,
+                self.service_accounts.now(),
+            ) {
                 Ok(Some(user)) => return Ok(Arc::new(with_group(user))),
                 Ok(None) => {}
                 Err(why) => refusal = Some(why),
@@ -184,6 +197,11 @@ impl Authentication {
             None if self.lets_anonymous(path) => Ok(Arc::new(UserInfo::anonymous())),
             None => Err(Status::unauthorized()),
         }
+    }
+
+    /// Removes credentials that handlers could forward from the headers of an authenticated request.
+    pub fn remove_credentials(headers: &mut HeaderMap) {
+        bearer::remove_protocols(headers);
     }
 
     fn lets_anonymous(&self, path: &str) -> bool {
@@ -242,4 +260,96 @@ fn with_group(mut user: UserInfo) -> UserInfo {
         user.groups.push("system:authenticated".to_owned());
     }
     user
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admission::Admission;
+    use crate::authorize::AuthorizationConfig;
+    use crate::registry::allocate::{ServiceConfig, Services};
+    use crate::serve::ClientTrust;
+    use std::path::Path;
+    use store::{Embedded, EmbeddedOptions};
+
+    /// Whether a request without credentials is served with this configuration.
+    async fn serves_anonymous(
+        authentication: AuthenticationConfig,
+        authorization: &AuthorizationConfig,
+        path: &str,
+    ) -> bool {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = Embedded::open(EmbeddedOptions::new(directory.path().join("store"))).expect("a store");
+        let registry = Arc::new(Registry::with_authorizers(
+            Arc::new(store),
+            Admission::default(),
+            Services::new(ServiceConfig::default()),
+            authorization.choices().expect("a chain"),
+        ));
+        let authentication =
+            Authentication::new(authentication, registry, &Clock::system()).expect("authentication");
+        let trust = ClientTrust::new(&[], &[]).expect("no authorities");
+        let connection = Connection::in_process(Vec::new(), &trust);
+        authentication.user(&connection, &HeaderMap::new(), path).await.is_ok()
+    }
+
+    fn authorization_file(directory: &Path, modes: &[&str]) -> PathBuf {
+        let rows: Vec<String> =
+            modes.iter().map(|mode| format!("- {{type: {mode}, name: {}}}\n", mode.to_lowercase())).collect();
+        let path = directory.join("authorization.yaml");
+        let head = "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers:\n";
+        std::fs::write(&path, format!("{head}{}", rows.concat())).expect("written");
+        path
+    }
+
+    /// Every combination of authorizers and switches, by flags and by files: requests without credentials are never served
+    /// where AlwaysAllow is one of the authorizers.
+    #[tokio::test]
+    async fn anonymous_requests_with_always_allow_are_refused() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let chains: [&[&str]; 7] = [
+            &["Node", "RBAC"],
+            &["RBAC"],
+            &["AlwaysDeny"],
+            &["AlwaysAllow"],
+            &["RBAC", "AlwaysAllow"],
+            &["AlwaysAllow", "Node", "RBAC"],
+            &["AlwaysDeny", "AlwaysAllow"],
+        ];
+        let authentication_file = directory.path().join("authentication.yaml");
+        let head = "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n";
+        for modes in chains {
+            let file = authorization_file(directory.path(), modes);
+            let by_flags = AuthorizationConfig {
+                modes: modes.iter().map(|mode| (*mode).to_owned()).collect(),
+                ..AuthorizationConfig::default()
+            };
+            let by_file = AuthorizationConfig { file: Some(file), ..AuthorizationConfig::default() };
+            let open = modes.contains(&"AlwaysAllow");
+            for authorization in [&by_flags, &by_file] {
+                for (anonymous, section, path, enabled) in [
+                    (true, None, "/api", true),
+                    (false, None, "/api", false),
+                    (true, Some("anonymous: {enabled: true}\n"), "/api", true),
+                    (true, Some("anonymous: {enabled: false}\n"), "/api", false),
+                    (
+                        true,
+                        Some("anonymous: {enabled: true, conditions: [{path: /livez}]}\n"),
+                        "/livez",
+                        true,
+                    ),
+                    (true, Some("anonymous: {enabled: true, conditions: [{path: /livez}]}\n"), "/api", false),
+                ] {
+                    let mut config = AuthenticationConfig { anonymous, ..AuthenticationConfig::default() };
+                    if let Some(section) = section {
+                        std::fs::write(&authentication_file, format!("{head}{section}")).expect("written");
+                        config.file = Some(authentication_file.clone());
+                    }
+                    let served = serves_anonymous(config, authorization, path).await;
+                    let by = if authorization.file.is_some() { "file" } else { "flags" };
+                    assert_eq!(served, enabled && !open, "{modes:?} by {by}, {anonymous} {section:?} {path}");
+                }
+            }
+        }
+    }
 }

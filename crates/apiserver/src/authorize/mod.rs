@@ -121,6 +121,11 @@ pub trait Authorizer: Send + Sync {
         attributes: &'a Attributes<'a>,
     ) -> BoxFuture<'a, Result<Decision>>;
 
+    /// Whether every request that reaches it is allowed.
+    fn always_allows(&self) -> bool {
+        false
+    }
+
     /// What the user may do in a namespace, as far as rules can say it.
     fn rules<'a>(&'a self, user: &'a UserInfo, namespace: &'a str) -> BoxFuture<'a, Result<Found>>;
 }
@@ -176,6 +181,11 @@ impl Authorization {
 
     pub async fn allows(&self, user: &UserInfo, attributes: &Attributes<'_>) -> Result<bool> {
         Ok(matches!(self.decide(user, attributes).await?, Decision::Allowed(_)))
+    }
+
+    /// Whether the chain contains AlwaysAllow.
+    pub fn always_allows(&self) -> bool {
+        self.chain.iter().any(|authorizer| authorizer.always_allows())
     }
 
     /// What the user may do in a namespace, by every authorizer.

@@ -17,11 +17,17 @@ use std::task::{Context as TaskContext, Poll};
 /// Of an answer that is recorded as it streams by, no more is kept.
 const MAX_RECORDED: usize = 8 << 20;
 
+/// Longer identities of clients are truncated to this many bytes, as Kubernetes does for its logs.
+const MAX_ID: usize = 64;
+
 pub const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 
 /// The identity of a request: the one its client gave it, or a new one.
 pub fn id(headers: &HeaderMap) -> HeaderValue {
     match headers.get(AUDIT_ID) {
+        Some(given) if given.len() > MAX_ID => {
+            HeaderValue::from_bytes(&given.as_bytes()[..MAX_ID]).unwrap_or(HeaderValue::from_static(""))
+        }
         Some(given) if !given.is_empty() => given.clone(),
         _ => {
             let id = uuid::Builder::from_random_bytes(rand::random()).into_uuid();
@@ -138,5 +144,15 @@ mod tests {
         assert!(one != two && one.len() == 36);
         headers.insert("audit-id", HeaderValue::from_static("mine"));
         assert_eq!(id(&headers), "mine");
+    }
+
+    #[test]
+    fn audit_id_longer_than_limit_is_truncated() {
+        let mut headers = HeaderMap::new();
+        let long = "x".repeat(100_000);
+        headers.insert("audit-id", HeaderValue::from_str(&long).expect("a header"));
+        assert_eq!(id(&headers), long[..MAX_ID]);
+        headers.insert("audit-id", HeaderValue::from_str(&long[..MAX_ID]).expect("a header"));
+        assert_eq!(id(&headers), long[..MAX_ID]);
     }
 }

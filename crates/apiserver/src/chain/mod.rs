@@ -16,11 +16,13 @@ mod intake;
 mod journal;
 mod metrics;
 mod nonresource;
+mod offload;
 mod openapi;
 mod openid;
 
 pub use metrics::RequestMetrics;
 
+use crate::authenticate::Authentication;
 use crate::authorize::{Attributes, Decision};
 use crate::context::Context;
 use crate::discovery::Discovery;
@@ -234,7 +236,10 @@ impl Chain {
         id: &HeaderValue,
     ) -> Result<(), Status> {
         match self.rest.authentication.user(connection, &context.headers, &context.path).await {
-            Ok(user) => context.user = user,
+            Ok(user) => {
+                context.user = user;
+                Authentication::remove_credentials(&mut context.headers);
+            }
             Err(status) => {
                 if let Some(audit) = &self.audit {
                     audit.not_authenticated(context, connection, id, started, &status);
@@ -267,10 +272,12 @@ impl Chain {
             Ok(body) => body,
             Err(status) => return self.refuse(context, &status),
         };
+        let is_heavy = offload::is_heavy(context, &body);
+        let handling = offload::offloaded(self.route(context, body), is_heavy);
         let reply = if context.is_long_running() {
-            self.route(context, body).await
+            handling.await
         } else {
-            match tokio::time::timeout_at(deadline.into(), self.route(context, body)).await {
+            match tokio::time::timeout_at(deadline.into(), handling).await {
                 Ok(reply) => reply,
                 Err(_) => self.refuse(
                     context,

@@ -28,6 +28,8 @@ pub enum EncryptionError {
     Write { path: std::path::PathBuf, source: std::io::Error },
     #[error("{} is missing, and objects are encrypted with its keys, such as {object}: put it back, or give the right one with --encryption-provider-config", .path.display())]
     KeyMissing { path: std::path::PathBuf, object: String },
+    #[error("{} has none of the keys that other servers on this store encrypt with: give the file of the first server with --encryption-provider-config", .path.display())]
+    OtherKey { path: std::path::PathBuf },
     #[error("looking for encrypted objects")]
     Store(#[from] ::store::StoreError),
     #[error("no random numbers for a key")]

@@ -3,8 +3,9 @@
 use super::config::{self, Configuration, Empty, EncryptionError, Key, KeysConfiguration};
 use super::config::{ProviderConfiguration, ResourceConfiguration};
 use super::provider::MARK;
+use super::rules::Rules;
 use crate::configuration::ConfigurationError;
-use ::store::{Expect, Op, Outcome, RangeRequest, Store, Txn};
+use ::store::{Expect, KeyValue, Op, Outcome, RangeRequest, Store, Txn};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -15,8 +16,8 @@ const KEY_BYTES: usize = 32;
 /// Where the hash of the first key is kept; of no use to anybody without the key.
 const MARKER: &str = "/registry/ferry/encryption-key";
 const SECRETS: &str = "/registry/core/secrets/";
-/// Secrets looked at to find out whether there are encrypted ones.
-const SAMPLE: usize = 100;
+/// Secrets read at once while looking for an encrypted one.
+const PAGE: usize = 100;
 
 /// Makes the file at a cluster's first start. If it is gone later, that is an error: a new key would not open anything.
 /// On a store that servers share, each must have the key of the first: a mark in the store tells that there is one.
@@ -24,17 +25,13 @@ pub async fn ensure(path: &Path, store: &dyn Store, shared: bool) -> Result<(), 
     let missing =
         |object: &str| EncryptionError::KeyMissing { path: path.to_owned(), object: object.to_owned() };
     if path.exists() {
-        return if shared { mark(path, store).await.map(drop) } else { Ok(()) };
+        if shared && !mark(path, store).await? {
+            return Err(EncryptionError::OtherKey { path: path.to_owned() });
+        }
+        return Ok(());
     }
-    let request = RangeRequest {
-        start: SECRETS.to_owned(),
-        end: ::store::prefix_end(SECRETS),
-        limit: SAMPLE,
-        revision: None,
-    };
-    let found = store.range(request).await?;
-    if let Some(kv) = found.kvs.iter().find(|kv| kv.value.starts_with(MARK)) {
-        return Err(missing(&kv.key));
+    if let Some(key) = encrypted_secret(store).await? {
+        return Err(missing(&key));
     }
     let providers = vec![
         ProviderConfiguration {
@@ -55,6 +52,36 @@ pub async fn ensure(path: &Path, store: &dyn Store, shared: bool) -> Result<(), 
     Ok(())
 }
 
+/// The key of an encrypted secret, if the store has one.
+async fn encrypted_secret(store: &dyn Store) -> Result<Option<String>, EncryptionError> {
+    let mut found = None;
+    each_secret(store, |kv| {
+        if kv.value.starts_with(MARK) {
+            found = Some(kv.key.to_string());
+        }
+        found.is_none()
+    })
+    .await?;
+    Ok(found)
+}
+
+/// Shows stored secrets to `visit`, page by page, until it returns false.
+async fn each_secret(
+    store: &dyn Store,
+    mut visit: impl FnMut(&KeyValue) -> bool,
+) -> Result<(), EncryptionError> {
+    let mut start = SECRETS.to_owned();
+    loop {
+        let end = ::store::prefix_end(SECRETS);
+        let page = store.range(RangeRequest { start, end, limit: PAGE, revision: None }).await?;
+        let goes_on = page.kvs.iter().all(&mut visit);
+        match page.kvs.last() {
+            Some(last) if goes_on && page.more => start = format!("{}\0", last.key),
+            _ => return Ok(()),
+        }
+    }
+}
+
 /// Leaves a mark of this file's keys in the store; whether the mark there is of one of them.
 async fn mark(path: &Path, store: &dyn Store) -> Result<bool, EncryptionError> {
     let configuration = config::read(path)?;
@@ -68,10 +95,36 @@ async fn mark(path: &Path, store: &dyn Store) -> Result<bool, EncryptionError> {
     let txn = Txn { key: MARKER.into(), expect: Expect::Absent, op };
     match store.txn(txn).await? {
         Outcome::Conflict { current: Some(kv), .. } => {
-            Ok(prints.iter().any(|print| print.as_bytes() == kv.value.as_ref()))
+            if prints.iter().any(|print| print.as_bytes() == kv.value.as_ref()) {
+                return Ok(true);
+            }
+            // The marked key may have been rotated out while servers ran: keys that open all secrets are the cluster's.
+            if !opens_secrets(path, store).await? {
+                return Ok(false);
+            }
+            let op = Op::Put { value: Bytes::from(first.clone()), lease: None };
+            let txn = Txn { key: MARKER.into(), expect: Expect::Revision(kv.mod_revision), op };
+            store.txn(txn).await?;
+            Ok(true)
         }
         _ => Ok(true),
     }
+}
+
+/// Whether there are encrypted secrets and the keys of a file open all of them.
+async fn opens_secrets(path: &Path, store: &dyn Store) -> Result<bool, EncryptionError> {
+    let rules = Rules::read(path)?;
+    let opens = |kv: &KeyValue| rules.of(&kv.key).is_some_and(|rule| rule.open(&kv.key, &kv.value).is_ok());
+    let (mut found, mut sound) = (false, true);
+    each_secret(store, |kv| {
+        if kv.value.starts_with(MARK) {
+            found = true;
+            sound &= opens(kv);
+        }
+        sound
+    })
+    .await?;
+    Ok(found && sound)
 }
 
 /// Puts a new key in front of those that a file has for a provider; returns its name. It writes from the moment
@@ -105,7 +158,9 @@ fn write(path: &Path, configuration: &Configuration) -> Result<(), EncryptionErr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::encryption::Encrypted;
     use ::store::{Embedded, EmbeddedOptions};
+    use std::sync::Arc;
 
     #[tokio::test]
     async fn a_second_server_needs_the_first_one_s_key() {
@@ -121,6 +176,65 @@ mod tests {
         ensure(&two, &store, true).await.expect("with the first one's key");
         assert_eq!(add_key(&one).expect("a key"), "key2");
         ensure(&one, &store, true).await.expect("keys may be added");
+        store.close().await;
+    }
+
+    #[tokio::test]
+    async fn existing_file_with_other_key_on_shared_store_is_refused() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let open =
+            |name: &str| Embedded::open(EmbeddedOptions::new(directory.path().join(name))).expect("a store");
+        let (shared, other) = (open("shared"), open("other"));
+        let (one, two) = (directory.path().join("one.yaml"), directory.path().join("two.yaml"));
+        ensure(&one, &shared, true).await.expect("the first server");
+        ensure(&two, &other, true).await.expect("a server of another cluster");
+        let error = ensure(&two, &shared, true).await.expect_err("the key of another cluster");
+        assert!(matches!(&error, EncryptionError::OtherKey { path } if *path == two), "{error}");
+        assert!(two.exists(), "the file of another cluster is kept");
+        ensure(&two, &shared, false).await.expect("the store of one server has no mark to compare with");
+        shared.close().await;
+        other.close().await;
+    }
+
+    #[tokio::test]
+    async fn file_without_marked_key_that_opens_all_secrets_is_accepted() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store: Arc<dyn Store> =
+            Arc::new(Embedded::open(EmbeddedOptions::new(directory.path().join("store"))).expect("a store"));
+        let path = directory.path().join("keys.yaml");
+        ensure(&path, &*store, true).await.expect("the first start");
+        add_key(&path).expect("a second key");
+        // Rotated while the server runs: secrets are written with the new key, then the old one leaves the file.
+        let encrypted = Encrypted::new(Arc::clone(&store), Rules::read(&path).expect("rules"));
+        let op = Op::Put { value: Bytes::from_static(b"{}"), lease: None };
+        let txn = Txn { key: format!("{SECRETS}n/s").into(), expect: Expect::Absent, op };
+        Store::txn(&encrypted, txn).await.expect("written");
+        let mut configuration = config::read(&path).expect("read");
+        for row in configuration.resources.iter_mut().flat_map(|row| &mut row.providers) {
+            row.aesgcm.iter_mut().for_each(|keys| keys.keys.truncate(1));
+        }
+        write(&path, &configuration).expect("written");
+        ensure(&path, &*store, true).await.expect("the next start");
+        ensure(&path, &*store, true).await.expect("and the one after it");
+    }
+
+    #[tokio::test]
+    async fn encrypted_secret_beyond_first_page_is_found() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = Embedded::open(EmbeddedOptions::new(directory.path().join("store"))).expect("a store");
+        let put = async |key: String, value: Bytes| {
+            let op = Op::Put { value, lease: None };
+            store.txn(Txn { key: key.into(), expect: Expect::Absent, op }).await.expect("written");
+        };
+        for index in 0..2 * PAGE + 1 {
+            put(format!("{SECRETS}n/plain-{index:04}"), Bytes::from_static(b"{}")).await;
+        }
+        assert_eq!(encrypted_secret(&store).await.expect("read"), None);
+        let last = format!("{SECRETS}n/z");
+        put(last.clone(), Bytes::from([MARK, b"x"].concat())).await;
+        assert_eq!(encrypted_secret(&store).await.expect("read"), Some(last));
+        let error = ensure(&directory.path().join("gone.yaml"), &store, false).await.expect_err("no key");
+        assert!(matches!(error, EncryptionError::KeyMissing { .. }), "{error}");
         store.close().await;
     }
 }

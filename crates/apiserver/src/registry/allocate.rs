@@ -84,6 +84,25 @@ pub struct Reservation<'a> {
     owner: Owner,
 }
 
+/// Whether a write reached the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteOutcome {
+    Stored,
+    NotStored,
+    /// The store failed after it was sent the write.
+    Unknown,
+}
+
+impl WriteOutcome {
+    pub(super) fn of(stored: bool, context: &WriteContext<'_>) -> Self {
+        match stored {
+            true => Self::Stored,
+            false if context.warnings.is_outcome_unknown() => Self::Unknown,
+            false => Self::NotStored,
+        }
+    }
+}
+
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         self.services.release(&self.plan.reserved);
@@ -179,11 +198,19 @@ impl Registry {
         ))
     }
 
-    /// The write has been stored, or not: one of both sides is free now.
-    pub(super) async fn settle(&self, reservation: Option<Reservation<'_>>, stored: bool) {
+    /// Releases what a write no longer holds: what it gave up if it was stored, what it reserved if it was not. After an
+    /// unknown outcome both stay allocated until services are repaired from what is stored.
+    pub(super) async fn settle(&self, reservation: Option<Reservation<'_>>, outcome: WriteOutcome) {
         let Some(mut reservation) = reservation else { return };
-        if stored {
-            reservation.plan.reserved = std::mem::take(&mut reservation.plan.released);
+        match outcome {
+            WriteOutcome::Stored => {
+                reservation.plan.reserved = std::mem::take(&mut reservation.plan.released);
+            }
+            WriteOutcome::NotStored => {}
+            WriteOutcome::Unknown => {
+                reservation.plan.reserved = Holdings::default();
+                return;
+            }
         }
         for ip in &reservation.plan.reserved.ips {
             self.unclaim(*ip).await;

@@ -1,18 +1,29 @@
 //! Create: system fields, the kind's rules, admission, one compare-and-swap.
 
+use super::allocate::WriteOutcome;
 use super::metadata::{
     ensure_namespace, fill_system_fields, generate_name, refuse, validate_new, wipe_system_fields,
 };
-use super::{Registry, Served, WriteContext, Written, metadata, store_error};
+use super::{Registry, Served, Warnings, WriteContext, Written, metadata, store_error, write_error};
 use crate::admission::{Attributes, Operation, shown_name};
-use crate::authorize::escalation;
+use crate::authorize::{self, escalation};
 use crate::cache::Entry;
 use api::Kind;
 use api::value::Fields;
+use bytes::Bytes;
 use machinery::status::{Details, Result, Status};
 use machinery::{Value, meta};
 use std::sync::Arc;
-use store::{Expect, Op, Outcome, Txn};
+use store::{Expect, Op, Outcome, StoreError, Txn};
+
+/// Whether the request that stores a new object was authorized as a create.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum CreateAccess {
+    Authorized,
+    /// The request was authorized as an update or a patch: `create` is checked before validating admission, as in
+    /// Kubernetes' `withAuthorization`.
+    Unchecked,
+}
 
 /// How often a generated name is tried before the client is told.
 const NAME_ATTEMPTS: usize = 8;
@@ -26,11 +37,11 @@ impl Registry {
         context: &WriteContext<'_>,
     ) -> Result<Written> {
         wipe_system_fields(&mut object);
-        self.create_as_given(served, object, context).await
+        self.create_as_given(served, object, context, CreateAccess::Authorized).await
     }
 
     /// Stores what a PUT did not find. As in Kubernetes, such an object keeps what others may not bring along, and in a
-    /// dry run its version, too.
+    /// dry run its version, too. The user needs the right to create it.
     pub async fn create_missing(
         &self,
         served: &Served,
@@ -44,7 +55,7 @@ impl Registry {
         if !context.dry_run {
             meta::metadata_mut(&mut object).remove("resourceVersion");
         }
-        self.create_as_given(served, object, context).await
+        self.create_as_given(served, object, context, CreateAccess::Unchecked).await
     }
 
     async fn create_as_given(
@@ -52,13 +63,30 @@ impl Registry {
         served: &Served,
         mut object: Value,
         context: &WriteContext<'_>,
+        access: CreateAccess,
     ) -> Result<Written> {
         ensure_namespace(&mut object, served, context.namespace)?;
         metadata::dedup_owner_references(&mut object, context);
         served.track(None, &mut object, context);
         self.admit_create(served, "", &mut object, context).await?;
         metadata::dedup_owner_references(&mut object, context);
-        self.insert(served, object, context).await
+        self.insert(served, object, context, access).await
+    }
+
+    /// 403 unless the user may create this object.
+    async fn authorize_create(&self, served: &Served, name: &str, context: &WriteContext<'_>) -> Result<()> {
+        let attributes = authorize::Attributes {
+            verb: "create",
+            is_resource: true,
+            group: served.kind.group,
+            version: served.kind.version,
+            resource: served.kind.resource,
+            subresource: context.subresource,
+            namespace: context.namespace,
+            name,
+            ..authorize::Attributes::default()
+        };
+        self.authorization.check(context.user, &attributes).await
     }
 
     /// `subject` is the name in the request's path, if it has one.
@@ -82,15 +110,16 @@ impl Registry {
         served: &Served,
         mut object: Value,
         context: &WriteContext<'_>,
+        access: CreateAccess,
     ) -> Result<Written> {
         fill_system_fields(&mut object);
         let generate = meta::text(&object, "generateName");
         if !meta::name(&object).is_empty() || generate.is_empty() {
-            return self.insert_once(served, object, context).await;
+            return self.insert_once(served, object, context, access).await;
         }
         let name = self.free_name(served, generate, meta::namespace(&object)).await?;
         meta::metadata_mut(&mut object).insert("name".to_owned(), name.into());
-        match self.insert_once(served, object, context).await {
+        match self.insert_once(served, object, context, access).await {
             Err(status) if status.reason == "AlreadyExists" => Err(name_conflict(served, &status)),
             outcome => outcome,
         }
@@ -121,10 +150,11 @@ impl Registry {
         served: &Served,
         mut object: Value,
         context: &WriteContext<'_>,
+        access: CreateAccess,
     ) -> Result<Written> {
         let reservation = self.reserve(served, &mut object, None, context).await?;
-        let outcome = self.insert_reserved(served, object, context).await;
-        self.settle(reservation, outcome.is_ok()).await;
+        let outcome = self.insert_reserved(served, object, context, access).await;
+        self.settle(reservation, WriteOutcome::of(outcome.is_ok(), context)).await;
         outcome
     }
 
@@ -133,6 +163,7 @@ impl Registry {
         served: &Served,
         mut object: Value,
         context: &WriteContext<'_>,
+        access: CreateAccess,
     ) -> Result<Written> {
         let kind = served.rules();
         let claims_version = !context.dry_run && claims_version(&object);
@@ -171,6 +202,9 @@ impl Registry {
         // prepared above.
         (kind.default)(&mut object);
         served.normalize(&mut object)?;
+        if access == CreateAccess::Unchecked {
+            Box::pin(self.authorize_create(served, &name, context)).await?;
+        }
         let attributes = Attributes::new(served, context, Operation::Create).named(&name);
         self.admission.validate(self, &attributes, Some(&object), None).await?;
 
@@ -190,10 +224,7 @@ impl Registry {
         // Now it is still at hand; once the store has answered, it would have to be fetched to be let go.
         drop(stored);
         let key: Arc<str> = key.into();
-        let lease = self.lease(served).await?;
-        let txn =
-            Txn { key: key.clone(), expect: Expect::Absent, op: Op::Put { value: bytes.clone(), lease } };
-        match served.storage.store.txn(txn).await.map_err(|e| store_error(&e))? {
+        match self.put(served, &key, Expect::Absent, &bytes, context.warnings).await? {
             Outcome::Committed { revision, .. } => {
                 context.warnings.committed(&key, revision);
                 Ok(Written::Stored(Arc::new(Entry::new(key, bytes, revision))))
@@ -212,8 +243,28 @@ impl Registry {
         }
     }
 
+    /// Stores a value, with a lease if its kind expires by itself. A lease that the store has lost is replaced once.
+    pub(super) async fn put(
+        &self,
+        served: &Served,
+        key: &Arc<str>,
+        expect: Expect,
+        value: &Bytes,
+        warnings: &Warnings,
+    ) -> Result<Outcome> {
+        let mut lease = self.lease(served).await?;
+        let txn = |lease| Txn { key: key.clone(), expect, op: Op::Put { value: value.clone(), lease } };
+        let mut outcome = served.storage.store.txn(txn(lease)).await;
+        if let (Err(StoreError::LeaseNotFound(_)), Some(lost)) = (&outcome, lease) {
+            self.leases.forget(lost).await;
+            lease = self.lease(served).await?;
+            outcome = served.storage.store.txn(txn(lease)).await;
+        }
+        outcome.map_err(|error| write_error(&error, warnings))
+    }
+
     /// A lease for kinds whose objects expire by themselves.
-    pub(super) async fn lease(&self, served: &Served) -> Result<Option<store::LeaseId>> {
+    async fn lease(&self, served: &Served) -> Result<Option<store::LeaseId>> {
         let Some(seconds) = served.storage.kind.ttl_seconds else { return Ok(None) };
         self.leases.lease(&*self.store, seconds).await.map(Some).map_err(|e| store_error(&e))
     }

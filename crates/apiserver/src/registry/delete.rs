@@ -154,12 +154,8 @@ impl Registry {
         if dry_run {
             return Ok(Ok(Deleted::Pending(Written::Value(new))));
         }
-        let txn = Txn {
-            key: entry.key.clone(),
-            expect: Expect::Revision(entry.revision),
-            op: Op::Put { value: bytes.clone(), lease: self.lease(served).await? },
-        };
-        match served.storage.store.txn(txn).await.map_err(|e| store_error(&e))? {
+        let expect = Expect::Revision(entry.revision);
+        match self.put(served, &entry.key, expect, &bytes, warnings).await? {
             Outcome::Committed { revision, .. } => {
                 warnings.committed(&entry.key, revision);
                 let entry = Entry::new(entry.key.clone(), bytes, revision);

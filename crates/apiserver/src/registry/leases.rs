@@ -25,4 +25,12 @@ impl Leases {
         *current = Some((seconds, lease, Instant::now()));
         Ok(lease)
     }
+
+    /// Forgets a lease that the store no longer has: time that the machine was suspended counts there, but not here.
+    pub async fn forget(&self, lost: LeaseId) {
+        let mut current = self.current.lock().await;
+        if current.is_some_and(|(_, lease, _)| lease == lost) {
+            *current = None;
+        }
+    }
 }

@@ -113,6 +113,8 @@ pub struct WriteContext<'a> {
     pub subresource: &'a str,
     pub namespace: &'a str,
     pub warnings: &'a Warnings,
+    /// The server itself writes, not a client of this name: exempt from webhooks and policies.
+    pub is_server: bool,
 }
 
 impl<'a> WriteContext<'a> {
@@ -125,6 +127,7 @@ impl<'a> WriteContext<'a> {
             subresource: "",
             namespace,
             warnings,
+            is_server: *user == UserInfo::server(),
         }
     }
 }
@@ -294,6 +297,15 @@ pub fn store_error(error: &StoreError) -> Status {
             Status::internal(other)
         }
     }
+}
+
+/// The failure of a write. A write that may have been stored nevertheless is noted with the request: what was allocated
+/// for it must stay allocated.
+fn write_error(error: &StoreError, warnings: &Warnings) -> Status {
+    if matches!(error, StoreError::OutcomeUnknown { .. } | StoreError::Poisoned { .. }) {
+        warnings.note_unknown_outcome();
+    }
+    store_error(error)
 }
 
 impl Registry {

@@ -1,5 +1,6 @@
 //! Patch: four kinds of it, each turning the present object into the wanted one.
 
+use super::create::CreateAccess;
 use super::metadata::ensure_namespace;
 use super::scale::Wanted;
 use super::update::{Change, Door};
@@ -138,7 +139,7 @@ impl Registry {
                 }
                 strict(&mut new)?;
                 self.admit_create(served, name, &mut new, context).await?;
-                Ok((self.insert(served, new, context).await?, true))
+                Ok((self.insert(served, new, context, CreateAccess::Unchecked).await?, true))
             }
             outcome => outcome.map(|written| (written, false)),
         }

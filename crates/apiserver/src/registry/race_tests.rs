@@ -11,7 +11,8 @@ use machinery::{Value, codec, meta};
 use serde_json::json;
 use std::collections::HashSet;
 use std::sync::Arc;
-use store::{Embedded, EmbeddedOptions};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use store::{Embedded, EmbeddedOptions, Layer, Op, Outcome, Store, StoreError, Txn};
 
 const SERVICES: (&str, &str, &str) = ("", "v1", "services");
 const PODS: (&str, &str, &str) = ("", "v1", "pods");
@@ -416,4 +417,111 @@ async fn report(registry: &Registry, hard: &Value, used: &str) {
         })
         .await
         .expect("a status");
+}
+
+/// A store that fails in the way given, on the next writes below a prefix.
+struct Failing {
+    below: Embedded,
+    prefix: &'static str,
+    left: AtomicUsize,
+    failure: fn(&Txn) -> StoreError,
+    /// Whether a write that fails is stored nevertheless.
+    stores: bool,
+}
+
+impl Failing {
+    fn fails(&self, txn: &Txn) -> bool {
+        txn.key.starts_with(self.prefix)
+            && self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+    }
+}
+
+#[async_trait::async_trait]
+impl Layer for Failing {
+    fn below(&self) -> &dyn Store {
+        &self.below
+    }
+
+    async fn txn(&self, txn: Txn) -> store::Result<Outcome> {
+        if !self.fails(&txn) {
+            return self.below.txn(txn).await;
+        }
+        let failure = (self.failure)(&txn);
+        if self.stores {
+            self.below.txn(txn).await?;
+        }
+        Err(failure)
+    }
+}
+
+fn failing(
+    directory: &tempfile::TempDir,
+    prefix: &'static str,
+    failure: fn(&Txn) -> StoreError,
+    stores: bool,
+) -> Registry {
+    let options = EmbeddedOptions::new(directory.path().join("store"));
+    let below = Embedded::open(options).expect("a store");
+    let store = Failing { below, prefix, left: AtomicUsize::new(1), failure, stores };
+    let mut config = ServiceConfig::default();
+    config.set_cidrs(["10.9.0.0/24"]).expect("a range");
+    Registry::new(Arc::new(store), Admission::default(), Services::new(config))
+}
+
+fn service_with(name: &str, ip: &str, port: u16) -> Value {
+    let mut service = service(name);
+    service["spec"]["clusterIP"] = ip.into();
+    service["spec"]["ports"][0]["nodePort"] = port.into();
+    service
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn service_write_with_unknown_outcome_keeps_its_allocations() {
+    let unknown = |txn: &Txn| StoreError::OutcomeUnknown { key: txn.key.clone(), reason: "cut off".into() };
+    for stores in [true, false] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let registry = failing(&directory, "/registry/core/services/", unknown, stores);
+        namespace(&registry).await;
+        let first = service_with("first", "10.9.0.77", 30_077);
+        create(&registry, SERVICES, first).await.expect_err("the outcome is unknown");
+        let address = registry.find(ADDRESSES, "", "10.9.0.77").await.expect("read");
+        assert!(address.is_some(), "the IPAddress stays, stored: {stores}");
+        for (name, ip, port) in [("ip", "10.9.0.77", 30_078), ("port", "10.9.0.78", 30_077)] {
+            let second = create(&registry, SERVICES, service_with(name, ip, port)).await;
+            assert!(second.is_err(), "{name} was handed out again, stored: {stores}");
+        }
+        create(&registry, SERVICES, service_with("other", "10.9.0.79", 30_079))
+            .await
+            .expect("others are free");
+    }
+}
+
+#[tokio::test]
+async fn service_write_that_failed_gives_its_allocations_back() {
+    let unavailable = |_: &Txn| StoreError::Unavailable { reason: "no leader".into() };
+    let directory = tempfile::tempdir().expect("a directory");
+    let registry = failing(&directory, "/registry/core/services/", unavailable, false);
+    namespace(&registry).await;
+    create(&registry, SERVICES, service_with("first", "10.9.0.77", 30_077)).await.expect_err("it failed");
+    create(&registry, SERVICES, service_with("second", "10.9.0.77", 30_077)).await.expect("all is free");
+}
+
+#[tokio::test]
+async fn event_with_lost_lease_is_stored_with_a_new_one() {
+    let lost = |txn: &Txn| match &txn.op {
+        Op::Put { lease: Some(lease), .. } => StoreError::LeaseNotFound(*lease),
+        _ => StoreError::Closed,
+    };
+    let directory = tempfile::tempdir().expect("a directory");
+    let registry = failing(&directory, "/registry/core/events/", lost, false);
+    namespace(&registry).await;
+    let about = json!({"kind": "Pod", "namespace": "n", "name": "p"});
+    let event = |name: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "namespace": "n"},
+            "involvedObject": about, "reason": "r", "message": "m",
+        })
+    };
+    create(&registry, ("", "v1", "events"), event("a")).await.expect("stored with a new lease");
+    create(&registry, ("", "v1", "events"), event("b")).await.expect("which serves the next one, too");
 }

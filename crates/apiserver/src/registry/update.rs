@@ -1,9 +1,10 @@
 //! Update: the read-modify-write loop behind PUT, PATCH and every subresource that changes its object.
 
+use super::allocate::WriteOutcome;
 use super::metadata::{
     count_generation, dedup_owner_references, ensure_namespace, keep_generation, keep_system_fields, refuse,
 };
-use super::{MODIFIED, Registry, Served, WriteContext, Written, store_error};
+use super::{MODIFIED, Registry, Served, WriteContext, Written, store_error, write_error};
 use crate::admission::{Attributes, Operation};
 use crate::authorize::escalation;
 use crate::cache::Entry;
@@ -136,7 +137,8 @@ impl Registry {
         check_revision(served, name, &new, entry.revision)?;
         let reservation = self.reserve(served, &mut new, Some(&old), context).await?;
         let outcome = self.update_reserved(served, name, door, context, entry, Draft { new, old }).await;
-        self.settle(reservation, matches!(outcome, Ok(Attempt::Done(_)))).await;
+        let stored = matches!(outcome, Ok(Attempt::Done(_)));
+        self.settle(reservation, WriteOutcome::of(stored, context)).await;
         outcome
     }
 
@@ -229,13 +231,8 @@ impl Registry {
         bytes: Bytes,
         context: &WriteContext<'_>,
     ) -> Result<Attempt> {
-        let lease = self.lease(served).await?;
-        let txn = Txn {
-            key: entry.key.clone(),
-            expect: Expect::Revision(entry.revision),
-            op: Op::Put { value: bytes.clone(), lease },
-        };
-        match served.storage.store.txn(txn).await.map_err(|e| store_error(&e))? {
+        let expect = Expect::Revision(entry.revision);
+        match self.put(served, &entry.key, expect, &bytes, context.warnings).await? {
             Outcome::Committed { revision, .. } => {
                 context.warnings.committed(&entry.key, revision);
                 let entry = Entry::new(entry.key.clone(), bytes, revision);
@@ -265,7 +262,7 @@ impl Registry {
         if !context.dry_run {
             let txn =
                 Txn { key: entry.key.clone(), expect: Expect::Revision(entry.revision), op: Op::Delete };
-            match served.storage.store.txn(txn).await.map_err(|e| store_error(&e))? {
+            match served.storage.store.txn(txn).await.map_err(|e| write_error(&e, context.warnings))? {
                 Outcome::Committed { revision, .. } => context.warnings.committed(&entry.key, revision),
                 Outcome::Conflict { current, .. } => {
                     let latest = current.map(|kv| Arc::new(Entry::new(kv.key, kv.value, kv.mod_revision)));

@@ -6,6 +6,7 @@ use machinery::{Value, meta};
 use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// `Warning` headers, each text once; annotations of the audit event; what the request wrote; what of its body is no
 /// longer seen.
@@ -14,6 +15,7 @@ pub struct Warnings {
     texts: Mutex<Vec<String>>,
     annotations: Mutex<Vec<(Cow<'static, str>, String)>>,
     commits: Mutex<Vec<(Arc<str>, u64)>>,
+    outcome_unknown: AtomicBool,
     given: Mutex<Given>,
 }
 
@@ -64,6 +66,16 @@ impl Warnings {
     /// Something was written: its key, and the revision that was.
     pub fn committed(&self, key: &Arc<str>, revision: u64) {
         self.commits.lock().push((Arc::clone(key), revision));
+    }
+
+    /// A write failed in a way that leaves open whether it was stored.
+    pub(super) fn note_unknown_outcome(&self) {
+        self.outcome_unknown.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a write of this request may have been stored although it failed.
+    pub(super) fn is_outcome_unknown(&self) -> bool {
+        self.outcome_unknown.load(Ordering::Relaxed)
     }
 
     /// What was written, each once.

@@ -15,6 +15,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
 /// A watch without a time of its own ends after this long, or up to twice as long.
 const MIN_TIMEOUT: u64 = 1800;
+/// Longest watch, in seconds: a year. Any number a client may send then is a time that a clock can represent.
+const MAX_TIMEOUT: u64 = 365 * 24 * 60 * 60;
 
 /// What a watcher is to be told.
 pub enum Notice {
@@ -83,7 +85,7 @@ impl Registry {
         };
         pending.reverse();
         let seconds = match options.timeout_seconds {
-            Some(seconds) if seconds > 0 => u64::try_from(seconds).unwrap_or(MIN_TIMEOUT),
+            Some(seconds) if seconds > 0 => u64::try_from(seconds).unwrap_or(MIN_TIMEOUT).min(MAX_TIMEOUT),
             _ => rand::rng().random_range(MIN_TIMEOUT..2 * MIN_TIMEOUT),
         };
         let start = Instant::now();

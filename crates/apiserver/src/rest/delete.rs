@@ -64,6 +64,7 @@ impl Rest {
                 subresource: write.subresource,
                 namespace: meta::namespace(&object),
                 warnings: write.warnings,
+                is_server: false,
             };
             match self.registry.delete(route.served, meta::name(&object), &options, &within).await {
                 // Somebody else deleted it first: as good as deleted.

@@ -2,8 +2,12 @@
 //!
 //! One file per group of verbs; subresources with a life of their own have a file each.
 
+#[cfg(test)]
+mod authorization_tests;
 pub mod connect;
 mod delete;
+#[cfg(test)]
+mod hostile_tests;
 mod pod_binding;
 mod pod_eviction;
 mod read;
@@ -242,6 +246,7 @@ impl Rest {
             subresource: &context.info.subresource,
             namespace: if route.served.namespaced() { &context.info.namespace } else { "" },
             warnings: &context.warnings,
+            is_server: false,
         }
     }
 }

@@ -179,6 +179,7 @@ impl Rest {
                 subresource: "status",
                 namespace: write.namespace,
                 warnings: write.warnings,
+                is_server: false,
             };
             let door = Door::status(route.served.kind);
             let marked = self
@@ -207,6 +208,7 @@ impl Rest {
             subresource: "",
             namespace: write.namespace,
             warnings: write.warnings,
+            is_server: false,
         };
         self.registry.delete(route.served, name, &options, &context).await.map(drop)
     }

@@ -13,7 +13,8 @@ use crate::selection::Selection;
 use crate::serve::ResponseBody;
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::{StreamExt, stream};
-use machinery::status::Result;
+use machinery::selector::FieldSelector;
+use machinery::status::{Result, Status};
 use machinery::{Value, meta};
 use serde_json::json;
 use streaming::upgrade::Encoding as MessageEncoding;
@@ -29,7 +30,7 @@ impl Rest {
         let context = route.context;
         let mut options = ListOptions::read(&context.query, true)?;
         if context.info.watch_prefix && !context.info.name.is_empty() {
-            options.field_selector = format!("metadata.name={}", context.info.name);
+            select_name(&mut options.field_selector, &context.info.name)?;
         }
         if accepted.encoding == Encoding::Yaml {
             // YAML has no stream form: the answer is the list of what has.
@@ -71,6 +72,20 @@ impl Rest {
         reply::warn(&mut reply, context);
         Ok(reply)
     }
+}
+
+/// Restricts a watch of one object by the legacy path to that object. As in Kubernetes, a selector of the request must
+/// require the same name: authorizers were shown that selector, so it has to be the one that is applied.
+fn select_name(selector: &mut String, name: &str) -> Result<()> {
+    if selector.is_empty() {
+        *selector = format!("metadata.name={name}");
+        return Ok(());
+    }
+    let given = FieldSelector::parse(selector).map_err(|error| Status::bad_request(error.to_string()))?;
+    if given.requires("metadata.name") != Some(name) {
+        return Err(Status::bad_request("fieldSelector metadata.name doesn't match requested name"));
+    }
+    Ok(())
 }
 
 /// The bytes of some notices in one.
@@ -159,5 +174,32 @@ impl Framer {
             }
         };
         encode::event("BOOKMARK", &shown, &self.accepted).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn legacy_watch_selector_without_requested_name_returns_400() {
+        for (selector, want) in [
+            ("", Some("metadata.name=p")),
+            ("metadata.name=p", Some("metadata.name=p")),
+            ("spec.nodeName=me,metadata.name=p", Some("spec.nodeName=me,metadata.name=p")),
+            ("spec.nodeName=me", None),
+            ("metadata.name=q", None),
+            ("metadata.name!=p", None),
+            ("spec.nodeName=me,metadata.name=q", None),
+        ] {
+            let mut applied = selector.to_owned();
+            let outcome = select_name(&mut applied, "p");
+            match want {
+                Some(want) => {
+                    assert_eq!((outcome.map_err(|status| status.message), applied.as_str()), (Ok(()), want))
+                }
+                None => assert_eq!(outcome.map_err(|status| status.code), Err(400), "{selector}"),
+            }
+        }
     }
 }

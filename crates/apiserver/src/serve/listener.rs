@@ -8,11 +8,12 @@ use std::time::Duration;
 use base::tasks::TaskGroup;
 use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::driver::drive;
+use super::peers::Peers;
 use super::stream::GuardedStream;
 use super::{Connection, Peer, ServerConfig, Service, Tls};
 
@@ -57,7 +58,8 @@ pub async fn serve<S: Service>(
     let connections = group.child();
     let config = Arc::new(config);
     let slots = Arc::new(Semaphore::new(config.max_connections.clamp(1, Semaphore::MAX_PERMITS)));
-    let accepting = accept(&listener, &tls, &service, &config, &slots, &connections);
+    let peers = Peers::new(config.max_connections_per_address);
+    let accepting = accept(&listener, &tls, &service, &config, &slots, &peers, &connections);
     tokio::select! {
         () = group.stopping() => {}
         () = accepting => {}
@@ -72,6 +74,7 @@ async fn accept<S: Service>(
     service: &Arc<S>,
     config: &Arc<ServerConfig>,
     slots: &Arc<Semaphore>,
+    peers: &Arc<Peers>,
     connections: &TaskGroup,
 ) {
     let mut back_off = Duration::ZERO;
@@ -80,10 +83,16 @@ async fn accept<S: Service>(
         match listener.accept().await {
             Ok((stream, peer)) => {
                 back_off = Duration::ZERO;
+                let Some(peer_slot) = peers.enter(peer.ip()) else {
+                    tracing::debug!(%peer, "connection closed: too many of this address");
+                    continue;
+                };
                 let (tls, service, config) = (Arc::clone(tls), Arc::clone(service), Arc::clone(config));
                 let group = connections.clone();
-                connections
-                    .spawn(async move { connect(stream, peer, &tls, service, &config, &group, slot).await });
+                connections.spawn(async move {
+                    let _slots = (slot, peer_slot);
+                    connect(stream, peer, &tls, service, &config, &group).await;
+                });
             }
             Err(error) if concerns_one_connection(&error) => {}
             Err(error) => {
@@ -108,7 +117,6 @@ async fn connect<S: Service>(
     service: Arc<S>,
     config: &ServerConfig,
     group: &TaskGroup,
-    _slot: OwnedSemaphorePermit,
 ) {
     if let Err(error) = prepare(&stream) {
         tracing::debug!(%peer, %error, "socket options");

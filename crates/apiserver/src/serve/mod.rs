@@ -9,6 +9,7 @@ mod driver;
 mod gather;
 mod in_process;
 mod listener;
+mod peers;
 mod stream;
 mod tls;
 
@@ -48,6 +49,9 @@ pub struct ServerConfig {
     pub max_concurrent_streams: u32,
     /// Connections open at once; more wait in the kernel's queue.
     pub max_connections: usize,
+    /// Connections of one client address open at once (of one /64 network for IPv6); more are closed. Without it one
+    /// client that stays silent keeps all others out.
+    pub max_connections_per_address: usize,
     /// How long requests in flight may take to finish once the drain has begun.
     pub drain_grace: Duration,
 }
@@ -62,6 +66,7 @@ impl Default for ServerConfig {
             max_header_bytes: 1 << 20,
             max_concurrent_streams: 100,
             max_connections: 16_384,
+            max_connections_per_address: 8_192,
             drain_grace: Duration::from_secs(60),
         }
     }

@@ -339,6 +339,18 @@ async fn large_heads_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connection_beyond_the_limit_of_its_address_is_closed() {
+    let config = ServerConfig { max_connections_per_address: 1, ..ServerConfig::default() };
+    let server = Server::start(config).await;
+    let first = server.client(true);
+    first.get("/who").await.expect("answers");
+    assert!(server.client(true).get("/who").await.is_err(), "a second connection of the address");
+    drop(first);
+    let again = async || server.client(true).get("/who").await.map(|reply| reply.status).ok();
+    eventually("a connection is free again", LIMIT, again, |status| *status == Some(StatusCode::OK)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_beyond_the_limit_wait_their_turn() {
     let config = ServerConfig { max_connections: 1, ..ServerConfig::default() };
     let server = Server::start(config).await;

@@ -1,5 +1,6 @@
 //! JSON: one pass that finds duplicate and unknown fields, in document order, with Kubernetes' error texts.
 
+use super::budget::{Budget, BudgetExceeded, MAP_BYTES, VALUE_BYTES};
 use super::path::{Path, Step};
 use super::typed::{Emptied, Findings, TypeError, add_absent, keep, zero, zero_entry};
 use super::{leaf, text};
@@ -16,6 +17,8 @@ pub enum JsonError {
     /// JSON, but not of the type.
     #[error(transparent)]
     Type(#[from] TypeError),
+    #[error(transparent)]
+    Budget(#[from] BudgetExceeded),
 }
 
 /// A value, and what strict field validation objects to (`duplicate field "spec.replicas"`), in document order.
@@ -49,9 +52,21 @@ fn read(bytes: &[u8], schema: Option<SchemaRef<'_>>) -> Result<Decoded, JsonErro
     let checked = std::str::from_utf8(bytes);
     let broken = checked.err().and_then(|e| Some((e.valid_up_to(), *bytes.get(e.valid_up_to())?)));
     let input = checked.map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
-    let mut reader =
-        Reader { input: &input, broken, at: 0, depth: 0, findings: Findings::default(), resumed: None };
-    let mut value = reader.document(schema).map_err(JsonError::Syntax)?;
+    let mut reader = Reader {
+        input: &input,
+        broken,
+        at: 0,
+        depth: 0,
+        findings: Findings::default(),
+        resumed: None,
+        budget: Budget::of(bytes.len()),
+        is_exceeded: false,
+    };
+    let document = reader.document(schema);
+    if reader.is_exceeded {
+        return Err(BudgetExceeded.into());
+    }
+    let mut value = document.map_err(JsonError::Syntax)?;
     if let (Value::Null, Some(schema)) = (&value, schema) {
         value = zero(schema);
     }
@@ -83,6 +98,8 @@ struct Reader<'i> {
     findings: Findings,
     /// What the struct or map to be read next already holds: its field was there before.
     resumed: Option<Map<String, Value>>,
+    budget: Budget,
+    is_exceeded: bool,
 }
 
 impl<'i> Reader<'i> {
@@ -121,7 +138,16 @@ impl<'i> Reader<'i> {
         Err(format!("invalid character '{shown}' {context}"))
     }
 
+    /// Accounts for memory that is about to be allocated; the reader stops where there is none left.
+    fn spend(&mut self, bytes: usize) -> Syntax<()> {
+        self.budget.spend(bytes).map_err(|exceeded| {
+            self.is_exceeded = true;
+            exceeded.to_string()
+        })
+    }
+
     fn value(&mut self, schema: Option<SchemaRef<'_>>, path: &Path<'_>) -> Syntax<Value> {
+        self.spend(VALUE_BYTES)?;
         self.skip_space();
         match self.peek() {
             Some(b'{') => self.nested(schema, path, "object", Self::object),
@@ -232,7 +258,11 @@ impl<'i> Reader<'i> {
         let mut map = resumed.unwrap_or_default();
         let mut seen = 0u128;
         self.skip_space();
-        if self.peek() == Some(b'}') {
+        let is_empty = self.peek() == Some(b'}');
+        if !is_empty || schema.is_some_and(|schema| !schema.node().always.is_empty()) {
+            self.spend(MAP_BYTES)?;
+        }
+        if is_empty {
             self.at += 1;
         } else {
             loop {
@@ -341,7 +371,10 @@ impl<'i> Reader<'i> {
         }
         let value = self.value(element, &path.then(Step::Key(&key)))?;
         let value = match (value, element) {
-            (Value::Null, Some(element)) => zero_entry(element),
+            (Value::Null, Some(element)) => {
+                self.spend(MAP_BYTES)?;
+                zero_entry(element)
+            }
             (value, _) => value,
         };
         map.insert(key.into_owned(), value);
@@ -360,7 +393,10 @@ impl<'i> Reader<'i> {
         loop {
             let value = self.value(element, &path.then(Step::Index(items.len())))?;
             items.push(match (value, element) {
-                (Value::Null, Some(element)) => zero(element),
+                (Value::Null, Some(element)) => {
+                    self.spend(MAP_BYTES)?;
+                    zero(element)
+                }
                 (value, _) => value,
             });
             self.skip_space();

@@ -3,6 +3,7 @@
 //! A request body goes through [`json::decode_typed`] (or another decoder and then [`typed::normalize`]):
 //! both have exactly the effect of Kubernetes' decoding into a struct and writing it out again.
 
+mod budget;
 pub mod cbor;
 pub mod json;
 mod leaf;
@@ -14,6 +15,8 @@ pub mod text;
 pub mod time;
 pub mod typed;
 pub mod yaml;
+
+pub use budget::BudgetExceeded;
 
 /// Objects may nest this deep. What is accepted can be read again by any JSON reader.
 pub const MAX_DEPTH: usize = 120;

@@ -3,6 +3,7 @@
 //! Unknown fields go (and are reported), zero values stay or go as the field's [`Presence`] says, scalars get
 //! their canonical form, and what does not fit its type is an error in Kubernetes' words.
 
+use super::budget::{BudgetExceeded, MAX_FILLED};
 use super::leaf::{self, Problem};
 use super::path::{Path, Step};
 use crate::member;
@@ -69,6 +70,8 @@ pub(crate) struct Findings {
     emptied: Vec<Emptied>,
     saved: Option<String>,
     fatal: Option<String>,
+    /// Structs that consist of zero values only.
+    filled: usize,
 }
 
 /// Strict errors beyond this many are dropped, as Kubernetes does.
@@ -128,6 +131,16 @@ impl Findings {
             Problem::FatalType { what, of } => self.fatal = Some(describe(&what, of)),
             Problem::Fatal(message) => self.fatal = Some(message),
         }
+    }
+
+    /// Notes a struct that is about to be made of zero values; whether there may be one more.
+    fn fill(&mut self) -> bool {
+        self.filled += 1;
+        let fits = self.filled <= MAX_FILLED;
+        if !fits && self.fatal.is_none() {
+            self.fatal = Some(BudgetExceeded.to_string());
+        }
+        fits
     }
 
     pub(crate) fn is_fatal(&self) -> bool {
@@ -257,7 +270,7 @@ impl Walk<'_> {
                 let Some(element) = schema.element() else { return };
                 for (index, value) in items.iter_mut().enumerate() {
                     self.value(value, element, &path.then(Step::Index(index)));
-                    if value.is_null() {
+                    if value.is_null() && (element.shape() != Shape::Object || self.findings.fill()) {
                         *value = zero(element);
                     }
                 }
@@ -311,7 +324,7 @@ impl Walk<'_> {
             map.remove(&key);
         }
         // What is always written is never dropped.
-        if always < schema.node().always.len() {
+        if always < schema.node().always.len() && (!map.is_empty() || self.findings.fill()) {
             add_absent(map, schema);
         }
     }

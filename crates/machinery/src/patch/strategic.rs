@@ -6,6 +6,7 @@
 use super::{PatchError, show_plain};
 use crate::schema::{SchemaRef, Shape};
 use serde_json::{Map, Value};
+use std::collections::HashSet;
 
 mod lists;
 
@@ -171,7 +172,8 @@ fn retain_keys(original: &mut Map<String, Value>, patch: &mut Map<String, Value>
     };
     let malformed = || PatchError::BadRequest("invalid patch format of retainKeys".to_owned());
     let keys = keys.as_array().ok_or_else(malformed)?;
-    let kept = |key: &str| keys.iter().any(|k| k.as_str() == Some(key));
+    let keys: HashSet<&str> = keys.iter().filter_map(Value::as_str).collect();
+    let kept = |key: &str| keys.contains(key);
     for (key, value) in patch.iter() {
         let directive = key.starts_with(DELETE_FROM) || key.starts_with(SET_ORDER);
         if !value.is_null() && !directive && !kept(key) {

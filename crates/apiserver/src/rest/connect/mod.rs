@@ -4,6 +4,7 @@
 //! The API server decides who may and where to; the bytes of an upgraded connection pass through it untouched.
 
 mod admitted;
+mod kubelet_certificate;
 mod links;
 mod node;
 mod page;
@@ -36,6 +37,11 @@ impl Connections {
     /// The certificate that kubelets know the API server by.
     pub fn set_kubelet_identity(&self, identity: KubeletIdentity) -> std::result::Result<(), rustls::Error> {
         self.upstreams.set_identity(identity)
+    }
+
+    /// Sets the authorities that sign kubelets' serving certificates, in PEM.
+    pub fn set_kubelet_authorities(&self, pem: &str) {
+        self.upstreams.certificates.set_authorities(pem);
     }
 
     /// Where connections that have switched protocols live.

@@ -1,5 +1,6 @@
 //! Where kubelets are.
 
+use super::pod::allowed;
 use super::upstream::{Trust, Upstream};
 use super::{items, split_name, text};
 use crate::context::Context;
@@ -26,6 +27,25 @@ fn kubelet_port(node: &Value) -> u16 {
         .unwrap_or(KUBELET_PORT)
 }
 
+/// The address of a node that callers may reach through this server: every address the name resolves to must be allowed,
+/// and the one returned is the one that is dialed.
+async fn proxyable(host: &str) -> Result<String> {
+    if host.parse::<std::net::IpAddr>().is_ok() {
+        allowed(host)?;
+        return Ok(host.to_owned());
+    }
+    let found = tokio::net::lookup_host((host, 0)).await;
+    let found: Vec<_> =
+        found.map(Iterator::collect).map_err(|error| Status::bad_request(error.to_string()))?;
+    let mut first = None;
+    for address in found {
+        let ip = address.ip().to_canonical().to_string();
+        allowed(&ip)?;
+        first.get_or_insert(ip);
+    }
+    first.ok_or_else(|| Status::bad_request(format!("no addresses found for node host {host:?}")))
+}
+
 impl Rest {
     /// The kubelet of a node.
     pub(super) async fn kubelet(&self, node: &str) -> Result<Upstream> {
@@ -33,7 +53,13 @@ impl Rest {
         let host = address(&object).ok_or_else(|| {
             Status::internal(format!("no preferred addresses found; known addresses: [] of node {node}"))
         })?;
-        Ok(Upstream { host: host.to_owned(), port: kubelet_port(&object), tls: true, trust: Trust::Kubelet })
+        Ok(Upstream {
+            host: host.to_owned(),
+            port: kubelet_port(&object),
+            tls: true,
+            trust: Trust::Kubelet,
+            node: node.to_owned(),
+        })
     }
 
     /// The kubelet, or another port of the node.
@@ -43,6 +69,8 @@ impl Rest {
             return Err(Status::bad_request(format!("invalid node request {id:?}")));
         };
         let kubelet = self.kubelet(name).await?;
+        let host = proxyable(&kubelet.host).await?;
+        let kubelet = Upstream { host, ..kubelet };
         match port.parse::<u16>() {
             _ if port.is_empty() => Ok(kubelet),
             Ok(port) if port == kubelet.port => Ok(kubelet),
@@ -65,5 +93,30 @@ mod tests {
         assert_eq!(address(&node), Some("192.0.2.1"));
         assert_eq!(kubelet_port(&node), 12345);
         assert_eq!(kubelet_port(&Value::Null), KUBELET_PORT);
+    }
+
+    #[tokio::test]
+    async fn proxyable_loopback_or_link_local_returns_400() {
+        for host in [
+            "127.0.0.1",
+            "127.1.2.3",
+            "169.254.169.254",
+            "0.0.0.0",
+            "::1",
+            "::ffff:127.0.0.1",
+            "::ffff:169.254.169.254",
+            "fe80::1",
+            "224.0.0.1",
+            "localhost",
+        ] {
+            let outcome = proxyable(host).await;
+            assert_eq!(
+                outcome.map_err(|status| (status.code, status.message)),
+                Err((400, "address not allowed".to_owned())),
+                "{host}"
+            );
+        }
+        assert_eq!(proxyable("192.0.2.1").await.ok().as_deref(), Some("192.0.2.1"));
+        assert_eq!(proxyable("fd00::1").await.ok().as_deref(), Some("fd00::1"));
     }
 }

@@ -8,6 +8,8 @@ use flate2::Compression;
 use flate2::write::{GzDecoder, GzEncoder};
 use std::io::Write;
 
+/// Compressed bytes that are inflated at once: to about 1 MiB at most, since deflate reaches a ratio of 1,032.
+const INFLATE_STEP: usize = 1 << 10;
 /// Longer tags are not looked into.
 const LONGEST_TAG: usize = 16 << 10;
 
@@ -150,10 +152,12 @@ impl SentPage {
                 let Coders { decoder, encoder } = coders.as_mut();
                 match piece {
                     Some(piece) => {
-                        decoder.write_all(piece)?;
-                        decoder.flush()?;
-                        page.feed(&std::mem::take(decoder.get_mut()), &mut out);
-                        encoder.write_all(&out)?;
+                        for part in piece.chunks(INFLATE_STEP) {
+                            decoder.write_all(part)?;
+                            decoder.flush()?;
+                            page.feed(&std::mem::take(decoder.get_mut()), &mut out);
+                            encoder.write_all(&std::mem::take(&mut out))?;
+                        }
                         encoder.flush()?;
                     }
                     None => {
@@ -217,6 +221,30 @@ mod tests {
         assert!(SentPage::new(Some(b"br"), links()).is_none());
         let mut broken = SentPage::new(Some(b"gzip"), links()).expect("gzip is read");
         assert!(broken.pass(Some(b"this is no gzip at all")).is_err());
+    }
+
+    /// Largest resident set of this process so far, in KiB.
+    fn peak_kib() -> usize {
+        let status = std::fs::read_to_string("/proc/self/status").expect("procfs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("VmHWM");
+        line.trim().trim_end_matches("kB").trim().parse().expect("a number")
+    }
+
+    #[test]
+    fn gzip_piece_with_high_ratio_inflates_in_bounded_memory() {
+        const INFLATED: usize = 256 << 20;
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        let block = vec![b' '; 1 << 20];
+        for _ in 0..INFLATED >> 20 {
+            encoder.write_all(&block).expect("memory");
+        }
+        let packed = encoder.finish().expect("memory");
+        let mut sent = SentPage::new(Some(b"gzip"), links()).expect("gzip is read");
+        let before = peak_kib();
+        let out = sent.pass(Some(&packed)).expect("a piece");
+        let grown = (peak_kib() - before) << 10;
+        assert!(grown < INFLATED / 2, "{} bytes took {grown} bytes of memory", packed.len());
+        assert!(out.len() < INFLATED / 100);
     }
 
     #[test]

@@ -152,14 +152,15 @@ impl Rest {
         };
         let ip = text(&pod, &["status", "podIP"]);
         allowed(ip)?;
-        Ok(Upstream { host: ip.to_owned(), port, tls, trust: Trust::Anybody })
+        Ok(Upstream { host: ip.to_owned(), port, tls, trust: Trust::Anybody, node: String::new() })
     }
 }
 
 /// Addresses that are nobody's, this machine's own or of the local link are not for callers to reach from here.
 pub(super) fn allowed(ip: &str) -> Result<()> {
     let refused = || Err(Status::bad_request("address not allowed"));
-    match ip.parse::<std::net::IpAddr>() {
+    // An IPv4 address in IPv6 form reaches the same place.
+    match ip.parse::<std::net::IpAddr>().map(|ip| ip.to_canonical()) {
         Ok(std::net::IpAddr::V4(ip))
             if !(ip.is_loopback()
                 || ip.is_link_local()

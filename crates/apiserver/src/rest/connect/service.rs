@@ -49,7 +49,7 @@ impl Rest {
             return Err(Status::service_unavailable(format!("no endpoints available for service {name:?}")));
         };
         allowed(&host)?;
-        Ok(Upstream { host, port, tls: scheme == "https", trust: Trust::Anybody })
+        Ok(Upstream { host, port, tls: scheme == "https", trust: Trust::Anybody, node: String::new() })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Connections from the API server to kubelets, pods and services.
 
+use super::kubelet_certificate::KubeletCertificates;
 use super::links::Links;
 use super::page::SentPage;
 use crate::context::Context;
@@ -22,6 +23,9 @@ use tokio::net::TcpStream;
 
 /// Time to reach the other side.
 const DIAL: Duration = Duration::from_secs(30);
+
+/// Bytes of a page that are rewritten before other tasks get a turn.
+const PAGE_STEP: usize = 16 << 10;
 
 /// What the caller asked this server for.
 const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
@@ -55,6 +59,8 @@ pub struct Upstream {
     pub port: u16,
     pub tls: bool,
     pub trust: Trust,
+    /// The node whose kubelet it is.
+    pub node: String,
 }
 
 impl Upstream {
@@ -87,10 +93,11 @@ pub struct KubeletIdentity {
 pub struct Upstreams {
     kubelet: ArcSwapOption<rustls::ClientConfig>,
     anybody: std::sync::OnceLock<Arc<rustls::ClientConfig>>,
+    pub certificates: KubeletCertificates,
 }
 
-/// Kubelets make their own certificates unless told otherwise, and pods have whatever they like: as Kubernetes does by
-/// default, the other side's certificate is not checked.
+/// Pods have whatever certificates they like: as Kubernetes does by default, those are not checked. Kubelets' are, where
+/// the cluster's authority is known ([`KubeletCertificates`]).
 fn builder() -> rustls::ConfigBuilder<rustls::ClientConfig, rustls::client::WantsClientCert> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     rustls::ClientConfig::builder_with_provider(provider)
@@ -107,11 +114,19 @@ impl Upstreams {
         Ok(())
     }
 
-    fn config(&self, trust: Trust) -> Arc<rustls::ClientConfig> {
-        let known = self.kubelet.load_full().filter(|_| trust == Trust::Kubelet);
-        known.unwrap_or_else(|| {
-            Arc::clone(self.anybody.get_or_init(|| Arc::new(builder().with_no_client_auth())))
-        })
+    fn config(&self, upstream: &Upstream) -> Arc<rustls::ClientConfig> {
+        let known = self.kubelet.load_full().filter(|_| upstream.trust == Trust::Kubelet);
+        let Some(known) = known else {
+            return Arc::clone(self.anybody.get_or_init(|| Arc::new(builder().with_no_client_auth())));
+        };
+        match self.certificates.verifier(&upstream.node) {
+            None => known,
+            Some(verifier) => {
+                let mut config = rustls::ClientConfig::clone(&known);
+                config.dangerous().set_certificate_verifier(verifier);
+                Arc::new(config)
+            }
+        }
     }
 
     /// Sends the caller's request to the other side and passes on what comes back. If both switch protocols,
@@ -137,7 +152,7 @@ impl Upstreams {
         };
         let _ = stream.set_nodelay(true);
         let answer = if upstream.tls {
-            let connector = tokio_rustls::TlsConnector::from(self.config(upstream.trust));
+            let connector = tokio_rustls::TlsConnector::from(self.config(upstream));
             let name = ServerName::try_from(upstream.host.clone())
                 .map_err(|error| failed(&format!("{}: {error}", upstream.host)))?;
             let stream = tokio::time::timeout(DIAL, connector.connect(name, stream)).await;
@@ -247,8 +262,18 @@ fn led_through(
         let (mut pieces, mut page) = state?;
         let piece = pieces.next().await;
         // What cannot be read breaks off.
-        let out = Bytes::from(page.pass(piece.as_deref()).ok()?);
-        Some((out, piece.map(|_| (pieces, page))))
+        let mut out = Vec::new();
+        match &piece {
+            None => out = page.pass(None).ok()?,
+            Some(piece) => {
+                for part in piece.chunks(PAGE_STEP) {
+                    out.extend(page.pass(Some(part)).ok()?);
+                    // A small piece may inflate to a large page: other tasks run in between.
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+        Some((Bytes::from(out), piece.map(|_| (pieces, page))))
     })
     .filter(|piece| std::future::ready(!piece.is_empty()))
 }

@@ -1,6 +1,7 @@
 //! CBOR to values: what JSON can say, and nothing else.
 
 use super::{ARRAY, BYTES, CborError, LATER_BASE64, MAP, NEGATIVE, TAG, TEXT, UNSIGNED};
+use crate::codec::budget::{Budget, MAP_BYTES, VALUE_BYTES};
 use crate::codec::{MAX_DEPTH, leaf, time};
 use serde_json::{Map, Value};
 
@@ -8,7 +9,7 @@ type Read<T> = Result<T, CborError>;
 
 /// Reads one item, which must be all there is.
 pub fn decode(bytes: &[u8]) -> Read<Value> {
-    let mut reader = Reader { bytes, at: 0 };
+    let mut reader = Reader { bytes, at: 0, budget: Budget::of(bytes.len()) };
     let value = reader.item(0)?;
     match bytes.len() - reader.at {
         0 => Ok(value),
@@ -19,6 +20,7 @@ pub fn decode(bytes: &[u8]) -> Read<Value> {
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
+    budget: Budget,
 }
 
 /// An item's first byte: major type, and its argument unless the length is indefinite.
@@ -65,6 +67,7 @@ impl<'a> Reader<'a> {
         if depth > MAX_DEPTH {
             return Err(CborError::Depth(MAX_DEPTH));
         }
+        self.budget.spend(VALUE_BYTES)?;
         let head = self.head()?;
         match (head.major, head.argument) {
             (UNSIGNED, Some(value)) => i64::try_from(value).map(Value::from).map_err(|_| CborError::Integer),
@@ -108,6 +111,9 @@ impl<'a> Reader<'a> {
     fn map(&mut self, length: Option<u64>, depth: usize) -> Read<Value> {
         let mut map = Map::new();
         let mut count = 0;
+        if length != Some(0) {
+            self.budget.spend(MAP_BYTES)?;
+        }
         while length.map_or_else(|| !self.at_break(), |length| count < length) {
             let head = self.head()?;
             let key = match head.major {

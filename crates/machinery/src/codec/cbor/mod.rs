@@ -34,6 +34,8 @@ pub enum CborError {
     Bignum,
     #[error("cbor: simple value {0} is not recognized")]
     Simple(u8),
+    #[error(transparent)]
+    Budget(#[from] crate::codec::BudgetExceeded),
     #[error("cbor: malformed item with initial byte {0:#04x}")]
     Malformed(u8),
 }

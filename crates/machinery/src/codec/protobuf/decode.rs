@@ -1,16 +1,39 @@
 //! Messages to values, in the form that decoding the same object from JSON gives.
 
 use super::{BYTES, FIXED32, FIXED64, GROUP_END, GROUP_START, ProtobufError, VARINT};
+use crate::codec::budget::{Budget, MAP_BYTES, VALUE_BYTES};
 use crate::codec::typed::{add_absent, keep, zero};
 use crate::codec::{MAX_DEPTH, leaf, time};
 use crate::schema::{Field, Node, SchemaRef, Shape, Union, Wire};
 use serde_json::{Map, Value};
+use std::cell::Cell;
 
 type Read<T> = Result<T, ProtobufError>;
 
 /// The object of a message; its kind is the envelope's.
 pub fn decode_object(bytes: &[u8], schema: SchemaRef<'_>) -> Read<Value> {
-    message(bytes, schema, 0)
+    let budget = Cell::new(Budget::of(bytes.len()));
+    message(bytes, schema, Depth { level: 0, budget: &budget })
+}
+
+/// How deep a message is nested, and the memory that all of them may still take.
+#[derive(Clone, Copy)]
+struct Depth<'b> {
+    level: usize,
+    budget: &'b Cell<Budget>,
+}
+
+impl Depth<'_> {
+    fn below(self) -> Self {
+        Self { level: self.level + 1, ..self }
+    }
+
+    fn spend(self, bytes: usize) -> Read<()> {
+        let mut budget = self.budget.get();
+        budget.spend(bytes)?;
+        self.budget.set(budget);
+        Ok(())
+    }
 }
 
 /// Cuts a message into fields.
@@ -128,7 +151,8 @@ pub(super) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn message(bytes: &[u8], schema: SchemaRef<'_>, depth: usize) -> Read<Value> {
+fn message(bytes: &[u8], schema: SchemaRef<'_>, depth: Depth<'_>) -> Read<Value> {
+    depth.spend(MAP_BYTES)?;
     let mut map = Map::new();
     fields_into(&mut map, bytes, schema, depth)?;
     add_absent(&mut map, schema);
@@ -143,8 +167,13 @@ fn number_of(node: &Node, wire: Wire) -> u32 {
 }
 
 /// Reads a message's fields into the map of the struct they belong to, or are inlined into.
-fn fields_into(map: &mut Map<String, Value>, bytes: &[u8], schema: SchemaRef<'_>, depth: usize) -> Read<()> {
-    if depth > MAX_DEPTH {
+fn fields_into(
+    map: &mut Map<String, Value>,
+    bytes: &[u8],
+    schema: SchemaRef<'_>,
+    depth: Depth<'_>,
+) -> Read<()> {
+    if depth.level > MAX_DEPTH {
         return Err(ProtobufError::Depth);
     }
     let node = schema.node();
@@ -161,7 +190,7 @@ fn fields_into(map: &mut Map<String, Value>, bytes: &[u8], schema: SchemaRef<'_>
         match node.wire[next] {
             Wire::Nested(index) => {
                 let nested = schema.schema.at(node.nested[usize::from(index)].node);
-                fields_into(map, payload.bytes("embedded message")?, nested, depth + 1)?;
+                fields_into(map, payload.bytes("embedded message")?, nested, depth.below())?;
             }
             Wire::Field(index) => {
                 let field = &node.fields[usize::from(index)];
@@ -181,7 +210,7 @@ fn one_field(
     field: &Field,
     payload: Payload<'_>,
     schema: SchemaRef<'_>,
-    depth: usize,
+    depth: Depth<'_>,
 ) -> Read<()> {
     let node = schema.node();
     match (node.shape, schema.element()) {
@@ -214,7 +243,7 @@ fn push_items(
     field: &Field,
     payload: Payload<'_>,
     element: SchemaRef<'_>,
-    depth: usize,
+    depth: Depth<'_>,
 ) -> Read<()> {
     let packable = matches!(element.shape(), Shape::Int32 | Shape::Int64 | Shape::Boolean);
     if let (true, Payload::Bytes(bytes)) = (packable, payload) {
@@ -230,7 +259,7 @@ fn push_items(
     Ok(())
 }
 
-fn map_entry(bytes: &[u8], element: SchemaRef<'_>, depth: usize) -> Read<(String, Value)> {
+fn map_entry(bytes: &[u8], element: SchemaRef<'_>, depth: Depth<'_>) -> Read<(String, Value)> {
     let mut key = String::new();
     let mut value = Value::Null;
     let mut fields = Fields::of(bytes, "entry");
@@ -245,7 +274,8 @@ fn map_entry(bytes: &[u8], element: SchemaRef<'_>, depth: usize) -> Read<(String
 }
 
 /// A value that is written once.
-fn single(payload: Payload<'_>, schema: SchemaRef<'_>, name: &str, depth: usize) -> Read<Value> {
+fn single(payload: Payload<'_>, schema: SchemaRef<'_>, name: &str, depth: Depth<'_>) -> Read<Value> {
+    depth.spend(VALUE_BYTES)?;
     Ok(match schema.shape() {
         Shape::String => Value::String(text(payload.bytes(name)?)),
         #[expect(clippy::cast_possible_truncation, reason = "protobuf carries 32 bits in a longer varint")]
@@ -257,13 +287,13 @@ fn single(payload: Payload<'_>, schema: SchemaRef<'_>, name: &str, depth: usize)
             other => return Err(ProtobufError::WireType { wire: other.wire(), field: name.to_owned() }),
         },
         Shape::Bytes => Value::String(leaf::encode_base64(payload.bytes(name)?)),
-        _ => body(payload.bytes(name)?, schema, depth + 1)?,
+        _ => body(payload.bytes(name)?, schema, depth.below())?,
     })
 }
 
 /// A message that is no list, map or plain scalar.
-fn body(bytes: &[u8], schema: SchemaRef<'_>, depth: usize) -> Read<Value> {
-    if depth > MAX_DEPTH {
+fn body(bytes: &[u8], schema: SchemaRef<'_>, depth: Depth<'_>) -> Read<Value> {
+    if depth.level > MAX_DEPTH {
         return Err(ProtobufError::Depth);
     }
     match schema.shape() {
@@ -362,7 +392,7 @@ fn int_or_string(bytes: &[u8]) -> Read<Value> {
     Ok(if kind == 1 { Value::String(string) } else { Value::from(integer) })
 }
 
-fn union(bytes: &[u8], union: Union, element: SchemaRef<'_>, depth: usize) -> Read<Value> {
+fn union(bytes: &[u8], union: Union, element: SchemaRef<'_>, depth: Depth<'_>) -> Read<Value> {
     let schema_number = if union == Union::SchemaOrBool { 2 } else { 1 };
     let mut schema = None;
     let mut items = Vec::new();
@@ -370,11 +400,11 @@ fn union(bytes: &[u8], union: Union, element: SchemaRef<'_>, depth: usize) -> Re
     each(bytes, "message", |number, payload| {
         match (number, union) {
             (number, _) if number == schema_number => {
-                schema = Some(message(payload.bytes("schema")?, element, depth + 1)?);
+                schema = Some(message(payload.bytes("schema")?, element, depth.below())?);
             }
             (1, Union::SchemaOrBool) => allows = payload.integer("allows")? != 0,
             (2, Union::SchemaOrArray) => {
-                items.push(message(payload.bytes("jSONSchemas")?, element, depth + 1)?)
+                items.push(message(payload.bytes("jSONSchemas")?, element, depth.below())?)
             }
             (2, Union::SchemaOrStrings) => items.push(Value::String(text(payload.bytes("property")?))),
             _ => {}
@@ -390,7 +420,7 @@ fn union(bytes: &[u8], union: Union, element: SchemaRef<'_>, depth: usize) -> Re
 }
 
 /// Embedded JSON, or an embedded object in an envelope of its own.
-fn raw(bytes: &[u8], schema: SchemaRef<'_>, depth: usize) -> Read<Value> {
+fn raw(bytes: &[u8], schema: SchemaRef<'_>, depth: Depth<'_>) -> Read<Value> {
     let mut raw: &[u8] = &[];
     each(bytes, "RawExtension", |number, payload| {
         if number == 1 {
@@ -408,7 +438,7 @@ fn raw(bytes: &[u8], schema: SchemaRef<'_>, depth: usize) -> Read<Value> {
             let (api_version, kind) = (envelope.api_version, envelope.kind);
             return Err(ProtobufError::UnknownKind { api_version, kind });
         };
-        let mut value = message(envelope.raw, of_kind, depth + 1)?;
+        let mut value = message(envelope.raw, of_kind, depth.below())?;
         value["apiVersion"] = Value::String(envelope.api_version);
         value["kind"] = Value::String(envelope.kind);
         return Ok(value);

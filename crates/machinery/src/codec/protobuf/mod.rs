@@ -30,6 +30,8 @@ pub enum ProtobufError {
     IllegalWireType(u8),
     #[error("proto: messages nest too deep")]
     Depth,
+    #[error(transparent)]
+    Budget(#[from] crate::codec::BudgetExceeded),
     #[error("proto: embedded JSON: {0}")]
     Json(String),
     #[error("proto: no kind {kind:?} is known in version {api_version:?}")]

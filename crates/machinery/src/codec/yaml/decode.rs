@@ -2,6 +2,7 @@
 
 use super::YamlError;
 use super::resolve::{Resolved, resolve};
+use crate::codec::budget::{Budget, MAP_BYTES, VALUE_BYTES};
 use crate::codec::json::Decoded;
 use crate::codec::{MAX_DEPTH, leaf};
 use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, Tag};
@@ -12,7 +13,16 @@ use std::collections::HashMap;
 pub fn decode(bytes: &[u8]) -> Result<Decoded, YamlError> {
     let text = std::str::from_utf8(bytes).map_err(|_| YamlError::Encoding)?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut builder = Builder::default();
+    let mut builder = Builder {
+        stack: Vec::new(),
+        anchors: HashMap::new(),
+        root: None,
+        duplicates: Vec::new(),
+        made: 0,
+        aliased: 0,
+        alias_bytes: ALIAS_FLOOR.max(text.len().saturating_mul(ALIAS_FACTOR)),
+        budget: Budget::of(text.len()),
+    };
     for event in Parser::new_from_str(text) {
         let (event, span) = event.map_err(|error| syntax(text, &error))?;
         if builder.event(event, span)? {
@@ -72,19 +82,25 @@ fn syntax(text: &str, error: &ScanError) -> YamlError {
     YamlError::Syntax { line, what: (*words).to_owned() }
 }
 
-/// A finished value, with how many values it consists of.
+/// Memory that aliases may take: this multiple of the document, and never less than the floor. Documents written by
+/// people and by templates stay far below it.
+const ALIAS_FACTOR: usize = 8;
+const ALIAS_FLOOR: usize = 1 << 20;
+
+/// A finished value, with how many values it consists of and the memory a copy of it takes.
 #[derive(Clone)]
 struct Node {
     value: Value,
     count: usize,
+    bytes: usize,
     line: usize,
     /// A plain `<<`, which as a key merges.
     merge: bool,
 }
 
 enum Frame {
-    List { items: Vec<Value>, count: usize, anchor: usize, line: usize },
-    Map { map: Map<String, Value>, key: Option<Key>, count: usize, anchor: usize, line: usize },
+    List { items: Vec<Value>, count: usize, bytes: usize, anchor: usize, line: usize },
+    Map { map: Map<String, Value>, key: Option<Key>, count: usize, bytes: usize, anchor: usize, line: usize },
 }
 
 enum Key {
@@ -92,7 +108,6 @@ enum Key {
     Name(String, String),
 }
 
-#[derive(Default)]
 struct Builder {
     stack: Vec<Frame>,
     anchors: HashMap<usize, Node>,
@@ -101,6 +116,9 @@ struct Builder {
     /// Values made in all, and by aliases.
     made: usize,
     aliased: usize,
+    /// Memory that aliases may still take.
+    alias_bytes: usize,
+    budget: Budget,
 }
 
 /// Duplicates beyond this many are not listed.
@@ -112,39 +130,50 @@ impl Builder {
         let line = span.start.line();
         match event {
             Event::Scalar(text, style, anchor, tag) => {
+                self.budget.spend(VALUE_BYTES)?;
                 let node = scalar(&text, style, tag.as_deref(), line)?;
                 self.finish(node, anchor)?;
             }
             Event::SequenceStart(_, anchor, _) => {
-                self.push(Frame::List { items: Vec::new(), count: 1, anchor, line })?;
+                self.budget.spend(VALUE_BYTES)?;
+                self.push(Frame::List { items: Vec::new(), count: 1, bytes: VALUE_BYTES, anchor, line })?;
             }
             Event::MappingStart(_, anchor, _) => {
-                self.push(Frame::Map { map: Map::new(), key: None, count: 1, anchor, line })?;
+                self.budget.spend(VALUE_BYTES)?;
+                let bytes = VALUE_BYTES;
+                self.push(Frame::Map { map: Map::new(), key: None, count: 1, bytes, anchor, line })?;
             }
             Event::SequenceEnd | Event::MappingEnd => match self.stack.pop() {
-                Some(Frame::List { items, count, anchor, line }) => {
-                    self.finish(Node { value: Value::Array(items), count, line, merge: false }, anchor)?;
+                Some(Frame::List { items, count, bytes, anchor, line }) => {
+                    let value = Value::Array(items);
+                    self.finish(Node { value, count, bytes, line, merge: false }, anchor)?;
                 }
-                Some(Frame::Map { map, count, anchor, line, .. }) => {
-                    self.finish(Node { value: Value::Object(map), count, line, merge: false }, anchor)?;
+                Some(Frame::Map { map, count, bytes, anchor, line, .. }) => {
+                    let value = Value::Object(map);
+                    self.finish(Node { value, count, bytes, line, merge: false }, anchor)?;
                 }
                 None => {}
             },
             Event::Alias(anchor) => {
-                let node =
-                    self.anchors.get(&anchor).ok_or_else(|| YamlError::UnknownAnchor(String::new()))?;
-                self.aliased += node.count;
-                self.made += node.count;
-                if self.is_excessive() {
-                    return Err(YamlError::Aliasing);
-                }
-                let node = Node { line, ..node.clone() };
-                self.place(node)?;
+                let unknown = || YamlError::UnknownAnchor(String::new());
+                let size = self.anchors.get(&anchor).map(|node| (node.count, node.bytes));
+                let (count, bytes) = size.ok_or_else(unknown)?;
+                self.charge(count, bytes)?;
+                let node = self.anchors.get(&anchor).cloned().ok_or_else(unknown)?;
+                self.place(Node { line, ..node })?;
             }
             Event::DocumentEnd => return Ok(true),
             _ => {}
         }
         Ok(false)
+    }
+
+    /// Accounts for a copy of a value before it is made.
+    fn charge(&mut self, count: usize, bytes: usize) -> Result<(), YamlError> {
+        self.aliased += count;
+        self.made += count;
+        self.alias_bytes = self.alias_bytes.checked_sub(bytes).ok_or(YamlError::Aliasing)?;
+        if self.is_excessive() { Err(YamlError::Aliasing) } else { Ok(()) }
     }
 
     /// Small documents may consist of aliases almost entirely, large ones hardly at all.
@@ -170,11 +199,7 @@ impl Builder {
         self.made += 1;
         if anchor != 0 {
             // Keeping a copy for every anchor costs as much as an alias does.
-            self.made += node.count;
-            self.aliased += node.count;
-            if self.is_excessive() {
-                return Err(YamlError::Aliasing);
-            }
+            self.charge(node.count, node.bytes)?;
             self.anchors.insert(anchor, node.clone());
         }
         self.place(node)
@@ -185,14 +210,22 @@ impl Builder {
             None => {
                 self.root.get_or_insert(node.value);
             }
-            Some(Frame::List { items, count, .. }) => {
+            Some(Frame::List { items, count, bytes, .. }) => {
                 *count += node.count;
+                *bytes = bytes.saturating_add(node.bytes);
                 items.push(node.value);
             }
-            Some(Frame::Map { map, key, count, .. }) => {
+            Some(Frame::Map { map, key, count, bytes, .. }) => {
                 *count += node.count;
+                *bytes = bytes.saturating_add(node.bytes);
                 match key.take() {
-                    None => *key = Some(key_of(node)?),
+                    None => {
+                        if map.is_empty() {
+                            self.budget.spend(MAP_BYTES)?;
+                            *bytes = bytes.saturating_add(MAP_BYTES);
+                        }
+                        *key = Some(key_of(node)?);
+                    }
                     Some(Key::Merge) => merge(map, node.value)?,
                     Some(Key::Name(name, shown)) => {
                         if map.insert(name, node.value).is_some() && self.duplicates.len() < MAX_DUPLICATES {
@@ -244,7 +277,10 @@ fn merge(map: &mut Map<String, Value>, value: Value) -> Result<(), YamlError> {
 
 fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>, line: usize) -> Result<Node, YamlError> {
     let tag = tag.map(|tag| (tag.core_suffix(), tag));
-    let node = |value| Ok(Node { value, count: 1, line, merge: false });
+    let node = |value: Value| {
+        let text = value.as_str().map_or(0, str::len);
+        Ok(Node { value, count: 1, bytes: VALUE_BYTES + text, line, merge: false })
+    };
     let wanted = match tag {
         None if style == ScalarStyle::Plain => None,
         None | Some((None | Some("str"), _)) => return node(Value::String(text.to_owned())),
@@ -280,7 +316,7 @@ fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>, line: usize) -> Res
             Err(YamlError::Number(if float > 0.0 { "+Inf" } else { "-Inf" }.to_owned()))
         }
         Resolved::Float(float) => node(leaf::float(float)),
-        Resolved::Merge => Ok(Node { value: Value::String(text.to_owned()), count: 1, line, merge: true }),
+        Resolved::Merge => Ok(Node { merge: true, ..node(Value::String(text.to_owned()))? }),
         Resolved::Text => node(Value::String(text.to_owned())),
     }
 }
@@ -345,5 +381,38 @@ mod tests {
         assert!(decode(b"a: *b\n").is_err());
         assert!(decode(b"a: .inf\n").is_err());
         assert!(decode(b"\xff\xfe").is_err());
+    }
+
+    #[test]
+    fn alias_expansion_beyond_byte_budget_returns_aliasing_error() {
+        let long = "x".repeat(1 << 20);
+        let aliases = |count: usize| "*a, ".repeat(count);
+        let nested = (0..100).map(|level| format!("&n{level} [")).collect::<String>();
+        for (case, document) in [
+            ("values", format!("{{a: &a \"{long}\", b: [{}]}}", aliases(950))),
+            ("keys", format!("a: &a \"{long}\"\nb: [{}]", "{*a : 1}, ".repeat(950))),
+            ("merges", format!("a: &a {{k: \"{long}\"}}\nb: [{}]", "{<<: *a}, ".repeat(950))),
+            ("copies of copies", {
+                let mut text = format!("a0: &a0 \"{}\"\n", "y".repeat(1000));
+                for level in 1..9 {
+                    let before = format!("*a{}, ", level - 1).repeat(9);
+                    text.push_str(&format!("a{level}: &a{level} [{before}]\n"));
+                }
+                text
+            }),
+            ("nested anchors", format!("{nested}\"{long}\"{}", "]".repeat(100))),
+            ("empty mappings", format!("a: &a [{}]\nb: [{}]", "{}, ".repeat(500), aliases(900))),
+        ] {
+            assert_eq!(decode(document.as_bytes()), Err(YamlError::Aliasing), "{case}");
+        }
+    }
+
+    #[test]
+    fn alias_expansion_within_byte_budget_is_decoded() {
+        let labels = "labels: &labels {app: web, tier: front}\n";
+        let document = format!("{labels}copies: [{}]\n", "*labels, ".repeat(80));
+        let decoded = value(&document);
+        assert_eq!(decoded["copies"].as_array().map(Vec::len), Some(80));
+        assert_eq!(decoded["copies"][79], decoded["labels"]);
     }
 }

@@ -20,6 +20,8 @@ pub enum YamlError {
     Encoding,
     #[error("yaml: document contains excessive aliasing")]
     Aliasing,
+    #[error(transparent)]
+    Budget(#[from] crate::codec::BudgetExceeded),
     #[error("yaml: exceeded max depth of {0}")]
     Depth(usize),
     #[error("yaml: unknown anchor '{0}' referenced")]

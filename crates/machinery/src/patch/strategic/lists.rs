@@ -3,6 +3,8 @@
 use super::{DIRECTIVE, SET_ORDER, Type, bad_type, internal, merge_map};
 use crate::patch::{PatchError, show_plain};
 use serde_json::{Map, Value};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::rc::Rc;
 
 /// Merges `patch` into `original` by `merge_key` (maps) or as a set (scalars).
 pub(super) fn merge(
@@ -17,7 +19,8 @@ pub(super) fn merge(
     }
     if !of_maps(original, &patch)? {
         if deletes {
-            original.retain(|v| !patch.contains(v));
+            let deleted: HashSet<String> = patch.iter().map(text).collect();
+            original.retain(|value| !deleted.contains(&text(value)));
             return Ok(());
         }
         let before = original.clone();
@@ -33,6 +36,7 @@ pub(super) fn merge(
     let patch = special_items(original, patch, merge_key)?;
     let before = original.clone();
     let wanted = patch.clone();
+    let mut places = Places::of(original.iter().map(|value| value.get(merge_key)));
     for value in patch {
         let Value::Object(fields) = value else {
             return internal(bad_type("map[string]interface {}", &value));
@@ -40,13 +44,21 @@ pub(super) fn merge(
         let Some(key) = fields.get(merge_key) else {
             return internal(no_merge_key(&fields, merge_key));
         };
-        match position(original, merge_key, key)? {
+        let key = key.clone();
+        match places.get(&key) {
             Some(at) => {
                 if let Some(Value::Object(current)) = original.get_mut(at) {
                     merge_map(current, fields, item)?;
+                    // A null removes the key itself.
+                    if current.get(merge_key) != Some(&key) {
+                        places.remove(&key);
+                    }
                 }
             }
-            None => original.push(Value::Object(fields)),
+            None => {
+                places.add(&key, original.len());
+                original.push(Value::Object(fields));
+            }
         }
     }
     *original = order(std::mem::take(original), &wanted, &before, merge_key, true)?;
@@ -87,6 +99,7 @@ fn special_items(
 ) -> Result<Vec<Value>, PatchError> {
     let mut rest = Vec::with_capacity(patch.len());
     let mut replace = false;
+    let mut deleted = HashSet::new();
     for value in patch {
         let Some(directive) = value.get(DIRECTIVE) else {
             rest.push(value);
@@ -100,7 +113,7 @@ fn special_items(
                         other => bad_type("map[string]interface {}", other),
                     });
                 };
-                original.retain(|v| v.get(merge_key) != Some(key));
+                deleted.insert(text(key));
             }
             Some("replace") => replace = true,
             Some("merge") => return internal("merging lists cannot yet be specified in the patch"),
@@ -110,6 +123,9 @@ fn special_items(
             }
         }
     }
+    if !deleted.is_empty() {
+        original.retain(|value| value.get(merge_key).is_none_or(|key| !deleted.contains(&text(key))));
+    }
     if replace {
         *original = std::mem::take(&mut rest);
     }
@@ -117,20 +133,61 @@ fn special_items(
 }
 
 /// Each scalar once; a duplicate's place is taken by the last item, as Kubernetes does it.
-fn without_duplicates(mut items: Vec<Value>) -> Vec<Value> {
-    let mut i = 0;
-    while i < items.len() {
-        let mut j = i + 1;
-        while j < items.len() {
-            if items[i] == items[j] {
-                items.swap_remove(j);
-            } else {
-                j += 1;
+pub(super) fn without_duplicates(mut items: Vec<Value>) -> Vec<Value> {
+    let mut texts: Vec<Rc<str>> = items.iter().map(|value| text(value).into()).collect();
+    let mut places: HashMap<Rc<str>, BTreeSet<usize>> = HashMap::new();
+    for (at, text) in texts.iter().enumerate() {
+        places.entry(text.clone()).or_default().insert(at);
+    }
+    let mut at = 0;
+    while at < items.len() {
+        let same = texts[at].clone();
+        while let Some(duplicate) = places.get(&same).and_then(|set| set.range(at + 1..).next().copied()) {
+            let last = items.len() - 1;
+            items.swap_remove(duplicate);
+            texts.swap_remove(duplicate);
+            places.entry(same.clone()).or_default().remove(&duplicate);
+            if duplicate < last {
+                let moved = places.entry(texts[duplicate].clone()).or_default();
+                moved.remove(&last);
+                moved.insert(duplicate);
             }
         }
-        i += 1;
+        at += 1;
     }
     items
+}
+
+/// The text by which equal values are found.
+fn text(value: &Value) -> String {
+    value.to_string()
+}
+
+/// Where values stand in a list; of several equal ones the first.
+struct Places(HashMap<String, usize>);
+
+impl Places {
+    fn of<'a>(values: impl Iterator<Item = Option<&'a Value>>) -> Self {
+        let mut places = Self(HashMap::new());
+        for (at, value) in values.enumerate() {
+            if let Some(value) = value {
+                places.add(value, at);
+            }
+        }
+        places
+    }
+
+    fn add(&mut self, value: &Value, at: usize) {
+        self.0.entry(text(value)).or_insert(at);
+    }
+
+    fn remove(&mut self, value: &Value) {
+        self.0.remove(&text(value));
+    }
+
+    fn get(&self, value: &Value) -> Option<usize> {
+        self.0.get(&text(value)).copied()
+    }
 }
 
 /// Patched items in the patch's order, the server's other items in theirs, woven together so that the server's
@@ -142,7 +199,6 @@ pub(super) fn order(
     merge_key: &str,
     maps: bool,
 ) -> Result<Vec<Value>, PatchError> {
-    let identity = |value: &Value| if maps { value.get(merge_key).cloned() } else { Some(value.clone()) };
     if maps {
         for value in merged.iter().chain(patch_order).chain(server_order) {
             match value {
@@ -152,11 +208,10 @@ pub(super) fn order(
             }
         }
     }
-    let places = |list: &[Value]| -> Vec<Option<Value>> { list.iter().map(identity).collect() };
+    let places = |list: &[Value]| Places::of(list.iter().map(|value| identity(value, merge_key, maps)));
     let (patch_places, server_places) = (places(patch_order), places(server_order));
-    let place = |places: &[Option<Value>], value: &Value| {
-        let wanted = identity(value);
-        places.iter().position(|p| *p == wanted)
+    let place = |places: &Places, value: &Value| {
+        identity(value, merge_key, maps).and_then(|identity| places.get(identity))
     };
     let (mut patched, mut server_only) = (Vec::new(), Vec::new());
     for value in merged {
@@ -181,6 +236,11 @@ pub(super) fn order(
     }
     out.extend(left.map(|(_, v)| v));
     Ok(out)
+}
+
+/// What tells an item from others: its merge key, or itself.
+fn identity<'a>(value: &'a Value, merge_key: &str, maps: bool) -> Option<&'a Value> {
+    if maps { value.get(merge_key) } else { Some(value) }
 }
 
 /// The patched items must come in the order that `$setElementOrder` gives.
@@ -223,17 +283,6 @@ pub(super) fn check_order(patch: &[Value], order: &[Value], merge_key: &str) -> 
         ));
     }
     Ok(())
-}
-
-fn position(items: &[Value], merge_key: &str, key: &Value) -> Result<Option<usize>, PatchError> {
-    for (i, value) in items.iter().enumerate() {
-        match value {
-            Value::Object(fields) if fields.get(merge_key) == Some(key) => return Ok(Some(i)),
-            Value::Object(_) => {}
-            _ => return internal(format!("value for key {i} is not a map")),
-        }
-    }
-    Ok(None)
 }
 
 fn no_merge_key(fields: &Map<String, Value>, merge_key: &str) -> String {

@@ -98,6 +98,59 @@ fn sets_atomic_lists_and_maps() {
     }
 }
 
+/// Lists as long as the largest body take about as long as they are, not the square of it.
+#[test]
+fn long_lists_are_merged_in_linear_time() {
+    let count = 100_000;
+    let names = |from: usize| (from..from + count).map(|i| Value::from(format!("n{i}"))).collect::<Vec<_>>();
+    let items = |from: usize| names(from).iter().map(|name| json!({"name": name})).collect::<Vec<_>>();
+    let deletes = |from: usize| {
+        names(from).iter().map(|name| json!({"$patch": "delete", "name": name})).collect::<Vec<_>>()
+    };
+    let object = json!({"finalizers": names(0), "items": items(0)});
+    let half = count / 2;
+    let begin = std::time::Instant::now();
+    for (patch, field, want) in [
+        (json!({"finalizers": names(half)}), "finalizers", count + half),
+        (json!({"$deleteFromPrimitiveList/finalizers": names(half)}), "finalizers", half),
+        (json!({"items": items(half)}), "items", count + half),
+        (json!({"items": deletes(half)}), "items", half),
+        (json!({"$setElementOrder/items": items(0), "items": items(0)}), "items", count),
+        (json!({"strategy": {"$retainKeys": names(0)}}), "items", count),
+    ] {
+        let got = patched(object.clone(), patch).unwrap();
+        assert_eq!(got[field].as_array().map(Vec::len), Some(want), "{field}");
+    }
+    assert!(begin.elapsed() < std::time::Duration::from_secs(60), "{:?}", begin.elapsed());
+}
+
+/// The place of a duplicate is taken by the last item: the result of comparing all pairs, for lists where that is feasible.
+#[test]
+fn duplicates_are_removed_as_by_comparing_all_pairs() {
+    fn by_pairs(mut items: Vec<Value>) -> Vec<Value> {
+        let mut i = 0;
+        while i < items.len() {
+            let mut j = i + 1;
+            while j < items.len() {
+                if items[i] == items[j] {
+                    items.swap_remove(j);
+                } else {
+                    j += 1;
+                }
+            }
+            i += 1;
+        }
+        items
+    }
+    // Every list of up to six items of three values.
+    for length in 0..7u32 {
+        for code in 0..3usize.pow(length) {
+            let items: Vec<Value> = (0..length).map(|at| Value::from(code / 3usize.pow(at) % 3)).collect();
+            assert_eq!(lists::without_duplicates(items.clone()), by_pairs(items.clone()), "{items:?}");
+        }
+    }
+}
+
 #[test]
 fn element_order_and_retained_keys() {
     let object = json!({"items": [{"name": "a"}, {"name": "b"}], "finalizers": ["a", "b", "c"], "strategy": {"name": "old", "value": "v"}});
