@@ -84,7 +84,7 @@ impl Request {
             LEGACY => Ok(()),
             _ => return None,
         };
-        Some(self.user().and_then(|_| verdict))
+        Some(self.user().and(verdict))
     }
 
     /// The user that the certificate would authenticate.
