@@ -1,9 +1,37 @@
 //! The one wall clock. Production reads the system's; tests hold theirs still and move it by hand.
+//!
+//! Deadlines made of numbers that users wrote (`activeDeadlineSeconds`, `tolerationSeconds`, …) go through
+//! [`deadline_after`], [`time_left`] and [`time_after`]: they saturate, where the operators of `Instant`, `Duration`,
+//! `SignedDuration` and `Timestamp` panic. `clippy.toml` forbids the operators in the crates of the loops.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// Longest delay of a timer. What is due later is looked at once more before.
+pub const LONGEST_DELAY: Duration = Duration::from_secs(100 * 24 * 60 * 60);
+
+/// The instant after `delay`, at most [`LONGEST_DELAY`] from now.
+#[must_use]
+pub fn deadline_after(delay: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(delay.min(LONGEST_DELAY)).unwrap_or(now)
+}
+
+/// The time left of `allowed`, which began at `since`; negative if it is over.
+#[must_use]
+pub fn time_left(allowed: SignedDuration, since: Timestamp, now: Timestamp) -> SignedDuration {
+    allowed.saturating_sub(now.duration_since(since))
+}
+
+/// The time `wait` after `since`, at most the latest time there is.
+#[must_use]
+pub fn time_after(since: Timestamp, wait: SignedDuration) -> Timestamp {
+    since.checked_add(wait).unwrap_or(if wait.is_negative() { Timestamp::MIN } else { Timestamp::MAX })
+}
 
 /// A source of the present time. Clones tell the same time.
 #[derive(Clone, Debug, Default)]
@@ -52,6 +80,29 @@ mod tests {
         assert_eq!(clock.now(), Timestamp::UNIX_EPOCH);
         other.advance(SignedDuration::from_secs(90));
         assert_eq!(clock.now().as_second(), 90);
+    }
+
+    #[test]
+    fn deadlines_of_any_number_saturate() {
+        let now = Timestamp::UNIX_EPOCH;
+        let longest = SignedDuration::from_secs(i64::MAX);
+        let shortest = SignedDuration::from_secs(i64::MIN);
+        let before = now.checked_sub(SignedDuration::from_secs(10)).expect("a time");
+        assert_eq!(time_left(SignedDuration::from_secs(30), before, now), SignedDuration::from_secs(20));
+        assert!(time_left(longest, now, Timestamp::MIN) >= longest);
+        assert!(time_left(longest, Timestamp::MIN, now).is_positive());
+        assert!(time_left(shortest, Timestamp::MIN, Timestamp::MAX) <= shortest);
+        assert_eq!(time_after(now, longest), Timestamp::MAX);
+        assert_eq!(time_after(now, shortest), Timestamp::MIN);
+        assert_eq!(time_after(now, SignedDuration::from_secs(5)).as_second(), 5);
+        for delay in
+            [Duration::ZERO, Duration::from_secs(9), Duration::from_secs(i64::MAX as u64), Duration::MAX]
+        {
+            let begin = Instant::now();
+            let wait = deadline_after(delay).duration_since(begin);
+            assert!(wait >= delay.min(LONGEST_DELAY), "{delay:?}");
+            assert!(wait < delay.min(LONGEST_DELAY).saturating_add(Duration::from_secs(60)), "{delay:?}");
+        }
     }
 
     #[test]

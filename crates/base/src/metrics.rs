@@ -3,8 +3,8 @@
 use std::fs;
 use std::sync::Arc;
 
-use prometheus::core::{Collector, Desc};
-use prometheus::proto::MetricFamily;
+pub use prometheus::core::{Collector, Desc};
+pub use prometheus::proto::MetricFamily;
 use prometheus::{Encoder, Gauge, Opts, TextEncoder};
 pub use prometheus::{
     Error as MetricsError, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,

@@ -1,12 +1,33 @@
 //! Task groups: every task of the process is spawned through one, so that shutdown can stop and await them all.
+//!
+//! A task that has to run as long as its group is spawned by [`TaskGroup::supervise`]: one that panics or returns
+//! earlier is logged, counted and restarted with backoff, and [`Supervision::check`] fails while that does not help.
 
+use std::any::Any;
+use std::collections::BTreeMap;
 use std::future::Future;
+use std::ops::ControlFlow;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use prometheus::{IntCounterVec, Opts};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tokio_util::task::TaskTracker;
+
+use crate::metrics::{Metrics, MetricsError};
+
+/// Pause before the first restart of a task; it doubles up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// A task that ran this long has worked: its next restart is its first.
+const WORKED: Duration = Duration::from_secs(60);
+/// Ends in a row, each before the task had worked, after which it counts as one that cannot be restarted.
+const HOPELESS: u32 = 6;
 
 /// Tasks that belong together. Clones share the group.
 #[derive(Clone, Debug, Default)]
@@ -14,6 +35,94 @@ pub struct TaskGroup {
     tasks: TaskTracker,
     stop: CancellationToken,
     abort: CancellationToken,
+    supervision: Supervision,
+}
+
+/// Restarts and panics of the supervised tasks of a group and its children. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Supervision {
+    restarts: Option<IntCounterVec>,
+    panics: Option<IntCounterVec>,
+    /// Tasks that end again and again, with the last reason.
+    hopeless: Arc<Mutex<BTreeMap<String, String>>>,
+}
+
+impl Default for Supervision {
+    fn default() -> Self {
+        // None only if a name were no metric's name.
+        let counters = |name: &str, help: &str| IntCounterVec::new(Opts::new(name, help), &["task"]).ok();
+        Self {
+            restarts: counters(
+                "ferry_task_restarts_total",
+                "Number of restarts of background tasks that panicked or returned.",
+            ),
+            panics: counters(
+                "ferry_task_panics_total",
+                "Number of panics in background tasks, including those of single reconciles.",
+            ),
+            hopeless: Arc::default(),
+        }
+    }
+}
+
+impl Supervision {
+    /// Adds the counters to the metrics of the process.
+    pub fn register(&self, metrics: &Metrics) -> Result<(), MetricsError> {
+        for counters in [&self.restarts, &self.panics].into_iter().flatten() {
+            metrics.add(counters.clone())?;
+        }
+        Ok(())
+    }
+
+    /// Counts a panic that the task itself has recovered from.
+    pub fn count_panic(&self, task: &str) {
+        if let Some(panics) = &self.panics {
+            panics.with_label_values(&[task]).inc();
+        }
+    }
+
+    /// Panics of a task so far.
+    #[must_use]
+    pub fn panics(&self, task: &str) -> u64 {
+        self.panics.as_ref().map_or(0, |panics| panics.with_label_values(&[task]).get())
+    }
+
+    /// Restarts of a task so far.
+    #[must_use]
+    pub fn restarts(&self, task: &str) -> u64 {
+        self.restarts.as_ref().map_or(0, |restarts| restarts.with_label_values(&[task]).get())
+    }
+
+    /// Fails while a task ends again and again however often it is restarted: a liveness check.
+    pub fn check(&self) -> Result<(), String> {
+        match self.hopeless.lock().iter().next() {
+            None => Ok(()),
+            Some((task, reason)) => Err(format!("task {task} cannot be restarted: {reason}")),
+        }
+    }
+
+    /// Records the end of a task that should have gone on.
+    fn ended(&self, task: &str, ends: u32, reason: String) {
+        if let Some(restarts) = &self.restarts {
+            restarts.with_label_values(&[task]).inc();
+        }
+        if ends >= HOPELESS {
+            self.hopeless.lock().insert(task.to_owned(), reason);
+        }
+    }
+
+    fn worked(&self, task: &str) {
+        self.hopeless.lock().remove(task);
+    }
+}
+
+type Supervised = Pin<Box<dyn Future<Output = ControlFlow<()>> + Send>>;
+
+/// The message of a panic.
+#[must_use]
+pub fn panic_message(payload: &(dyn Any + Send)) -> &str {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no message")
 }
 
 /// Tasks that were still running when the grace was over; they have been cancelled.
@@ -30,7 +139,112 @@ impl TaskGroup {
     /// A group of its own that is told to stop, and cancelled, with this one.
     #[must_use]
     pub fn child(&self) -> Self {
-        Self { tasks: TaskTracker::new(), stop: self.stop.child_token(), abort: self.abort.child_token() }
+        Self {
+            tasks: TaskTracker::new(),
+            stop: self.stop.child_token(),
+            abort: self.abort.child_token(),
+            supervision: self.supervision.clone(),
+        }
+    }
+
+    /// The restarts and panics of this group's tasks, and of all groups it is a child of.
+    #[must_use]
+    pub fn supervision(&self) -> &Supervision {
+        &self.supervision
+    }
+
+    /// A group that stops with this one or alone, whose tasks this one waits for when it drains.
+    #[must_use]
+    pub fn scope(&self) -> Self {
+        Self { tasks: self.tasks.clone(), ..self.child() }
+    }
+
+    /// Runs what `start` makes until the group stops. A task that panics or returns earlier is logged, counted and
+    /// started again, after a pause that doubles while it does not work.
+    pub fn supervise<F>(
+        &self,
+        name: impl Into<String>,
+        mut start: impl FnMut() -> F + Send + 'static,
+    ) -> JoinHandle<()>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.supervise_while(name, move || {
+            let task = start();
+            async move {
+                task.await;
+                ControlFlow::Continue(())
+            }
+        })
+    }
+
+    /// As [`TaskGroup::supervise`], for a task that may say that its work is over: it is not started again after
+    /// [`ControlFlow::Break`].
+    pub fn supervise_while<F>(
+        &self,
+        name: impl Into<String>,
+        mut start: impl FnMut() -> F + Send + 'static,
+    ) -> JoinHandle<()>
+    where
+        F: Future<Output = ControlFlow<()>> + Send + 'static,
+    {
+        self.supervise_boxed(name.into(), Box::new(move || Box::pin(start())))
+    }
+
+    fn supervise_boxed(
+        &self,
+        name: String,
+        mut start: Box<dyn FnMut() -> Supervised + Send>,
+    ) -> JoinHandle<()> {
+        let group = self.clone();
+        self.spawn(async move {
+            let supervision = group.supervision.clone();
+            let (mut ends, mut pause) = (0u32, FIRST_PAUSE);
+            loop {
+                let begin = Instant::now();
+                let (task, over) = (start(), Arc::new(AtomicBool::new(false)));
+                let is_over = Arc::clone(&over);
+                let mut task = group.spawn(async move {
+                    if task.await.is_break() {
+                        is_over.store(true, Ordering::Release);
+                    }
+                });
+                let outcome = tokio::select! {
+                    outcome = &mut task => outcome,
+                    () = tokio::time::sleep(WORKED) => {
+                        supervision.worked(&name);
+                        task.await
+                    }
+                };
+                if group.is_stopping() || over.load(Ordering::Acquire) {
+                    return;
+                }
+                if begin.elapsed() >= WORKED {
+                    (ends, pause) = (0, FIRST_PAUSE);
+                }
+                let reason = match outcome.map_err(tokio::task::JoinError::try_into_panic) {
+                    Err(Ok(panic)) => {
+                        supervision.count_panic(&name);
+                        format!("it panicked: {}", panic_message(&*panic))
+                    }
+                    Ok(()) | Err(Err(_)) => "it returned".to_owned(),
+                };
+                ends = ends.saturating_add(1);
+                tracing::error!(
+                    task = name,
+                    reason,
+                    ends,
+                    ?pause,
+                    "a background task ended; it is restarted"
+                );
+                supervision.ended(&name, ends, reason);
+                tokio::select! {
+                    () = group.stopping() => return,
+                    () = tokio::time::sleep(pause) => {}
+                }
+                pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
+            }
+        })
     }
 
     /// Runs `task` until it ends, or the group is cancelled after its grace. A task that should end early when
@@ -87,8 +301,6 @@ impl TaskGroup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[tokio::test]
     async fn drain_waits_for_tasks_that_heed_the_stop() {
@@ -109,6 +321,68 @@ mod tests {
         let handle = group.spawn(std::future::pending());
         assert_eq!(group.drain(Duration::from_secs(5)).await, Err(Undrained(1)));
         handle.await.expect("cancelled in an orderly way");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn supervised_task_that_panics_or_returns_is_restarted_and_counted() {
+        let group = TaskGroup::new();
+        let starts = Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let count = Arc::clone(&starts);
+        let child = group.child();
+        child.supervise("loop", move || {
+            let start = count.fetch_add(1, Ordering::SeqCst);
+            async move {
+                match start {
+                    0 => panic!("a number of a user"),
+                    1 => {}
+                    _ => std::future::pending().await,
+                }
+            }
+        });
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(starts.load(Ordering::SeqCst), 3);
+        let supervision = group.supervision();
+        assert_eq!((supervision.restarts("loop"), supervision.panics("loop")), (2, 1));
+        assert_eq!(supervision.check(), Ok(()));
+        let metrics = Metrics::new(&crate::clock::Clock::system()).expect("a registry");
+        supervision.register(&metrics).expect("registers");
+        let text = String::from_utf8(metrics.encode().expect("encodes")).expect("text");
+        assert!(text.contains("ferry_task_restarts_total{task=\"loop\"} 2"), "{text}");
+        assert_eq!(child.drain(Duration::from_secs(1)).await, Err(Undrained(2)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn supervised_task_that_cannot_be_restarted_fails_the_check() {
+        let group = TaskGroup::new();
+        let healed = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&healed);
+        group.supervise("loop", move || {
+            let healed = flag.load(Ordering::SeqCst);
+            async move {
+                if healed {
+                    std::future::pending().await
+                }
+            }
+        });
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let expected = "task loop cannot be restarted: it returned".to_owned();
+        assert_eq!(group.supervision().check(), Err(expected));
+        healed.store(true, Ordering::SeqCst);
+        tokio::time::sleep(LONGEST_PAUSE + WORKED * 2).await;
+        assert_eq!(group.supervision().check(), Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn supervised_task_ends_with_its_group() {
+        let group = TaskGroup::new();
+        let inner = group.clone();
+        group.supervise("loop", move || {
+            let stopping = inner.stopping();
+            async move { stopping.await }
+        });
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(group.drain(Duration::from_secs(5)).await, Ok(()));
+        assert_eq!(group.supervision().restarts("loop"), 0);
     }
 
     #[tokio::test]

@@ -14,6 +14,9 @@ use base::tasks::TaskGroup;
 
 use crate::{ClusterError, Config, chain};
 
+/// The user that the API server is to kubelets.
+const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
+
 /// The cluster's certificates and the TLS settings made of them.
 #[derive(Debug)]
 pub struct Certificates {
@@ -70,13 +73,11 @@ impl Certificates {
         self.pki.client_authority.issue_client_in(user, groups, now).map_err(ClusterError::Pki)
     }
 
-    /// What the API server shows to kubelets; issued at every start.
+    /// What the API server shows to kubelets; issued at every start. Its user may use the kubelets' API by a binding of the
+    /// RBAC policy, and nothing else: a kubelet that passes the connection on gains no more.
     pub(crate) fn kubelet_client(&self) -> Result<KubeletIdentity, ClusterError> {
-        let issued = self.pki.client_authority.issue_client(
-            "kube-apiserver-kubelet-client",
-            Some("system:masters"),
-            self.config.clock.now(),
-        );
+        let now = self.config.clock.now();
+        let issued = self.pki.client_authority.issue_client(KUBELET_CLIENT, None, now);
         let identity = issued.map_err(ClusterError::Pki)?;
         Ok(KubeletIdentity { key: identity.key(), chain: identity.chain })
     }
@@ -118,32 +119,36 @@ impl Certificates {
     /// Looks regularly whether something is due or has changed, until `tasks` stops.
     pub fn watch(self: Arc<Self>, server: Arc<ApiServer>, tasks: &TaskGroup) {
         let group = tasks.clone();
-        tasks.spawn(async move {
-            let mut seen = self.modified();
-            loop {
-                tokio::select! {
-                    () = group.stopping() => return,
-                    () = tokio::time::sleep(self.config.certificate_check) => {}
-                }
-                let now = self.modified();
-                let changed = now != seen;
-                let certificates = Arc::clone(&self);
-                let outcome = tokio::task::spawn_blocking(move || certificates.refresh(changed)).await;
-                match outcome {
-                    Ok(Ok(renewed)) => {
-                        seen = now;
-                        if changed {
-                            self.publish(&server).await;
-                        }
-                        if renewed {
-                            self.renew_kubelet_client(&server);
-                        }
-                    }
-                    Ok(Err(error)) => tracing::error!(error = chain(&error), "cannot renew certificates"),
-                    Err(error) => tracing::error!(%error, "cannot renew certificates"),
-                }
-            }
+        tasks.supervise("certificate-renewal", move || {
+            Arc::clone(&self).keep_fresh(Arc::clone(&server), group.clone())
         });
+    }
+
+    async fn keep_fresh(self: Arc<Self>, server: Arc<ApiServer>, group: TaskGroup) {
+        let mut seen = self.modified();
+        loop {
+            tokio::select! {
+                () = group.stopping() => return,
+                () = tokio::time::sleep(self.config.certificate_check) => {}
+            }
+            let now = self.modified();
+            let changed = now != seen;
+            let certificates = Arc::clone(&self);
+            let outcome = tokio::task::spawn_blocking(move || certificates.refresh(changed)).await;
+            match outcome {
+                Ok(Ok(renewed)) => {
+                    seen = now;
+                    if changed {
+                        self.publish(&server).await;
+                    }
+                    if renewed {
+                        self.renew_kubelet_client(&server);
+                    }
+                }
+                Ok(Err(error)) => tracing::error!(error = chain(&error), "cannot renew certificates"),
+                Err(error) => tracing::error!(%error, "cannot renew certificates"),
+            }
+        }
     }
 
     /// Whom the server trusts, as it is told to other API servers.
@@ -240,4 +245,19 @@ fn trust(config: &Config, pki: &Pki) -> Result<ClientTrust, ClusterError> {
 
 fn read(path: &Path) -> Result<String, ClusterError> {
     std::fs::read_to_string(path).map_err(|source| ClusterError::ReadFile { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kubelet_client_is_a_user_without_groups() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let address = SocketAddr::from(([127, 0, 0, 1], 6443));
+        let certificates = Certificates::open(&Config::new(directory.path()), address).expect("opens");
+        let identity = certificates.kubelet_client().expect("issued");
+        let user = base::pki::user_of_certificate(&identity.chain[0]).expect("a user");
+        assert_eq!((user.name.as_str(), user.groups.as_slice()), (KUBELET_CLIENT, &[][..]));
+    }
 }

@@ -10,22 +10,25 @@ pub const EVERY: Duration = Duration::from_secs(5 * 60);
 
 /// Drops in each round what was history in the one before. Several servers of one store may do so side by side.
 pub fn compact(store: Arc<dyn Store>, every: Duration, tasks: &TaskGroup) {
-    let stopping = tasks.stopping();
-    tasks.spawn(async move {
-        let rounds = async {
-            let mut history = None;
-            loop {
-                tokio::time::sleep(every).await;
-                if let Some(revision) = history.replace(store.revision())
-                    && let Err(error) = store.compact(revision).await
-                {
-                    tracing::warn!(%error, revision, "the store's history could not be dropped; trying again");
+    let group = tasks.clone();
+    tasks.supervise("compaction", move || {
+        let (store, stopping) = (Arc::clone(&store), group.stopping());
+        async move {
+            let rounds = async {
+                let mut history = None;
+                loop {
+                    tokio::time::sleep(every).await;
+                    if let Some(revision) = history.replace(store.revision())
+                        && let Err(error) = store.compact(revision).await
+                    {
+                        tracing::warn!(%error, revision, "the store's history could not be dropped; trying again");
+                    }
                 }
+            };
+            tokio::select! {
+                () = stopping => {}
+                () = rounds => {}
             }
-        };
-        tokio::select! {
-            () = stopping => {}
-            () = rounds => {}
         }
     });
 }

@@ -18,6 +18,10 @@ pub struct Config {
     /// The address other machines and pods reach the API at; found out if absent.
     pub advertise: Option<IpAddr>,
     pub store: StoreConfig,
+    /// Size limit of the embedded store; beyond it, writes other than deletes are refused, as with etcd's quota.
+    pub store_quota_bytes: u64,
+    /// How long a control plane whose store has failed goes on serving reads, neither ready nor live, before it ends.
+    pub store_failure_grace: Duration,
     pub files: CertificateFiles,
     /// The first address of the service range: the API server's own, as in-cluster clients see it.
     pub service_ip: IpAddr,
@@ -44,6 +48,8 @@ impl Config {
             listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 6443)),
             advertise: None,
             store: StoreConfig::Embedded,
+            store_quota_bytes: store::embedded::DEFAULT_QUOTA_BYTES,
+            store_failure_grace: Duration::from_secs(30),
             files: CertificateFiles::default(),
             service_ip: Ipv4Addr::new(10, 0, 0, 1).into(),
             cluster_domain: "cluster.local".to_owned(),

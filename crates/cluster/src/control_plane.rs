@@ -10,6 +10,7 @@ use std::time::Duration;
 use apiserver::ApiServer;
 use apiserver::serve;
 use base::metrics::Metrics;
+use base::readiness::Probes;
 use base::tasks::TaskGroup;
 use client::Client;
 use runtime::Identities;
@@ -29,6 +30,9 @@ pub(crate) const TASK_GRACE: Duration = Duration::from_secs(5);
 /// How long to wait before something that failed is tried again.
 const AGAIN: Duration = Duration::from_secs(2);
 
+/// The probes that tell whether a restart of the process would help.
+const LIVENESS: Probes = Probes { healthz: true, livez: true, readyz: false };
+
 /// A control plane that is built and listens, but does not answer yet.
 pub struct ControlPlane {
     config: Config,
@@ -45,8 +49,10 @@ impl ControlPlane {
     /// runs in the background runs in `tasks`.
     pub fn build(config: Config, tasks: TaskGroup) -> BoxFuture<'static, Result<Self, ClusterError>> {
         Box::pin(async move {
+            storage::require(&config)?;
             let (data_dir, store) = (config.data_dir.clone(), config.store.clone());
-            Self::assemble(config, async move { storage::open(&data_dir, &store).await }, tasks).await
+            let quota = config.store_quota_bytes;
+            Self::assemble(config, async move { storage::open(&data_dir, &store, quota).await }, tasks).await
         })
     }
 
@@ -85,6 +91,10 @@ impl ControlPlane {
         api.trust = certificates.authentication_trust()?;
         let server =
             ApiServer::build(api, Arc::clone(&store), &config.clock).map_err(ClusterError::ApiServer)?;
+        storage::observe(&store, &server.chain.readiness, &server.chain.metrics)?;
+        let supervision = tasks.supervision().clone();
+        supervision.register(&server.chain.metrics).map_err(ClusterError::Metrics)?;
+        server.chain.readiness.register("background-tasks", LIVENESS, move || supervision.check());
         certificates.write_kubeconfig()?;
         server.set_kubelet_identity(certificates.kubelet_client()?).map_err(ClusterError::KubeletIdentity)?;
         Ok(Self { config, server: Arc::new(server), store, certificates, listener, address, tasks })
@@ -154,6 +164,7 @@ impl ControlPlane {
                 // The embedded store drops its history itself.
                 compaction::compact(Arc::clone(&store), compaction::EVERY, &tasks);
             }
+            let failure = storage::end_when_failed(Arc::clone(&store), config.store_failure_grace, &tasks);
             server.follow_configuration(&tasks);
             let (stopped, stopping) = (Arc::clone(&server), tasks.stopping());
             tasks.spawn(async move {
@@ -180,6 +191,10 @@ impl ControlPlane {
             }
             server.flush(TASK_GRACE).await;
             store.close().await;
+            // After a failure of the store, nothing else matters.
+            if let Some(failure) = failure.lock().take() {
+                return Err(ClusterError::StoreFailed(failure));
+            }
             started?;
             if drained { Ok(()) } else { Err(ClusterError::Undrained(grace)) }
         })

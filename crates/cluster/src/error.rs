@@ -15,6 +15,13 @@ pub enum ClusterError {
     Scheduler(#[source] scheduler::config::ConfigError),
     #[error("opening the store")]
     Store(#[source] store::StoreError),
+    #[error(
+        "{} has certificates of a cluster, but {} holds no store; restore the store from a backup (ferry restore into an empty directory), or remove {} to begin a new cluster",
+        .data_dir.display(), .store.display(), .data_dir.display()
+    )]
+    StoreMissing { data_dir: PathBuf, store: PathBuf },
+    #[error("the store has failed: {0}")]
+    StoreFailed(String),
     #[error("opening the cluster's certificates")]
     Pki(#[source] PkiError),
     #[error("reading {}", .path.display())]

@@ -6,7 +6,7 @@ use base::tasks::TaskGroup;
 use runtime::{Harness, LeaderElection, Leading, lead};
 use scheduler::{Configuration, Scheduler, SchedulerMetrics};
 
-use crate::ClusterError;
+use crate::{ClusterError, chain};
 
 /// Starts the scheduler, which shares the harness' informers; with leader election it acts once it leads, and `tasks`
 /// stops when it no longer does.
@@ -21,10 +21,25 @@ pub(crate) fn start(
     let context = harness.context(&scheduler::DESCRIPTOR).map_err(ClusterError::Client)?;
     let client = context.client.clone();
     let metrics = SchedulerMetrics::new(metrics).map_err(ClusterError::Metrics)?;
-    let scheduler = Scheduler::new(context, configuration, Some(metrics)).map_err(ClusterError::Scheduler)?;
-    let group = tasks.clone();
+    let first =
+        Scheduler::new(context, configuration, Some(metrics.clone())).map_err(ClusterError::Scheduler)?;
+    let (group, harness, settings) = (tasks.clone(), harness.clone(), configuration.clone());
     let begin = move || {
-        group.spawn(scheduler.run());
+        let mut first = Some(first);
+        group.supervise("kube-scheduler", move || {
+            // After a panic its state is in doubt: the next scheduler builds its own from the caches.
+            let again = || {
+                let context = harness.context(&scheduler::DESCRIPTOR).map_err(|error| chain(&error))?;
+                Scheduler::new(context, &settings, Some(metrics.clone())).map_err(|error| chain(&error))
+            };
+            let scheduler = first.take().map_or_else(again, Ok);
+            async move {
+                match scheduler {
+                    Ok(scheduler) => scheduler.run().await,
+                    Err(error) => tracing::error!(error, "failed to build the scheduler"),
+                }
+            }
+        });
     };
     if !leader_election {
         begin();

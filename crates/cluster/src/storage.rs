@@ -2,19 +2,32 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
+use base::metrics::{Collector, Desc, IntGauge, MetricFamily, Metrics, MetricsError};
+use base::readiness::{Probes, Readiness};
+use base::tasks::TaskGroup;
+use parking_lot::Mutex;
+use store::embedded::DEFAULT_QUOTA_BYTES;
 use store::{Embedded, EmbeddedOptions, Etcd, EtcdOptions, EtcdTls, Store};
 
-use crate::{ClusterError, EtcdConfig, StoreConfig};
+use crate::{ClusterError, Config, EtcdConfig, StoreConfig};
+
+/// How often the store's state is looked at.
+const CHECK: Duration = Duration::from_secs(1);
 
 /// The directory of the embedded store under the data directory.
 pub(crate) const DIRECTORY: &str = "store";
 
 /// Opens the store; the embedded one blocks while it reads its files, so that happens off the async threads.
-pub async fn open(data_dir: &Path, config: &StoreConfig) -> Result<Arc<dyn Store>, ClusterError> {
+pub async fn open(
+    data_dir: &Path,
+    config: &StoreConfig,
+    quota_bytes: u64,
+) -> Result<Arc<dyn Store>, ClusterError> {
     match config {
         StoreConfig::Embedded => {
-            let options = EmbeddedOptions::new(data_dir.join(DIRECTORY));
+            let options = EmbeddedOptions { quota_bytes, ..EmbeddedOptions::new(data_dir.join(DIRECTORY)) };
             let opened = tokio::task::spawn_blocking(|| Embedded::open(options)).await;
             match opened {
                 Ok(store) => Ok(Arc::new(store.map_err(ClusterError::Store)?)),
@@ -26,6 +39,119 @@ pub async fn open(data_dir: &Path, config: &StoreConfig) -> Result<Arc<dyn Store
             options.tls = tls(etcd)?;
             Ok(Arc::new(Etcd::connect(options).await.map_err(ClusterError::Store)?))
         }
+    }
+}
+
+/// Refuses a data directory whose embedded store is gone: starting would make a new, empty cluster with the old one's
+/// certificates. The kubeconfig and the encryption key are written after the first start has opened the store, so they tell
+/// such a directory from one whose first start was interrupted.
+pub(crate) fn require(config: &Config) -> Result<(), ClusterError> {
+    if config.store != StoreConfig::Embedded {
+        return Ok(());
+    }
+    let store = config.data_dir.join(DIRECTORY);
+    let has_cluster =
+        config.pki().exists() && (config.kubeconfig().exists() || config.encryption_file().exists());
+    let failed = |source| ClusterError::DataDirectory { path: store.clone(), source };
+    if !has_cluster || Embedded::exists(&store).map_err(failed)? {
+        return Ok(());
+    }
+    Err(ClusterError::StoreMissing { data_dir: config.data_dir.clone(), store })
+}
+
+/// Makes the state of the store visible: a check of `/livez` and `/readyz`, metrics, and the end of the control plane, with
+/// an error, once its store has failed and the grace is over. A restart establishes what is on the disk.
+pub(crate) fn observe(
+    store: &Arc<dyn Store>,
+    readiness: &Readiness,
+    metrics: &Metrics,
+) -> Result<(), ClusterError> {
+    let checked = Arc::clone(store);
+    readiness.register("store", Probes::ALL, move || checked.health().failure.map_or(Ok(()), Err));
+    metrics
+        .register(StoreCollector::new(Arc::clone(store)).map_err(ClusterError::Metrics)?)
+        .map_err(ClusterError::Metrics)
+}
+
+/// Ends `tasks` once the store has failed and `grace` is over; the reason is left in the returned place.
+pub(crate) fn end_when_failed(
+    store: Arc<dyn Store>,
+    grace: Duration,
+    tasks: &TaskGroup,
+) -> Arc<Mutex<Option<String>>> {
+    let place: Arc<Mutex<Option<String>>> = Arc::default();
+    let (reason, group) = (Arc::clone(&place), tasks.clone());
+    tasks.supervise("store-health", move || {
+        let (store, reason, group) = (Arc::clone(&store), Arc::clone(&reason), group.clone());
+        async move {
+            let failure = async {
+                loop {
+                    if let Some(failure) = store.health().failure {
+                        return failure;
+                    }
+                    tokio::time::sleep(CHECK).await;
+                }
+            };
+            let failure = tokio::select! {
+                () = group.stopping() => return,
+                failure = failure => failure,
+            };
+            tracing::error!(failure, ?grace, "the store has failed; the process ends after a grace period");
+            tokio::select! {
+                () = group.stopping() => {}
+                () = tokio::time::sleep(grace) => {}
+            }
+            *reason.lock() = Some(failure);
+            group.stop();
+        }
+    });
+    place
+}
+
+/// Reads the store's figures when scraped.
+struct StoreCollector {
+    store: Arc<dyn Store>,
+    size: IntGauge,
+    quota: IntGauge,
+    exceeded: IntGauge,
+    failed: IntGauge,
+}
+
+impl StoreCollector {
+    fn new(store: Arc<dyn Store>) -> Result<Self, MetricsError> {
+        Ok(Self {
+            store,
+            size: IntGauge::new("ferry_store_size_bytes", "Size of all keys and values of the store.")?,
+            quota: IntGauge::new("ferry_store_quota_bytes", "Size limit of the store.")?,
+            exceeded: IntGauge::new(
+                "ferry_store_quota_exceeded",
+                "Whether the store has reached its size limit and refuses writes other than deletes.",
+            )?,
+            failed: IntGauge::new(
+                "ferry_store_failed",
+                "Whether the store has failed and refuses all writes until a restart.",
+            )?,
+        })
+    }
+
+    fn gauges(&self) -> [&IntGauge; 4] {
+        [&self.exceeded, &self.failed, &self.quota, &self.size]
+    }
+}
+
+impl Collector for StoreCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        self.gauges().into_iter().flat_map(Collector::desc).collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let health = self.store.health();
+        let number = |bytes: Option<u64>| i64::try_from(bytes.unwrap_or(0)).unwrap_or(i64::MAX);
+        self.size.set(number(health.size_bytes));
+        self.quota.set(number(health.quota_bytes));
+        self.exceeded.set(health.quota_exceeded.into());
+        self.failed.set(health.failure.is_some().into());
+        self.gauges().into_iter().flat_map(Collector::collect).collect()
     }
 }
 
@@ -45,5 +171,5 @@ fn tls(etcd: &EtcdConfig) -> Result<Option<EtcdTls>, ClusterError> {
 pub(crate) async fn open_existing(data_dir: &Path) -> Result<Arc<dyn Store>, ClusterError> {
     let path = data_dir.join(DIRECTORY);
     std::fs::read_dir(&path).map_err(|source| ClusterError::DataDirectory { path, source })?;
-    open(data_dir, &StoreConfig::Embedded).await
+    open(data_dir, &StoreConfig::Embedded, DEFAULT_QUOTA_BYTES).await
 }

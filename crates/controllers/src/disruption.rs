@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use base::clock::time_left;
 use client::{ClientError, Patch, ResourceKey};
 use jiff::{SignedDuration, Timestamp};
 use objects::IntOrString;
@@ -260,7 +261,7 @@ fn stale_in(pod: &Pod, now: Timestamp) -> Option<SignedDuration> {
         return None;
     }
     let since = mark.last_transition_time.as_ref()?.0;
-    Some(STALE_DISRUPTION - now.duration_since(since))
+    Some(time_left(STALE_DISRUPTION, since, now))
 }
 
 /// The status of the budget, and when to look again. `scale` is what controllers want, where it matters.
@@ -286,7 +287,7 @@ fn plan(
     for pod in pods.iter().filter(|pod| !pod_facts::is_deleting(pod)) {
         let name = pod.metadata.name.clone().unwrap_or_default();
         let Some(since) = before.disrupted_pods.as_ref().and_then(|known| known.get(&name)) else { continue };
-        let left = DELETION_TIMEOUT - now.duration_since(since.0);
+        let left = time_left(DELETION_TIMEOUT, since.0, now);
         if !left.is_negative() {
             recheck = Some(recheck.map_or(left, |known| known.min(left)));
             disrupted.insert(name, since.clone());

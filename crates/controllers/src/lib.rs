@@ -1,5 +1,7 @@
 //! The control loops, one per file.
 
+#![warn(clippy::arithmetic_side_effects)]
+
 pub mod adoption;
 pub mod attach_detach;
 pub mod bootstrap;

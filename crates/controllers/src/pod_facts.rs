@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use base::clock::time_left;
 use jiff::{SignedDuration, Timestamp};
 use objects::core::v1::{Pod, PodCondition, PodStatus, PodTemplateSpec};
 use objects::meta::v1::{ObjectMeta, OwnerReference};
@@ -79,7 +80,7 @@ pub fn is_available(pod: &Pod, min_ready: i32, now: Timestamp) -> bool {
 pub fn available_in(pod: &Pod, min_ready: i32, now: Timestamp) -> Option<SignedDuration> {
     let ready = condition(pod, "Ready").filter(|condition| condition.status == "True")?;
     let since = ready.last_transition_time.as_ref()?;
-    let left = SignedDuration::from_secs(min_ready.into()) - now.duration_since(since.0);
+    let left = time_left(SignedDuration::from_secs(min_ready.into()), since.0, now);
     left.is_positive().then_some(left)
 }
 

@@ -104,7 +104,7 @@ fn plan(pod: &Pod, host: Host) -> Verdict {
         Host::None if pod_facts::is_deleting(pod) => Verdict::Goes("PodGC: the pod was never bound"),
         Host::OutOfService if pod_facts::is_deleting(pod) => Verdict::Goes("PodGC: node is out of service"),
         Host::Missing { since } if since >= QUARANTINE => Verdict::Goes("PodGC: node no longer exists"),
-        Host::Missing { since } => Verdict::LookAgain(QUARANTINE - since),
+        Host::Missing { since } => Verdict::LookAgain(QUARANTINE.saturating_sub(since)),
         Host::None | Host::There | Host::OutOfService => Verdict::Stays,
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use async_trait::async_trait;
+use base::clock::time_left;
 use client::{ClientError, Patch, delete_options};
 use jiff::{SignedDuration, Timestamp};
 use objects::core::v1::{Node, Pod, Taint, Toleration};
@@ -91,7 +92,7 @@ impl Loop for TaintEviction {
             }
         };
         let since = *self.since.lock().entry(uid.clone()).or_insert(now);
-        let left = stays - now.duration_since(since);
+        let left = time_left(stays, since, now);
         if left.is_positive() {
             return Ok(requeue(Some(left)));
         }

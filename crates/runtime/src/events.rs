@@ -3,10 +3,11 @@
 //! it is not told.
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::clock::Clock;
+use base::clock::{Clock, deadline_after};
 use base::tasks::TaskGroup;
 use client::{Client, ClientError, Object, Patch};
 use objects::core::v1::ObjectReference;
@@ -86,13 +87,19 @@ impl Recorder {
             series: HashMap::new(),
             serial: 0,
             due: None,
-            purge: Instant::now() + WRITE_COUNT,
+            purge: deadline_after(WRITE_COUNT),
         };
-        let stopping = tasks.stopping();
-        tasks.spawn(async move {
-            tokio::select! {
-                () = stopping => {}
-                () = writer.run(receiver) => {}
+        let (group, receiver) = (tasks.clone(), Arc::new(tokio::sync::Mutex::new(receiver)));
+        tasks.supervise_while(format!("events {component}"), move || {
+            // Series of a writer that panicked are forgotten: their next event begins another.
+            let (writer, stopping, receiver) = (writer.clone(), group.stopping(), Arc::clone(&receiver));
+            async move {
+                let mut receiver = receiver.lock().await;
+                tokio::select! {
+                    () = stopping => {}
+                    () = writer.run(&mut receiver) => {}
+                }
+                ControlFlow::Break(())
             }
         });
         Self { sender }
@@ -138,6 +145,7 @@ struct SeriesKey {
     note: String,
 }
 
+#[derive(Clone)]
 struct Series {
     namespace: String,
     name: String,
@@ -149,6 +157,14 @@ struct Series {
     last_written: Instant,
 }
 
+impl Series {
+    /// The time at which its count has to be written.
+    fn due(&self) -> Instant {
+        self.last_written.checked_add(WRITE_COUNT).unwrap_or(self.last_written)
+    }
+}
+
+#[derive(Clone)]
 struct Writer {
     client: Client,
     component: Arc<str>,
@@ -163,7 +179,7 @@ struct Writer {
 }
 
 impl Writer {
-    async fn run(mut self, mut receiver: mpsc::Receiver<Occurrence>) {
+    async fn run(mut self, receiver: &mut mpsc::Receiver<Occurrence>) {
         loop {
             let occurrence = match self.due {
                 Some(due) => tokio::select! {
@@ -186,9 +202,10 @@ impl Writer {
         truncate(&mut occurrence.note);
         let now = Instant::now();
         if now >= self.purge {
-            self.purge = now + WRITE_COUNT;
-            self.series
-                .retain(|_, series| now - series.last_seen < END_OF_SERIES || series.count > series.written);
+            self.purge = deadline_after(WRITE_COUNT);
+            self.series.retain(|_, series| {
+                now.duration_since(series.last_seen) < END_OF_SERIES || series.count > series.written
+            });
         }
         let key = SeriesKey::of(&occurrence);
         let stamp = MicroTime(self.clock.now());
@@ -197,7 +214,7 @@ impl Writer {
             (series.last, series.last_seen) = (stamp, now);
             // The second is told at once, the rest now and then.
             if series.count > 2 {
-                let due = series.last_written + WRITE_COUNT;
+                let due = series.due();
                 self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
                 return Ok(());
             }
@@ -248,7 +265,7 @@ impl Writer {
 
     async fn write_counts(&mut self) {
         let now = Instant::now();
-        let due = |series: &Series| series.count > series.written && now >= series.last_written + WRITE_COUNT;
+        let due = |series: &Series| series.count > series.written && now >= series.due();
         let keys: Vec<SeriesKey> =
             self.series.iter().filter(|(_, series)| due(series)).map(|(key, _)| key.clone()).collect();
         for key in keys {
@@ -257,7 +274,7 @@ impl Writer {
             }
         }
         let unwritten = self.series.values().filter(|series| series.count > series.written);
-        self.due = unwritten.map(|series| series.last_written + WRITE_COUNT).min();
+        self.due = unwritten.map(Series::due).min();
     }
 
     async fn write_count(&mut self, key: &SeriesKey) -> Result<(), ClientError> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use base::clock::Clock;
-use base::tasks::TaskGroup;
+use base::tasks::{TaskGroup, panic_message};
 use client::{Client, ClientError, Object};
 use futures_util::FutureExt;
 use parking_lot::Mutex;
@@ -232,7 +232,8 @@ impl Harness {
             }
             tracing::debug!(controller = ctx.descriptor.name, "caches are filled");
             for _ in 0..ctx.descriptor.workers.max(1) {
-                tasks.spawn(worker(Arc::clone(&work), ctx.clone()));
+                let (work, ctx) = (Arc::clone(&work), ctx.clone());
+                tasks.supervise(ctx.descriptor.name, move || worker(Arc::clone(&work), ctx.clone()));
             }
         });
         Ok(())
@@ -244,33 +245,55 @@ fn user_agent(component: &str) -> String {
     format!("ferry/{} ({component})", env!("CARGO_PKG_VERSION"))
 }
 
+/// A key that a worker has taken. Dropping it without an outcome, as a panic does, retries the key; in either case it
+/// leaves the keys in process.
+struct Taken<'a> {
+    queue: &'a Queue<Key>,
+    key: &'a Key,
+    settled: bool,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if !self.settled {
+            self.queue.retry(self.key.clone());
+        }
+        self.queue.done(self.key);
+    }
+}
+
 async fn worker(work: Arc<dyn Loop>, ctx: Context) {
     while let Some((key, trigger)) = ctx.queue.get().await {
-        let pass = Pass::new(ctx.descriptor, &key, trigger, &ctx.seen);
-        let own = ctx.for_pass(&pass);
-        let span = tracing::debug_span!("reconcile", controller = ctx.descriptor.name, %key);
-        let reconcile = AssertUnwindSafe(work.reconcile(&key, &own)).catch_unwind().instrument(span);
-        let outcome = Arc::clone(&pass).run(reconcile).await;
-        if matches!(outcome, Ok(Ok(_))) {
-            pass.succeeded();
+        let processed = AssertUnwindSafe(process(&*work, &ctx, &key, trigger)).catch_unwind().await;
+        if let Err(panic) = processed {
+            let (controller, panic) = (ctx.descriptor.name, panic_message(&*panic));
+            ctx.tasks.supervision().count_panic(controller);
+            tracing::error!(controller, %key, panic, "reconcile panicked; the key is retried");
         }
-        match outcome {
-            Ok(Ok(Action::Done)) => ctx.queue.forget(&key),
-            Ok(Ok(Action::RequeueAfter(delay))) => {
-                ctx.queue.forget(&key);
+    }
+}
+
+/// Reconciles one key and settles what becomes of it.
+async fn process(work: &dyn Loop, ctx: &Context, key: &Key, trigger: Trigger) {
+    let mut taken = Taken { queue: &ctx.queue, key, settled: false };
+    let pass = Pass::new(ctx.descriptor, key, trigger, &ctx.seen);
+    let own = ctx.for_pass(&pass);
+    let span = tracing::debug_span!("reconcile", controller = ctx.descriptor.name, %key);
+    let outcome = Arc::clone(&pass).run(work.reconcile(key, &own).instrument(span)).await;
+    match outcome {
+        Ok(action) => {
+            pass.succeeded();
+            ctx.queue.forget(key);
+            if let Action::RequeueAfter(delay) = action {
                 ctx.queue.add_after(key.clone(), delay);
             }
-            Ok(Err(error)) => {
-                report(&ctx, &key, &*error);
-                ctx.queue.retry(key.clone());
-            }
-            Err(_) => {
-                tracing::error!(controller = ctx.descriptor.name, %key, "a pass panicked; it is tried again");
-                ctx.queue.retry(key.clone());
-            }
         }
-        ctx.queue.done(&key);
+        Err(error) => {
+            report(ctx, key, &*error);
+            ctx.queue.retry(key.clone());
+        }
     }
+    taken.settled = true;
 }
 
 fn report(ctx: &Context, key: &Key, error: &(dyn Error + 'static)) {
@@ -294,5 +317,65 @@ impl std::fmt::Debug for Context {
 impl Identities for Client {
     fn client(&self, _identity: &str, _user_agent: &str) -> Result<Client, ClientError> {
         Ok(self.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use base::pki::{Pki, ServingNames};
+
+    use super::*;
+
+    const TEST: Descriptor = Descriptor { name: "test", resource: "tests", identity: "test", workers: 1 };
+
+    /// A loop that panics at a key named `bad` twice, and asks for the longest delay there is.
+    struct Panicking(Arc<AtomicU32>);
+
+    #[async_trait]
+    impl Loop for Panicking {
+        async fn reconcile(&self, key: &Key, _: &Context) -> Result<Action, LoopError> {
+            if &*key.name == "bad" && self.0.fetch_add(1, Ordering::SeqCst) < 2 {
+                panic!("a number of a user");
+            }
+            Ok(Action::RequeueAfter(Duration::MAX))
+        }
+    }
+
+    /// A client of a server that does not exist.
+    fn client() -> Client {
+        let directory = tempfile::tempdir().expect("a directory");
+        let now = Clock::system().now();
+        let pki =
+            Pki::open(&directory.path().join("pki"), &ServingNames::default(), now).expect("certificates");
+        let authority = &pki.server_authority.certificate_pem;
+        let text = base::kubeconfig::render("https://127.0.0.1:1", authority, &pki.leaves().admin);
+        let path = directory.path().join("kubeconfig");
+        std::fs::write(&path, text).expect("writes");
+        Client::connect(&path, "test").expect("a client")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn worker_after_panic_retries_the_key_and_goes_on() {
+        let tasks = TaskGroup::new();
+        let client = client();
+        let harness = Harness::new(client.clone(), Arc::new(client), Clock::system(), &tasks);
+        let ctx = harness.context(&TEST).expect("a context");
+        let (queue, looks) = (ctx.queue.clone(), Arc::new(AtomicU32::new(0)));
+        let work: Arc<dyn Loop> = Arc::new(Panicking(Arc::clone(&looks)));
+        tasks.supervise("test", move || worker(Arc::clone(&work), ctx.clone()));
+        let (good, bad) = (Key::new("ns", "good"), Key::new("ns", "bad"));
+        queue.add(good);
+        queue.add(bad.clone());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(looks.load(Ordering::SeqCst), 3);
+        assert_eq!((queue.failures(&bad), tasks.supervision().panics("test")), (0, 2));
+        // The key is in process no longer: it is looked at when it is asked for.
+        queue.add(bad);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(looks.load(Ordering::SeqCst), 4);
+        assert_eq!(tasks.supervision().restarts("test"), 0);
+        tasks.abort();
     }
 }

@@ -57,7 +57,7 @@ pub async fn keep(mut kept: impl Kept, tasks: &TaskGroup) {
             Err(error) => {
                 tracing::warn!(error = chain(&error), "{} could not be set; trying again", kept.name());
                 let wait = retry;
-                (whole, retry) = (true, (retry * 2).min(LAST_RETRY));
+                (whole, retry) = (true, retry.saturating_mul(2).min(LAST_RETRY));
                 Some(wait)
             }
         };

@@ -4,6 +4,8 @@
 //! ([`Context::cache`]) and says which changes make it look at which [`Key`] ([`Context::watch`] and its siblings). The
 //! [`Harness`] owns everything else: queue, workers, retries, spans, metrics, and the cause on every write.
 
+#![warn(clippy::arithmetic_side_effects)]
+
 mod events;
 mod expectations;
 mod harness;

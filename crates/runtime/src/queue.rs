@@ -7,6 +7,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::clock::deadline_after;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -127,13 +128,14 @@ impl<T: Clone + Eq + Hash> Queue<T> {
         }
     }
 
-    /// Puts a key into the queue after a while; of several whiles the shortest counts.
+    /// Puts a key into the queue after a while, at most [`base::clock::LONGEST_DELAY`]; of several whiles the shortest
+    /// counts.
     pub fn add_after(&self, key: T, delay: Duration) {
         if delay.is_zero() {
             return self.add(key);
         }
         let mut state = self.shared.state.lock();
-        let at = Instant::now() + delay;
+        let at = deadline_after(delay);
         if state.stopped || state.due.get(&key).is_some_and(|(earlier, _)| *earlier <= at) {
             return;
         }
@@ -205,7 +207,7 @@ impl<T: Clone + Eq + Hash> Queue<T> {
                     state.processing.insert(key.clone(), now);
                     if let Some(metrics) = &self.shared.metrics {
                         metrics.depth.set(i64::try_from(state.ready.len()).unwrap_or(i64::MAX));
-                        metrics.waited.observe((now - since).as_secs_f64());
+                        metrics.waited.observe(now.duration_since(since).as_secs_f64());
                     }
                     if !state.ready.is_empty() {
                         // Several may have become due at once, and only this worker was woken.
@@ -301,13 +303,13 @@ impl<T> State<T> {
     /// Takes a token from the bucket of retries; how long until it is there.
     fn token(&mut self) -> Duration {
         let now = Instant::now();
-        let elapsed = (now - self.refilled).as_secs_f64();
+        let elapsed = now.duration_since(self.refilled).as_secs_f64();
         self.refilled = now;
         self.tokens = (self.tokens + elapsed * RETRIES_PER_SECOND).min(BURST) - 1.0;
         if self.tokens >= 0.0 {
             return Duration::ZERO;
         }
-        Duration::from_secs_f64(-self.tokens / RETRIES_PER_SECOND)
+        Duration::try_from_secs_f64(-self.tokens / RETRIES_PER_SECOND).unwrap_or(LONGEST_RETRY)
     }
 }
 
@@ -371,6 +373,20 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(10)).await;
         queue.add_after("soon", Duration::from_secs(1));
         assert_eq!(worker.await.expect("no panic"), Some("soon"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn delay_of_any_length_does_not_panic() {
+        let queue = queue();
+        queue.add_after("a", Duration::from_secs(i64::MAX.unsigned_abs()));
+        queue.add_after("b", Duration::MAX);
+        queue.add_after("c", Duration::from_secs(1));
+        assert_eq!(queue.get().await.expect("a key").0, "c");
+        queue.done(&"c");
+        // What is due later than any timer is looked at once more before.
+        let begin = Instant::now();
+        assert_eq!(queue.get().await.expect("a key").0, "a");
+        assert!(begin.elapsed() <= base::clock::LONGEST_DELAY);
     }
 
     #[tokio::test(start_paused = true)]

@@ -219,7 +219,7 @@ pub fn totals(
         scores.fill(0);
         if enabled.plugin.score(Cycle { cluster, pod }, &nodes, &mut scores) {
             for (total, score) in totals.iter_mut().zip(&scores) {
-                *total += score * weight;
+                *total = total.saturating_add(score.saturating_mul(*weight));
             }
         }
     }

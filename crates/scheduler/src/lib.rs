@@ -3,6 +3,8 @@
 //! [`state`] is what is known of the cluster, [`queue`] the pods that wait, [`plugins`] what judges nodes, [`cycle`] the
 //! way of one pod through them. All of that is pure; [`Scheduler`] runs it against an API server.
 
+#![warn(clippy::arithmetic_side_effects)]
+
 mod allocation;
 pub mod config;
 pub mod cycle;

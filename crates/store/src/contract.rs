@@ -176,6 +176,19 @@ impl fmt::Debug for WatchHandle {
     }
 }
 
+/// State of a backend, as health checks and metrics show it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreHealth {
+    /// The failure that ended all writing until a restart, with what to do about it.
+    pub failure: Option<String>,
+    /// Bytes of all keys and values, where the backend knows them.
+    pub size_bytes: Option<u64>,
+    /// The size limit, where there is one.
+    pub quota_bytes: Option<u64>,
+    /// The size limit is reached: writes other than deletes are refused.
+    pub quota_exceeded: bool,
+}
+
 /// A store. Revisions never repeat and never go back, also across crashes.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
@@ -198,6 +211,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// The last committed revision known here, without any IO.
     fn revision(&self) -> Revision;
+
+    /// The backend's state, without any IO.
+    fn health(&self) -> StoreHealth {
+        StoreHealth::default()
+    }
 
     /// Whether the key's value is kept in a form that is no longer the one it would be written in: the same value is
     /// worth writing again.

@@ -27,6 +27,10 @@ pub enum StoreError {
     /// The disk is full. Nothing was written; writing resumes by itself once there is room.
     #[error("no space left for the store's log")]
     NoSpace,
+    /// The store has reached its size limit. Deleting is possible; other writes are refused until there is room again. The
+    /// message is etcd's.
+    #[error("etcdserver: mvcc: database space exceeded")]
+    QuotaExceeded,
     /// The disk failed while making data durable. Nothing can be written until a restart has
     /// established what is on it; reads go on.
     #[error("the store takes no writes until it is restarted: {reason}")]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::{
-    KeyValue, LeaseId, Outcome, RangeRequest, RangeResponse, Result, Revision, Store, Txn, WatchHandle,
-    WatchSink,
+    KeyValue, LeaseId, Outcome, RangeRequest, RangeResponse, Result, Revision, Store, StoreHealth, Txn,
+    WatchHandle, WatchSink,
 };
 
 /// Something around a store that changes how some things are done. It is a [`Store`], too.
@@ -64,6 +64,10 @@ impl<L: Layer> Store for L {
 
     fn revision(&self) -> Revision {
         self.below().revision()
+    }
+
+    fn health(&self) -> StoreHealth {
+        self.below().health()
     }
 
     async fn compact(&self, revision: Revision) -> Result<()> {

@@ -13,8 +13,8 @@ pub mod etcd;
 mod layer;
 
 pub use contract::{
-    Event, Expect, KeyValue, LeaseId, Op, Outcome, RangeRequest, RangeResponse, Revision, Store, Txn,
-    WatchHandle, WatchSink, prefix_end,
+    Event, Expect, KeyValue, LeaseId, Op, Outcome, RangeRequest, RangeResponse, Revision, Store, StoreHealth,
+    Txn, WatchHandle, WatchSink, prefix_end,
 };
 pub use embedded::{Embedded, EmbeddedOptions};
 pub use error::{Result, StoreError};

@@ -3,6 +3,7 @@
 use super::Refusal;
 use crate::serve::{Connection, PeerCertificates, Verification};
 use crate::user::UserInfo;
+use base::pki::{SubjectUser, user_of_subject};
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,26 +29,28 @@ pub fn user(
         Verification::NoAuthority => return Ok(None),
         Verification::Trusted => {}
     }
-    let identity: Option<&Option<Identity>> =
-        connection.cached(|| certificates.chain.first().and_then(|leaf| from_certificate(leaf)));
-    let identity = identity
-        .and_then(Option::as_ref)
-        .ok_or_else(|| Refusal("client certificate without a common name".to_owned()))?;
+    let identity: Option<&Result<Identity, String>> = connection.cached(|| {
+        certificates
+            .chain
+            .first()
+            .ok_or_else(|| "none presented".to_owned())
+            .and_then(|leaf| from_certificate(leaf))
+    });
+    let identity = match identity {
+        Some(Ok(identity)) => identity,
+        Some(Err(why)) => return Err(Refusal(format!("client certificate: {why}"))),
+        None => return Err(Refusal("client certificate: unknown".to_owned())),
+    };
     if identity.not_after < now.as_second() {
         return Err(Refusal("client certificate: it has expired since the connection was made".to_owned()));
     }
     Ok(Some(identity.user.clone()))
 }
 
-fn from_certificate(der: &[u8]) -> Option<Identity> {
-    let (_, certificate) = X509Certificate::from_der(der).ok()?;
-    let subject = certificate.subject();
-    let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
-    if name.is_empty() {
-        return None;
-    }
-    let mut groups: Vec<String> =
-        subject.iter_organization().filter_map(|o| o.as_str().ok()).map(str::to_owned).collect();
+fn from_certificate(der: &[u8]) -> Result<Identity, String> {
+    let (_, certificate) = X509Certificate::from_der(der).map_err(|error| error.to_string())?;
+    let SubjectUser { name, mut groups } =
+        user_of_subject(certificate.subject()).map_err(|error| error.to_string())?;
     groups.push("system:authenticated".to_owned());
     let mut extra = BTreeMap::new();
     let fingerprint = hex::encode(<sha2::Sha256 as sha2::Digest>::digest(der));
@@ -56,5 +59,34 @@ fn from_certificate(der: &[u8]) -> Option<Identity> {
         vec![format!("X509SHA256={fingerprint}")],
     );
     let user = Arc::new(UserInfo { name, groups, extra, ..UserInfo::default() });
-    Some(Identity { user, not_after: certificate.validity().not_after.timestamp() })
+    Ok(Identity { user, not_after: certificate.validity().not_after.timestamp() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::pki::{Pki, ServingNames};
+
+    #[test]
+    fn client_certificate_with_two_common_names_is_rejected() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let now = Timestamp::now();
+        let pki =
+            Pki::open(&directory.path().join("pki"), &ServingNames::default(), now).expect("certificates");
+        let groups = ["system:kube-controller-manager", "system:nodes"];
+        let issued =
+            pki.client_authority.issue_client_in("system:node:x", &groups, now).expect("a certificate");
+        let one = issued.chain[0].to_vec();
+        let user = from_certificate(&one).expect("a user").user;
+        assert_eq!(user.name, "system:node:x");
+        assert_eq!(user.groups, ["system:kube-controller-manager", "system:nodes", "system:authenticated"]);
+
+        // The first organization becomes a common name; the signature has been verified before.
+        let (organization, common_name) = ([6, 3, 0x55, 4, 10], [6, 3, 0x55, 4, 3]);
+        let at = one.windows(5).position(|window| window == organization).expect("an organization");
+        let mut two = one;
+        two[at..at + 5].copy_from_slice(&common_name);
+        let refused = from_certificate(&two).map(|identity| identity.user.name.clone());
+        assert_eq!(refused, Err("the subject must have exactly one common name, found 2".to_owned()));
+    }
 }

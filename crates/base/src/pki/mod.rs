@@ -15,6 +15,7 @@ mod authority;
 mod identity;
 mod kubelet;
 mod service_account;
+mod subject;
 #[cfg(test)]
 mod tests;
 
@@ -33,6 +34,7 @@ pub use authority::Authority;
 pub use identity::{Identity, certificates_from_pem};
 pub use kubelet::KubeletPki;
 pub use service_account::ServiceAccountKey;
+pub use subject::{SubjectError, SubjectUser, user_of_certificate, user_of_subject};
 
 use crate::file;
 

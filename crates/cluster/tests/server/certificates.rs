@@ -45,3 +45,62 @@ async fn what_is_due_is_renewed_while_the_server_runs() -> Result<()> {
     assert_eq!(server.admin.get("/readyz").await?.status, StatusCode::OK);
     server.stop().await
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_certificate_with_two_common_names_is_unauthorized() -> Result<()> {
+    let server = Server::start().await?;
+    let pki = server.data_dir().join("pki");
+    let read = |file: &str| std::fs::read_to_string(pki.join(file));
+    let authority = rcgen::KeyPair::from_pem(&read("client-ca.key")?)?;
+    let issuer = rcgen::Issuer::from_ca_cert_pem(&read("client-ca.crt")?, authority)?;
+    let server_authority =
+        base::pki::certificates_from_pem(&read("server-ca.crt")?).map_err(anyhow::Error::msg)?;
+    for (first, expected) in
+        [(None, StatusCode::CREATED), (Some("system:kube-controller-manager"), StatusCode::UNAUTHORIZED)]
+    {
+        let mut params = rcgen::CertificateParams::default();
+        params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        if let Some(first) = first {
+            // A name keeps one entry per type, so the first common name goes by its number.
+            params.distinguished_name.push(rcgen::DnType::CustomDnType(vec![2, 5, 4, 3]), first);
+        }
+        params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:nodes");
+        params.distinguished_name.push(rcgen::DnType::CommonName, "system:node:x");
+        let key = rcgen::KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &issuer)?;
+        let pem = format!("{}{}", certificate.pem(), key.serialize_pem());
+        let identity = base::pki::Identity::from_pem(&pem).map_err(anyhow::Error::msg)?;
+        let client = testkit::Client::new(server.address, &server_authority[0], Some(identity.into()))?;
+        let review =
+            serde_json::json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
+        let reply = client.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", &review).await?;
+        assert_eq!(reply.status, expected, "{first:?}: {}", reply.body);
+    }
+    server.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kubelet_client_may_use_kubelets_and_nothing_else() -> Result<()> {
+    let server = Server::start().await?;
+    for (resource, subresource, allowed) in [
+        ("nodes", "proxy", true),
+        ("nodes", "log", true),
+        ("nodes", "metrics", true),
+        ("nodes", "stats", true),
+        ("secrets", "", false),
+        ("pods", "", false),
+        ("nodes", "status", false),
+    ] {
+        let review = serde_json::json!({
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+            "spec": {
+                "user": "kube-apiserver-kubelet-client", "groups": ["system:authenticated"],
+                "resourceAttributes": {"verb": "create", "resource": resource, "subresource": subresource},
+            },
+        });
+        let reply = server.admin.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", &review).await?;
+        assert_eq!(reply.body["status"]["allowed"], allowed, "{resource}/{subresource}: {}", reply.body);
+    }
+    server.stop().await
+}

@@ -14,3 +14,4 @@ mod policies;
 mod service_account_keys;
 mod stock_kubectl;
 mod stock_python;
+mod store_failure;

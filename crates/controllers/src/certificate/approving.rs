@@ -80,7 +80,8 @@ fn plan(request: &CertificateSigningRequest) -> Vec<(&'static str, &'static str)
         return Vec::new();
     }
     let mut permissions = Vec::new();
-    if request.spec.username.as_deref() == Some(&parsed.common_name) {
+    let Ok(user) = parsed.user() else { return Vec::new() };
+    if request.spec.username.as_deref() == Some(&user.name) {
         let message = "Auto approving self kubelet client certificate after SubjectAccessReview.";
         permissions.push(("selfnodeclient", message));
     }
@@ -90,7 +91,7 @@ fn plan(request: &CertificateSigningRequest) -> Vec<(&'static str, &'static str)
 
 #[cfg(test)]
 mod tests {
-    use super::super::request::tests::make;
+    use super::super::request::tests::{make, make_two_names};
     use super::*;
     use objects::ByteString;
     use objects::certificates::v1::CertificateSigningRequestSpec;
@@ -113,5 +114,20 @@ mod tests {
         assert_eq!(permissions(own), ["selfnodeclient", "nodeclient"]);
         assert!(permissions(request(KUBELET_CLIENT, "ann", "ann")).is_empty());
         assert!(permissions(request("example.com/own", "boot", "system:node:n")).is_empty());
+    }
+
+    #[test]
+    fn request_with_two_common_names_is_not_approved() {
+        let request = CertificateSigningRequest {
+            spec: CertificateSigningRequestSpec {
+                request: ByteString(make_two_names().into_bytes()),
+                signer_name: KUBELET_CLIENT.into(),
+                username: Some("system:bootstrap:abcdef".into()),
+                usages: Some(vec!["client auth".into(), "digital signature".into()]),
+                ..Default::default()
+            },
+            ..Default::default()
+        };
+        assert!(plan(&request).is_empty());
     }
 }

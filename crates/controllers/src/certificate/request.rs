@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use base::pki::{SubjectError, SubjectUser, user_of_subject};
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::FromDer;
@@ -17,6 +18,8 @@ pub enum RequestError {
     Pem,
     #[error("the request cannot be read")]
     Malformed,
+    #[error("{0}")]
+    Subject(SubjectError),
     #[error("subject organization is not system:nodes")]
     Organization,
     #[error("subject common name does not begin with system:node:")]
@@ -34,10 +37,10 @@ pub enum RequestError {
 }
 
 /// The parts of a request that signers judge.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    pub common_name: String,
-    pub organizations: Vec<String>,
+    /// The user that the certificate would authenticate.
+    subject: Result<SubjectUser, SubjectError>,
     pub dns: usize,
     pub ips: usize,
     pub emails: usize,
@@ -54,14 +57,8 @@ impl Request {
         let (_, parsed) =
             X509CertificationRequest::from_der(&block.contents).map_err(|_| RequestError::Malformed)?;
         let subject = &parsed.certification_request_info.subject;
-        let text = |value: &x509_parser::x509::AttributeTypeAndValue<'_>| {
-            value.as_str().unwrap_or_default().to_owned()
-        };
-        let mut request = Self {
-            common_name: subject.iter_common_name().last().map(text).unwrap_or_default(),
-            organizations: subject.iter_organization().map(text).collect(),
-            ..Self::default()
-        };
+        let subject = user_of_subject(subject);
+        let mut request = Self { subject, dns: 0, ips: 0, emails: 0, uris: 0 };
         for extension in parsed.requested_extensions().into_iter().flatten() {
             let ParsedExtension::SubjectAlternativeName(names) = extension else { continue };
             for name in &names.general_names {
@@ -80,20 +77,27 @@ impl Request {
     /// Whether the signer of this name may sign; none if the name is no signer's here.
     #[must_use]
     pub fn judge(&self, signer: &str, usages: &[String]) -> Option<Result<(), RequestError>> {
-        match signer {
-            CLIENT => Some(client_usages(usages)),
-            KUBELET_CLIENT => Some(self.kubelet_client(usages)),
-            KUBELET_SERVING => Some(self.kubelet_serving(usages)),
-            LEGACY => Some(Ok(())),
-            _ => None,
-        }
+        let verdict = match signer {
+            CLIENT => client_usages(usages),
+            KUBELET_CLIENT => self.kubelet_client(usages),
+            KUBELET_SERVING => self.kubelet_serving(usages),
+            LEGACY => Ok(()),
+            _ => return None,
+        };
+        Some(self.user().and(verdict))
+    }
+
+    /// The user that the certificate would authenticate.
+    pub fn user(&self) -> Result<&SubjectUser, RequestError> {
+        self.subject.as_ref().map_err(|error| RequestError::Subject(error.clone()))
     }
 
     fn node(&self) -> Result<(), RequestError> {
-        if self.organizations != ["system:nodes"] {
+        let user = self.user()?;
+        if user.groups != ["system:nodes"] {
             return Err(RequestError::Organization);
         }
-        if !self.common_name.starts_with("system:node:") {
+        if !user.name.starts_with("system:node:") {
             return Err(RequestError::CommonName);
         }
         Ok(())
@@ -157,6 +161,30 @@ pub mod tests {
         params.serialize_request(&key).expect("a request").pem().expect("PEM")
     }
 
+    /// A PEM request whose subject has two common names, that of a node last.
+    pub fn make_two_names() -> String {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        // A name keeps one entry per type, so the first common name goes by its number.
+        params
+            .distinguished_name
+            .push(DnType::CustomDnType(vec![2, 5, 4, 3]), "system:kube-controller-manager");
+        params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+        params.distinguished_name.push(DnType::CommonName, "system:node:x");
+        let key = KeyPair::generate().expect("a key");
+        params.serialize_request(&key).expect("a request").pem().expect("PEM")
+    }
+
+    #[test]
+    fn request_with_two_common_names_is_rejected_by_every_signer() {
+        let (request, _) = Request::parse(make_two_names().as_bytes()).expect("a request");
+        let client = usages(&["client auth", "digital signature"]);
+        for signer in [CLIENT, KUBELET_CLIENT, KUBELET_SERVING, LEGACY] {
+            let verdict = request.judge(signer, &client);
+            assert_eq!(verdict, Some(Err(RequestError::Subject(SubjectError::CommonNames(2)))), "{signer}");
+        }
+    }
+
     fn usages(list: &[&str]) -> Vec<String> {
         list.iter().map(ToString::to_string).collect()
     }
@@ -168,7 +196,8 @@ pub mod tests {
         let (serving, _) =
             Request::parse(make("system:node:n", "system:nodes", &["n"]).as_bytes()).expect("a request");
         let (person, _) = Request::parse(make("ann", "devs", &[]).as_bytes()).expect("a request");
-        assert_eq!((kubelet.dns, serving.dns, person.common_name.as_str()), (0, 1, "ann"));
+        assert_eq!((kubelet.dns, serving.dns), (0, 1));
+        assert_eq!(person.user().map(|user| user.name.as_str()), Ok("ann"));
         let client = usages(&["client auth", "digital signature"]);
         let server = usages(&["server auth", "digital signature", "key encipherment"]);
         for (request, signer, usages, expected) in [

@@ -90,12 +90,13 @@ impl SigningAuthority {
         params.use_authority_key_identifier_extension = true;
         params.custom_extensions.clear();
         (params.key_usages, params.extended_key_usages) = purposes(usages)?;
-        let end = if life < SHORT { life } else { life - BACKDATE };
+        let end = if life < SHORT { life } else { life.saturating_sub(BACKDATE) };
         let end = now.saturating_add(end).unwrap_or(self.expires).min(self.expires);
         let begin = now.saturating_sub(BACKDATE).unwrap_or(now);
         let date = |time: Timestamp| {
             let since = std::time::Duration::from_secs(u64::try_from(time.as_second()).unwrap_or(0));
-            rcgen::date_time_ymd(1970, 1, 1) + since
+            let epoch = rcgen::date_time_ymd(1970, 1, 1);
+            since.try_into().ok().and_then(|since| epoch.checked_add(since)).unwrap_or(epoch)
         };
         (params.not_before, params.not_after) = (date(begin), date(end));
         let certificate = signed.signed_by(&self.issuer).map_err(SigningError::Request)?;

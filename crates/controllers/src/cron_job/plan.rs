@@ -214,7 +214,8 @@ fn most_recent(
     let period = second.duration_since(first).as_secs().max(1);
     let missed = now.duration_since(first).as_secs() / period + 1;
     // Regular schedules are near their end at once; others are searched from a point surely before it.
-    let jump = first.saturating_add(SignedDuration::from_secs((missed - 2) * period)).unwrap_or(first);
+    let jump =
+        first.saturating_add(SignedDuration::from_secs((missed - 2).saturating_mul(period))).unwrap_or(first);
     let mut latest = None;
     let mut time = jump;
     while let Some(next) = schedule.next(time, local).filter(|next| *next <= now) {
@@ -236,7 +237,7 @@ fn next_look(
         None if missed == 0 => since,
         None => now,
     };
-    let wait = schedule.next(from, local)?.duration_since(now) + LATER;
+    let wait = schedule.next(from, local)?.duration_since(now).saturating_add(LATER);
     Some(wait.max(LATER))
 }
 

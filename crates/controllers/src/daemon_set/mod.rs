@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use base::clock::time_left;
 use client::{ClientError, delete_options};
 use futures_util::future::join_all;
 use jiff::{SignedDuration, Timestamp};
@@ -201,9 +202,9 @@ impl DaemonSets {
     fn waits(&self, set: &DaemonSet, now: Timestamp) -> HashMap<String, SignedDuration> {
         let (uid, generation) = identity(set);
         let mut failures = self.failures.lock();
-        failures.retain(|_, (since, wait)| now.duration_since(*since) < *wait * 2);
+        failures.retain(|_, (since, wait)| now.duration_since(*since) < wait.saturating_mul(2));
         let mine = failures.iter().filter(|(key, _)| key.0 == uid && key.1 == generation);
-        let left = mine.map(|(key, (since, wait))| (key.2.clone(), *wait - now.duration_since(*since)));
+        let left = mine.map(|(key, (since, wait))| (key.2.clone(), time_left(*wait, *since, now)));
         left.filter(|(_, left)| left.is_positive()).collect()
     }
 
@@ -213,7 +214,7 @@ impl DaemonSets {
         for node in nodes {
             let entry = failures.entry((uid.clone(), generation, node.clone()));
             let (since, wait) = entry.or_insert((now, SignedDuration::ZERO));
-            *wait = if wait.is_zero() { FIRST_WAIT } else { (*wait * 2).min(LONGEST_WAIT) };
+            *wait = if wait.is_zero() { FIRST_WAIT } else { wait.saturating_mul(2).min(LONGEST_WAIT) };
             *since = now;
         }
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use base::clock::time_left;
 use jiff::{SignedDuration, Timestamp};
 use objects::apps::v1::{Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet};
 use objects::meta::v1::Time;
@@ -173,7 +174,7 @@ fn timed_out(deployment: &Deployment, status: &DeploymentStatus, now: Timestamp)
 /// How long until a deployment that made no progress since has failed.
 fn left(condition: &DeploymentCondition, deadline: i32, now: Timestamp) -> SignedDuration {
     let since = condition.last_update_time.as_ref().map_or(now, |time| time.0);
-    SignedDuration::from_secs(deadline.into()) - now.duration_since(since)
+    time_left(SignedDuration::from_secs(deadline.into()), since, now)
 }
 
 /// The status during a rollout: counts, progress, and what went wrong with the replica sets.
@@ -250,5 +251,5 @@ pub fn next_look(deployment: &Deployment, now: Timestamp) -> Option<Duration> {
     let left = left(condition, deadline, now);
     let left = if left.is_negative() { Duration::ZERO } else { left.unsigned_abs() };
     // A second more, so that it is over when looked at.
-    Some(left + Duration::from_secs(1))
+    Some(left.saturating_add(Duration::from_secs(1)))
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use base::clock::time_left;
 use jiff::{SignedDuration, Timestamp};
 use objects::core::v1::{ContainerStatus, Pod};
 
@@ -41,8 +42,8 @@ impl Backoff {
     pub fn remaining(self, now: Timestamp) -> SignedDuration {
         let (1.., Some(last)) = (self.failures, self.last_failure) else { return SignedDuration::ZERO };
         let doublings = (self.failures - 1).min(16);
-        let wait = (FIRST * (1_i32 << doublings)).min(LONGEST);
-        (wait - now.duration_since(last)).max(SignedDuration::ZERO)
+        let wait = FIRST.saturating_mul(1_i32 << doublings).min(LONGEST);
+        time_left(wait, last, now).max(SignedDuration::ZERO)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
+use base::clock::time_left;
 use jiff::{SignedDuration, Timestamp};
 use objects::batch::v1::{Job, JobCondition, JobSpec, JobStatus};
 use objects::core::v1::Pod;
@@ -157,7 +158,7 @@ impl Observed {
         if spec.suspend == Some(true) {
             return None;
         }
-        Some(allowed - self.now.duration_since(start?.0))
+        Some(time_left(allowed, start?.0, self.now))
     }
 
     /// Restarts inside running pods have used up the limit; only for pods that restart on failure.

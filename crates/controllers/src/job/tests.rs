@@ -380,3 +380,13 @@ fn pods_name_their_job() {
     assert_eq!(super::job_of(&controlled_by(pod("p", "Running"), "Job", "j")).to_string(), "ns/j");
     assert!(super::job_of(&controlled_by(pod("p", "Running"), "ReplicaSet", "j")).name.is_empty());
 }
+
+#[test]
+fn active_deadline_of_any_length_is_left_to_run() {
+    let long = job(|spec| spec.active_deadline_seconds = Some(i64::MAX));
+    let observed = observe(long, vec![]);
+    // The start is after the present where clocks differ.
+    for start in [time(0), time(1_000), time(9_000_000_000)] {
+        assert!(observed.deadline_in(Some(&start)).is_some_and(|left| left.is_positive()));
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use base::clock::time_left;
 use jiff::{SignedDuration, Timestamp};
 use objects::core::v1::{Node, NodeCondition, Taint};
 use objects::meta::v1::Time;
@@ -39,7 +40,7 @@ const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 #[must_use]
 pub fn silence_left(node: &Node, heard: Timestamp, now: Timestamp) -> SignedDuration {
     let grace = if condition(node, "Ready").is_some() { GRACE } else { STARTUP_GRACE };
-    grace - now.duration_since(heard)
+    time_left(grace, heard, now)
 }
 
 /// The conditions of a node that has been silent too long; none if they say so already.

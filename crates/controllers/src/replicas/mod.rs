@@ -208,7 +208,7 @@ impl<R: Replicated> Replicas<R> {
 /// The longest a loop waits for pods to become available without looking.
 pub(crate) fn as_wait(left: jiff::SignedDuration) -> Duration {
     // A little more, so that it is over when looked at.
-    left.unsigned_abs() + Duration::from_millis(10)
+    left.unsigned_abs().saturating_add(Duration::from_millis(10))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! used for a year as invalid, and deletes them after another year of no use.
 
 use async_trait::async_trait;
+use base::clock::time_left;
 use client::{Patch, delete_options};
 use jiff::{SignedDuration, Timestamp};
 use objects::core::v1::{ConfigMap, Container, Pod, Secret, ServiceAccount};
@@ -73,7 +74,7 @@ impl Loop for Cleaner {
             Plan::Invalidate | Plan::Delete => {}
         }
         // A token that seems unused may only be one whose use nobody has noted for long enough.
-        let tracked = tracked_since(ctx).await?.map(|since| UNUSED - now.duration_since(since));
+        let tracked = tracked_since(ctx).await?.map(|since| time_left(UNUSED, since, now));
         match tracked {
             None => return Ok(requeue(Some(LATER))),
             Some(left) if left.is_positive() => return Ok(requeue(Some(left))),
@@ -167,14 +168,14 @@ fn plan(secret: &Secret, now: Timestamp) -> Plan {
     if secret.metadata.deletion_timestamp.is_some() {
         return Plan::Keep;
     }
-    let left = UNUSED - now.duration_since(used);
+    let left = time_left(UNUSED, used, now);
     if left.is_positive() {
         return Plan::Wait(left);
     }
     match label(INVALID_SINCE).and_then(|text| day(text)) {
         None => Plan::Invalidate,
         Some(since) => {
-            let left = UNUSED - now.duration_since(since);
+            let left = time_left(UNUSED, since, now);
             if left.is_positive() { Plan::Wait(left) } else { Plan::Delete }
         }
     }

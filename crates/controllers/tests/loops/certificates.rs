@@ -2,6 +2,8 @@
 
 use anyhow::Result;
 use base::clock::Clock;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use client::{ListOptions, Patch};
 use jiff::{SignedDuration, Timestamp};
 use objects::certificates::v1::CertificateSigningRequest;
@@ -66,5 +68,50 @@ async fn requests_go_when_nobody_needs_them_any_more() -> Result<()> {
     world.start_loops(LOOP)?;
     let seen = async || names(&world).await;
     eventually("what nobody settled goes after a day", PATIENCE, seen, |seen| seen.is_empty()).await;
+    world.stop().await
+}
+
+/// A node's certificate request whose subject has another common name before the node's.
+fn two_common_names() -> Result<CertificateSigningRequest> {
+    let key = rcgen::KeyPair::generate()?;
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    // A name keeps one entry per type, so the first common name goes by its number.
+    let common_name = rcgen::DnType::CustomDnType(vec![2, 5, 4, 3]);
+    params.distinguished_name.push(common_name, "system:kube-controller-manager");
+    params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:nodes");
+    params.distinguished_name.push(rcgen::DnType::CommonName, "system:node:x");
+    let text = params.serialize_request(&key)?.pem()?;
+    Ok(serde_json::from_value(json!({"metadata": {"name": "two-names"}, "spec": {
+        "request": STANDARD.encode(text), "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
+        "usages": ["digital signature", "client auth"],
+    }}))?)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_with_two_common_names_is_neither_approved_nor_signed() -> Result<()> {
+    let loops = "certificatesigningrequest-approving-controller,certificatesigningrequest-signing-controller";
+    let world = World::inside(loops).await?;
+    let get = async |name: &str| {
+        let request = world.admin.get::<CertificateSigningRequest>("", name).await.expect("reads");
+        let status = request.status.unwrap_or_default();
+        let conditions = status.conditions.unwrap_or_default();
+        let kinds: Vec<String> = conditions.into_iter().map(|condition| condition.type_).collect();
+        (kinds, status.certificate.is_some_and(|certificate| !certificate.0.is_empty()))
+    };
+    world.admin.create("", &two_common_names()?).await?;
+    let node =
+        signing_request("system:node:y", "system:nodes", "kubernetes.io/kube-apiserver-client-kubelet")?;
+    world.admin.create("", &serde_json::from_value::<CertificateSigningRequest>(node)?).await?;
+    // The approver has one worker: once the later request is approved, the earlier one has been looked at.
+    let seen = async || get("system-node-y").await;
+    eventually("a node's request is signed", PATIENCE, seen, |(_, signed)| *signed).await;
+    assert_eq!(get("two-names").await, (vec![], false));
+
+    settle(&world, "two-names", "Approved", Timestamp::now()).await?;
+    let seen = async || get("two-names").await;
+    let (kinds, signed) =
+        eventually("the signer refuses", PATIENCE, seen, |(kinds, signed)| kinds.len() == 2 || *signed).await;
+    assert_eq!((kinds, signed), (vec!["Approved".to_owned(), "Failed".to_owned()], false));
     world.stop().await
 }

@@ -261,3 +261,22 @@ async fn policies_say_which_failures_and_successes_count() -> Result<()> {
     eventually("complete", PATIENCE, tend, complete).await;
     world.end().await
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_with_the_longest_active_deadline_leave_the_loop_working() -> Result<()> {
+    let world = World::start(LOOP).await?;
+    // More than the loop has workers.
+    let names: Vec<String> = (0..8).map(|nth| format!("longest-{nth}")).collect();
+    for name in &names {
+        let longest = job(name, |spec| spec["activeDeadlineSeconds"] = json!(i64::MAX));
+        world.create::<Job>(longest).await?;
+    }
+    for name in &names {
+        let active = async || status(&world, name).await.active;
+        eventually("a pod of each", PATIENCE, active, |active| *active == Some(1)).await;
+    }
+    world.create::<Job>(job("usual", |_| {})).await?;
+    let active = async || status(&world, "usual").await.active;
+    eventually("jobs go on being worked on", PATIENCE, active, |active| *active == Some(1)).await;
+    world.end().await
+}

@@ -78,3 +78,37 @@ async fn a_sick_node_is_tainted_and_loses_its_pods_and_recovers() -> Result<()> 
     eventually("labels and TTL", PATIENCE, annotated, ttl).await;
     world.end().await
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_with_the_longest_toleration_leave_taint_eviction_working() -> Result<()> {
+    let world = World::start(&["taint-eviction-controller"]).await?;
+    world.node("sick").await?;
+    let taint = json!({ "spec": { "taints": [{ "key": "broken", "effect": "NoExecute" }] } });
+    let pod = |name: &str, seconds: i64| {
+        json!({
+            "metadata": { "name": name },
+            "spec": {
+                "nodeName": "sick", "terminationGracePeriodSeconds": 0,
+                "tolerations": [
+                    { "key": "broken", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds },
+                ],
+                "containers": [{ "name": "main", "image": "i" }],
+            },
+        })
+    };
+    // More than the loop has workers.
+    let names: Vec<String> = (0..16).map(|nth| format!("longest-{nth:02}")).collect();
+    for name in &names {
+        world.create::<Pod>(pod(name, i64::MAX)).await?;
+    }
+    world.client.patch::<Node>("", "sick", None, &Patch::Merge(taint)).await?;
+    for nth in 0..3 {
+        world.create::<Pod>(pod(&format!("shortest-{nth}"), 0)).await?;
+        let left = async || {
+            world.finish_deletion().await.expect("pods that end");
+            world.pod_names().await
+        };
+        eventually("pods go on being evicted", PATIENCE, left, |left| *left == names).await;
+    }
+    world.end().await
+}

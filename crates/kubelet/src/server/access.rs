@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
+use base::pki::{SubjectUser, user_of_certificate};
 use client::Client;
 use http::{HeaderMap, Method, StatusCode};
 use objects::authentication::v1::{TokenReview, TokenReviewSpec};
@@ -38,13 +39,10 @@ pub struct Caller {
 impl Caller {
     /// The user that a verified certificate names.
     pub fn of_certificate(certificate: Option<&CertificateDer<'_>>) -> Self {
-        let parsed = certificate.and_then(|der| x509_parser::parse_x509_certificate(der).ok());
-        let certified = parsed.and_then(|(_, certificate)| {
-            let subject = certificate.subject();
-            let texts = |values: Vec<&str>| values.into_iter().map(str::to_owned).collect::<Vec<_>>();
-            let name = subject.iter_common_name().find_map(|name| name.as_str().ok())?.to_owned();
-            let mut groups =
-                texts(subject.iter_organization().filter_map(|name| name.as_str().ok()).collect());
+        let certified = certificate.and_then(|der| {
+            let SubjectUser { name, mut groups } = user_of_certificate(der)
+                .inspect_err(|error| tracing::warn!(%error, "client certificate rejected"))
+                .ok()?;
             groups.push("system:authenticated".to_owned());
             Some(User { name, groups, ..User::default() })
         });
@@ -186,4 +184,32 @@ impl Access {
 fn unanswered(error: &client::ClientError) -> Reply {
     tracing::warn!(%error, "the API server did not say whether a caller may pass");
     text(StatusCode::INTERNAL_SERVER_ERROR, "Authorization error\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::pki::{Pki, ServingNames};
+
+    #[test]
+    fn client_certificate_with_two_common_names_is_no_user() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let now = jiff::Timestamp::now();
+        let pki =
+            Pki::open(&directory.path().join("pki"), &ServingNames::default(), now).expect("certificates");
+        let groups = ["system:masters", "system:nodes"];
+        let issued =
+            pki.client_authority.issue_client_in("system:node:x", &groups, now).expect("a certificate");
+        let one = issued.chain[0].to_vec();
+        let caller = Caller::of_certificate(Some(&one.clone().into())).certified.expect("a user");
+        assert_eq!(caller.name, "system:node:x");
+        assert_eq!(caller.groups, ["system:masters", "system:nodes", "system:authenticated"]);
+
+        // The first organization becomes a common name; the signature has been verified before.
+        let (organization, common_name) = ([6, 3, 0x55, 4, 10], [6, 3, 0x55, 4, 3]);
+        let at = one.windows(5).position(|window| window == organization).expect("an organization");
+        let mut two = one;
+        two[at..at + 5].copy_from_slice(&common_name);
+        assert_eq!(Caller::of_certificate(Some(&two.into())).certified, None);
+    }
 }

@@ -1,14 +1,19 @@
 //! The part of a cache that does not depend on the kind: objects, indexes, handlers. Compiled once for all kinds.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use base::tasks::{Supervision, panic_message};
 use objects::Shared;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
 use super::Change;
 use crate::Key;
+
+/// The name under which panics of handlers are counted.
+const HANDLER: &str = "event-handler";
 
 type Handler = Box<dyn Fn(&Change<dyn objects::AnyObject>) + Send + Sync>;
 type Values = Box<dyn Fn(&Shared) -> Vec<String> + Send + Sync>;
@@ -19,6 +24,7 @@ pub struct Core {
     /// Held by the writer from a change to its last handler, so that a new handler misses nothing.
     handlers: Mutex<Vec<Handler>>,
     synced: watch::Sender<bool>,
+    supervision: Supervision,
 }
 
 #[derive(Default)]
@@ -52,8 +58,13 @@ pub enum Which<'a> {
 
 impl Core {
     pub fn new() -> Self {
+        Self::supervised(Supervision::default())
+    }
+
+    /// A cache whose handlers' panics are counted.
+    pub fn supervised(supervision: Supervision) -> Self {
         let (synced, _) = watch::channel(false);
-        Self { objects: RwLock::default(), handlers: Mutex::new(Vec::new()), synced }
+        Self { objects: RwLock::default(), handlers: Mutex::new(Vec::new()), synced, supervision }
     }
 
     pub fn get(&self, ns: &str, name: &str) -> Option<Shared> {
@@ -96,10 +107,11 @@ impl Core {
 
     pub fn on_event(&self, handler: Handler) {
         let mut handlers = self.handlers.lock();
+        let handler = [handler];
         for object in self.all() {
-            handler(&Change::Added(object));
+            self.notify(&handler, &Change::Added(object));
         }
-        handlers.push(handler);
+        handlers.extend(handler);
     }
 
     pub fn is_synced(&self) -> bool {
@@ -120,7 +132,17 @@ impl Core {
         let removed = self.objects.write().remove(&Key::of_meta(object.meta()));
         if removed.is_some() {
             let change = Change::Deleted(object);
-            handlers.iter().for_each(|handler| handler(&change));
+            self.notify(&handlers, &change);
+        }
+    }
+
+    /// Calls every handler. One that panics keeps neither the others nor the watch from going on.
+    fn notify(&self, handlers: &[Handler], change: &Change<dyn objects::AnyObject>) {
+        for handler in handlers {
+            let Err(panic) = catch_unwind(AssertUnwindSafe(|| handler(change))) else { continue };
+            self.supervision.count_panic(HANDLER);
+            let key = Key::of_meta(change.object().meta());
+            tracing::error!(%key, panic = panic_message(&*panic), "an event handler panicked");
         }
     }
 
@@ -131,7 +153,7 @@ impl Core {
             let key = Key::of_meta(object.meta());
             if !keys.contains(&key) {
                 self.objects.write().remove(&key);
-                handlers.iter().for_each(|handler| handler(&Change::Deleted(Arc::clone(&object))));
+                self.notify(&handlers, &Change::Deleted(Arc::clone(&object)));
             }
         }
         for object in all {
@@ -152,7 +174,7 @@ impl Core {
         let old = objects.remove(&key);
         objects.insert(&key, &object);
         drop(objects);
-        let notify = |change: &Change<_>| handlers.iter().for_each(|handler| handler(change));
+        let notify = |change: &Change<_>| self.notify(handlers, change);
         match old {
             None => notify(&Change::Added(object)),
             // A relist repeats what is known.

@@ -97,16 +97,24 @@ impl Informers {
         if let Some(known) = running.get(&name) {
             return Arc::clone(&known.cache);
         }
-        let cache = Arc::new(Core::new());
-        let tasks = self.tasks.child();
-        let reflector =
-            reflector::Reflector::new(self.client.clone(), collection, selection, Arc::clone(&cache), decode);
-        // In the group that is drained; the child only stops this one informer.
-        let stopping = tasks.stopping();
-        self.tasks.spawn(async move {
-            tokio::select! {
-                () = stopping => {}
-                () = reflector.run() => {}
+        let cache = Arc::new(Core::supervised(self.tasks.supervision().clone()));
+        // Its tasks are drained with the others; it may stop alone.
+        let tasks = self.tasks.scope();
+        let (client, scope, filled) = (self.client.clone(), tasks.clone(), Arc::clone(&cache));
+        tasks.supervise(format!("reflector {}", collection.path()), move || {
+            let (stopping, cache) = (scope.stopping(), Arc::clone(&filled));
+            let reflector = reflector::Reflector::new(
+                client.clone(),
+                collection.clone(),
+                selection.clone(),
+                cache,
+                decode,
+            );
+            async move {
+                tokio::select! {
+                    () = stopping => {}
+                    () = reflector.run() => {}
+                }
             }
         });
         running.insert(name, Running { cache: Arc::clone(&cache), tasks });

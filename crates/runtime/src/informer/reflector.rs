@@ -79,7 +79,7 @@ impl Reflector {
             }
             let jitter = rand::rng().random_range(1.0..2.0);
             tokio::time::sleep(pause.mul_f64(jitter)).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
         }
     }
 

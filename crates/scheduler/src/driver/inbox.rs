@@ -105,7 +105,12 @@ fn one<K: Object>(
     wrap: fn(Change<K>) -> Input,
 ) -> impl Future<Output = ()> + use<K> {
     let cache = informers.of::<K>();
-    let inbox = Arc::clone(inbox);
-    cache.on_event(move |change| inbox.put(wrap(change.clone())));
+    // A scheduler that was restarted has another inbox; nobody empties this one then.
+    let inbox = Arc::downgrade(inbox);
+    cache.on_event(move |change| {
+        if let Some(inbox) = inbox.upgrade() {
+            inbox.put(wrap(change.clone()));
+        }
+    });
     async move { cache.synced().await }
 }

@@ -145,7 +145,7 @@ impl Scheduler {
 
 fn until(now: Timestamp, at: Timestamp) -> Duration {
     // A little later rather than a little early, and then again.
-    Duration::try_from(at.duration_since(now)).unwrap_or_default() + Duration::from_millis(1)
+    Duration::try_from(at.duration_since(now)).unwrap_or_default().saturating_add(Duration::from_millis(1))
 }
 
 async fn sleep(wake: Option<Duration>) {

@@ -268,6 +268,12 @@ pub async fn filter(
     Ok(())
 }
 
+/// A node's sum with the score of one more extender. Both numbers come from outside: they saturate.
+fn weighted(sum: i64, score: i64, weight: i64) -> i64 {
+    let scaled = score.saturating_mul(weight).saturating_mul(MAX_NODE_SCORE / MAX_PRIORITY);
+    sum.saturating_add(scaled)
+}
+
 /// What extenders add to each node's score; one that fails adds nothing.
 pub async fn prioritize(
     extenders: &[Extender],
@@ -294,7 +300,7 @@ pub async fn prioritize(
         for HostPriority { host, score } in scores {
             let at = cluster.node(&host).and_then(|node| feasible.iter().position(|slot| *slot == node.slot));
             if let Some(at) = at {
-                sums[at] += score * extender.config.weight * (MAX_NODE_SCORE / MAX_PRIORITY);
+                sums[at] = weighted(sums[at], score, extender.config.weight);
             }
         }
     }

@@ -137,3 +137,11 @@ async fn an_extender_nobody_vouches_for_is_not_asked() {
         assert!(error.as_ref().is_some_and(|error| error.contains(text)), "{error:?}");
     }
 }
+
+#[test]
+fn extender_score_of_any_size_saturates() {
+    assert_eq!(weighted(1, 2, 3), 1 + 2 * 3 * (MAX_NODE_SCORE / MAX_PRIORITY));
+    assert_eq!(weighted(1, i64::MAX, i64::MAX), i64::MAX);
+    assert_eq!(weighted(-1, i64::MIN, i64::MAX), i64::MIN);
+    assert_eq!(weighted(i64::MAX, 1, 1), i64::MAX);
+}

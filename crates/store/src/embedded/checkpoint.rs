@@ -265,7 +265,7 @@ impl Loader {
                 let key = input.owned_key()?;
                 let kv = read_kv(input, key)?;
                 self.state.leases.attach(&kv.key, lease);
-                self.state.current.insert(kv.key.clone(), kv);
+                self.state.insert(kv);
             }
             PUT | DELETE => {
                 let (at, revision, key) = (input.u64()?, input.u64()?, input.str()?);

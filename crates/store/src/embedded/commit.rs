@@ -1,6 +1,7 @@
 //! The commit thread: the only writer. It takes everything that is queued, decides it, makes it
 //! durable with one write and one sync, applies it to memory, tells the watches and answers the callers.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -13,8 +14,8 @@ use super::log::{AppendError, Log};
 use super::queue::Request;
 use super::record::{Record, put_u64};
 use super::recovery::{Journal, Lock, checkpoint_path, remove_checkpoints_before};
-use super::state::{Change, State};
-use crate::contract::{Event, LeaseId, Revision};
+use super::state::{Change, State, size_of};
+use crate::contract::{Event, LeaseId, Op, Revision};
 use crate::error::{Result, StoreError};
 
 /// A batch is written when it has this many bytes. With the largest value it must fit in a segment.
@@ -23,6 +24,8 @@ pub(super) const BATCH_BYTES: usize = 1 << 20;
 const LEASE_KEYS: usize = 1024;
 /// Pause after a lease could not be ended.
 const LEASE_RETRY: Duration = Duration::from_secs(1);
+/// Once the size limit is reached, writes are accepted again when this part of it is free.
+const QUOTA_ROOM: u64 = 20;
 /// History is trimmed by age in steps of this.
 const TRIM_STEP: Duration = Duration::from_secs(10);
 
@@ -81,6 +84,12 @@ impl Committer {
                 let _ = reply.send(Err(error.clone()));
                 return;
             }
+            if let Op::Put { value, .. } = &txn.op
+                && self.exceeds_quota(&txn.key, value.len())
+            {
+                let _ = reply.send(Err(StoreError::QuotaExceeded));
+                return;
+            }
             self.batch.decide(&self.shared.state.read(), txn, reply);
             if self.batch.bytes >= BATCH_BYTES {
                 self.flush();
@@ -108,6 +117,36 @@ impl Committer {
         }
     }
 
+    /// Whether a put has to be refused because the store has reached its size limit. As etcd's alarm, the limit once
+    /// reached refuses every put, until deletes have made room.
+    fn exceeds_quota(&self, key: &str, value: usize) -> bool {
+        let (bytes, old) = {
+            let state = self.shared.state.read();
+            (state.bytes, state.current.get(key).map_or(0, size_of))
+        };
+        let quota = self.shared.options.quota_bytes;
+        let alarm = &self.shared.quota_exceeded;
+        if alarm.load(Ordering::Acquire) {
+            if bytes > quota - quota / QUOTA_ROOM {
+                return true;
+            }
+            alarm.store(false, Ordering::Release);
+            tracing::warn!(bytes, quota, "the store is below its size limit again; writes are accepted");
+        }
+        let growth = (key.len() + value + self.batch.bytes) as u64;
+        if bytes.saturating_add(growth).saturating_sub(old) <= quota {
+            return false;
+        }
+        alarm.store(true, Ordering::Release);
+        tracing::error!(
+            bytes,
+            quota,
+            "the store has reached its size limit; writes other than deletes are refused until objects are deleted \
+             or the limit is raised"
+        );
+        true
+    }
+
     /// Makes the batch durable, visible and known, in this order.
     fn flush(&mut self) {
         if self.batch.is_empty() {
@@ -124,7 +163,7 @@ impl Committer {
         }
         let at = self.shared.clock.now();
         let changes = &self.batch.changes;
-        append(&mut self.log, &mut self.poisoned, &mut self.log_bytes, |out| {
+        append(&mut self.log, &self.shared, &mut self.poisoned, &mut self.log_bytes, |out| {
             put_u64(out, at);
             changes.iter().for_each(|change| Record::of(&change.event, change.lease).encode(out));
             last.iter().for_each(|record| record.encode(out));
@@ -240,7 +279,12 @@ impl Committer {
         let spawned = std::thread::Builder::new().name("store-checkpoint".to_owned()).spawn(move || {
             let index = frozen.index;
             let path = checkpoint_path(&shared.options.directory, index);
-            let result = frozen.write(&*shared.options.io, &path, false);
+            // A panic counts as a failure: the committer waits for an answer before it starts the next checkpoint.
+            let written = catch_unwind(AssertUnwindSafe(|| frozen.write(&*shared.options.io, &path, false)));
+            let result = written.unwrap_or_else(|_| {
+                let panicked = std::io::Error::other("the checkpoint thread panicked");
+                Err(StoreError::io("write", &path)(panicked))
+            });
             shared.queue.push(Request::Checkpointed { index, result });
         });
         match spawned {
@@ -296,6 +340,7 @@ fn apply_last(state: &mut State, last: Option<Record<'_>>) {
 /// Appends a frame; a failure that leaves the disk's contents in doubt ends all writing.
 fn append(
     log: &mut Log,
+    shared: &Shared,
     poisoned: &mut Option<StoreError>,
     log_bytes: &mut u64,
     encode: impl FnOnce(&mut Vec<u8>),
@@ -309,11 +354,17 @@ fn append(
             Ok(())
         }
         Err(AppendError::Full) => Err(StoreError::NoSpace),
+        Err(AppendError::Passing { operation, path, source }) => {
+            let reason = format!("{operation} {}: {source}", path.display());
+            tracing::warn!(%reason, "the store's log cannot grow now; the write may be retried");
+            Err(StoreError::Unavailable { reason: reason.into() })
+        }
         Err(AppendError::Failed { operation, path, source }) => {
             let reason = format!("{operation} {}: {source}", path.display());
             tracing::error!(%reason, "the store's log failed; no more writes until a restart");
             let error = StoreError::Poisoned { reason: reason.into() };
             *poisoned = Some(error.clone());
+            *shared.failure.lock() = Some(error.clone());
             Err(error)
         }
     }
@@ -323,6 +374,7 @@ struct Abandon(Arc<Shared>);
 
 impl Drop for Abandon {
     fn drop(&mut self) {
+        self.0.failure.lock().get_or_insert(StoreError::Closed);
         self.0.queue.abandon();
     }
 }

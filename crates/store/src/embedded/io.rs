@@ -1,13 +1,19 @@
 //! The few file operations durability rests on, behind a trait so that tests can make them fail.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use rustix::fs::FallocateFlags;
 
 /// File operations of the log and the checkpoints.
 pub trait Io: Send + Sync + 'static {
+    /// Opens the file of a log segment for reading and writing, creating it if it is missing.
+    fn open(&self, path: &Path) -> io::Result<File> {
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+    }
+
     /// Writes all of `data` at `offset`.
     fn write(&self, file: &File, data: &[u8], offset: u64) -> io::Result<()>;
     /// Makes the contents of the file (or the entries of the directory) durable.
@@ -36,6 +42,13 @@ impl Io for Disk {
             other => other.map_err(Into::into),
         }
     }
+}
+
+/// Whether the error says that the process or the system has run out of something that comes back, such as descriptors.
+pub(super) fn is_passing(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let passing = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN, Errno::INTR];
+    passing.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 /// Whether the error says that the disk (or the quota) is full.

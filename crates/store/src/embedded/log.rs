@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::io::{Io, is_full};
-use super::segment::{FRAME, HEADER, Scan, SegmentHeader, scan};
+use super::SMALLEST_SEGMENT;
+use super::io::{Io, is_full, is_passing};
+use super::segment::{FRAME, HEADER, ROTATION_NOTE, Scan, SegmentHeader, scan};
 use crate::error::{Result, StoreError};
 
 /// Old segment files kept for use again: as many as one checkpoint releases. Writing to blocks that
@@ -25,6 +26,8 @@ const BUFFER: usize = 1 << 20;
 pub(super) enum AppendError {
     /// The disk is full; the log is as it was and appending may be tried again.
     Full,
+    /// Nothing of the new segment was written, for a reason that may pass; appending may be tried again.
+    Passing { operation: &'static str, path: PathBuf, source: io::Error },
     /// It is not known what is on the disk.
     Failed { operation: &'static str, path: PathBuf, source: io::Error },
 }
@@ -32,6 +35,8 @@ pub(super) enum AppendError {
 /// The log, open for appending.
 pub(super) struct Log {
     directory: PathBuf,
+    /// The directory, open: syncing it needs no further descriptor.
+    handle: File,
     io: Arc<dyn Io>,
     segment_bytes: u64,
     active: Active,
@@ -79,6 +84,13 @@ pub(super) fn segment_path(directory: &Path, number: u64) -> PathBuf {
     directory.join(format!("{number:016x}.log"))
 }
 
+/// Opens the directory and makes its entries durable: those of spares that are about to be used.
+fn open_directory(io: &dyn Io, directory: &Path) -> Result<File> {
+    let handle = File::open(directory).map_err(StoreError::io("open", directory))?;
+    io.sync(&handle).map_err(StoreError::io("sync", directory))?;
+    Ok(handle)
+}
+
 /// Makes the directory's entries durable.
 pub(super) fn sync_directory(io: &dyn Io, directory: &Path) -> io::Result<()> {
     io.sync(&File::open(directory)?)
@@ -95,30 +107,44 @@ impl Log {
         spares: Vec<PathBuf>,
     ) -> Result<Self> {
         let mut spares = spares;
-        let active = start_segment(directory, &*io, segment_bytes, number, first_index, &mut spares)
-            .map_err(|error| match error {
-                AppendError::Full => StoreError::NoSpace,
-                AppendError::Failed { operation, path, source } => StoreError::io(operation, path)(source),
-            })?;
+        let handle = open_directory(&*io, directory)?;
+        let active =
+            start_segment((directory, &handle), &*io, segment_bytes, number, first_index, &mut spares)
+                .map_err(|error| match error {
+                    AppendError::Full => StoreError::NoSpace,
+                    AppendError::Passing { operation, path, source }
+                    | AppendError::Failed { operation, path, source } => {
+                        StoreError::io(operation, path)(source)
+                    }
+                })?;
         let index = first_index - 1;
         let finished = VecDeque::new();
         let directory = directory.to_owned();
-        Ok(Self { directory, io, segment_bytes, active, index, finished, spares, buffer: Vec::new() })
+        let buffer = Vec::new();
+        Ok(Self { directory, handle, io, segment_bytes, active, index, finished, spares, buffer })
     }
 
-    /// Goes on after the last frame of the last segment, which `scan` describes.
+    /// Goes on after the last frame of the last segment.
     pub fn resume(
         io: Arc<dyn Io>,
         segment_bytes: u64,
-        path: PathBuf,
-        header: SegmentHeader,
-        scan: &Scan,
+        segment: Segment,
         finished: VecDeque<(PathBuf, u64)>,
         spares: Vec<PathBuf>,
     ) -> Result<Self> {
+        let Segment { path, header, bytes, scan } = segment;
         let file =
             OpenOptions::new().read(true).write(true).open(&path).map_err(StoreError::io("open", &path))?;
-        // A crash may have left the last frame in the page cache only; it is about to be served.
+        // The last frame may be in the page cache only, and is about to be served. Syncing alone is not enough: if its sync
+        // has failed before, the kernel has marked its pages clean and would write nothing.
+        let tail = scan.frames.last().map_or(0, |last| last.start - FRAME)..scan.end;
+        match io.write(&file, &bytes[tail.clone()], tail.start as u64) {
+            // Where overwriting takes room, a full disk must not keep the store from being read.
+            Err(error) if is_full(&error) => {
+                tracing::warn!(path = %path.display(), %error, "failed to rewrite the last frame of the log");
+            }
+            written => written.map_err(StoreError::io("write", &path))?,
+        }
         io.sync(&file).map_err(StoreError::io("sync", &path))?;
         let length = file.metadata().map_err(StoreError::io("inspect", &path))?.len();
         let mut reserved = true;
@@ -134,7 +160,9 @@ impl Log {
         // On a full disk the room is kept for frames.
         let written = if reserved { offset } else { segment_bytes };
         let active = Active { file, path, header, offset, written };
-        Ok(Self { directory, io, segment_bytes, active, index, finished, spares, buffer: Vec::new() })
+        let handle = open_directory(&*io, &directory)?;
+        let buffer = Vec::new();
+        Ok(Self { directory, handle, io, segment_bytes, active, index, finished, spares, buffer })
     }
 
     /// Index of the last frame.
@@ -180,7 +208,7 @@ impl Log {
     fn rotate(&mut self) -> Result<(), AppendError> {
         let number = self.active.header.number + 1;
         let next = start_segment(
-            &self.directory,
+            (&self.directory, &self.handle),
             &*self.io,
             self.segment_bytes,
             number,
@@ -188,19 +216,25 @@ impl Log {
             &mut self.spares,
         )?;
         let previous = std::mem::replace(&mut self.active, next);
+        // Without the note, the loss of the next segment would go unnoticed; nothing else depends on it.
+        let noted = self.io.write(&previous.file, &previous.header.rotation_note(), ROTATION_NOTE as u64);
+        if let Err(error) = noted.and_then(|()| self.io.sync(&previous.file)) {
+            tracing::warn!(path = %previous.path.display(), %error, "failed to note the rotation of a log segment");
+        }
         self.finished.push_back((previous.path, self.index));
         Ok(())
     }
 
     /// Lets go of the segments whose frames all have an index up to this one.
     pub fn release(&mut self, index: u64) {
+        let mut spares = Vec::new();
         while self.finished.front().is_some_and(|(_, last)| *last <= index) {
             let Some((path, _)) = self.finished.pop_front() else { return };
-            let result = if self.spares.len() < SPARES {
+            let result = if self.spares.len() + spares.len() < SPARES {
                 let spare = path.with_extension("spare");
                 let renamed = fs::rename(&path, &spare);
                 if renamed.is_ok() {
-                    self.spares.push(spare);
+                    spares.push(spare);
                 }
                 renamed
             } else {
@@ -210,6 +244,14 @@ impl Log {
                 tracing::warn!(path = %path.display(), %error, "cannot remove an old log segment");
             }
         }
+        // A spare is used once its new name is durable: else a power cut may bring the old name back with the contents of
+        // another segment.
+        match self.io.sync(&self.handle) {
+            Ok(()) => self.spares.append(&mut spares),
+            Err(error) => {
+                tracing::warn!(path = %self.directory.display(), %error, "failed to sync the directory; old log segments are not reused");
+            }
+        }
     }
 }
 
@@ -217,6 +259,8 @@ fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> App
     move |source| {
         if is_full(&source) {
             AppendError::Full
+        } else if operation == "open" && is_passing(&source) {
+            AppendError::Passing { operation, path: path.to_owned(), source }
         } else {
             AppendError::Failed { operation, path: path.to_owned(), source }
         }
@@ -225,7 +269,7 @@ fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> App
 
 /// A new segment, complete and durable before it gets its name.
 fn start_segment(
-    directory: &Path,
+    (directory, handle): (&Path, &File),
     io: &dyn Io,
     segment_bytes: u64,
     number: u64,
@@ -237,9 +281,7 @@ fn start_segment(
     let spare = spares.pop();
     let reused = spare.is_some();
     let unnamed = spare.unwrap_or_else(|| path.with_extension("spare"));
-    let mut open = OpenOptions::new();
-    open.read(true).write(true).create(true);
-    let started = open.open(&unnamed).map_err(failed("open", &unnamed)).and_then(|file| {
+    let started = io.open(&unnamed).map_err(failed("open", &unnamed)).and_then(|file| {
         if !reused {
             io.allocate(&file, segment_bytes).map_err(failed("allocate", &unnamed))?;
         }
@@ -250,13 +292,18 @@ fn start_segment(
     });
     let file = match started {
         Ok(file) => file,
+        // Nothing was written: the file, if there is one, is as good as before.
+        Err(error @ AppendError::Passing { .. }) => {
+            spares.extend(reused.then_some(unnamed));
+            return Err(error);
+        }
         Err(error) => {
             // Nothing refers to the file yet. Give its room back; the next attempt starts afresh.
             let _ = fs::remove_file(&unnamed);
             return Err(error);
         }
     };
-    sync_directory(io, directory).map_err(|source| AppendError::Failed {
+    io.sync(handle).map_err(|source| AppendError::Failed {
         operation: "sync",
         path: directory.to_owned(),
         source,
@@ -275,14 +322,30 @@ pub(super) struct Segment {
 }
 
 impl Segment {
+    /// The header alone; none if it is damaged, or that of another segment.
+    pub fn read_header(path: &Path, number: u64) -> Option<SegmentHeader> {
+        let mut bytes = [0; HEADER];
+        File::open(path).ok()?.read_exact(&mut bytes).ok()?;
+        SegmentHeader::decode(&bytes).filter(|header| header.number == number)
+    }
+
     pub fn read(path: PathBuf, number: u64) -> Result<Self> {
         let bytes = fs::read(&path).map_err(StoreError::io("read", &path))?;
+        if (bytes.len() as u64) < SMALLEST_SEGMENT {
+            let reason = format!("it has {} bytes and had at least {SMALLEST_SEGMENT}", bytes.len());
+            return Err(StoreError::corrupt(path, reason));
+        }
         let header = SegmentHeader::decode(&bytes).filter(|header| header.number == number);
         let Some(header) = header else {
             return Err(StoreError::corrupt(path, "the segment's header is damaged"));
         };
         let scan = scan(&header, &bytes);
         Ok(Self { path, header, bytes, scan })
+    }
+
+    /// Whether another segment has been started after this one.
+    pub fn is_rotated(&self) -> bool {
+        self.header.is_rotated(&self.bytes)
     }
 
     /// Index of the first frame that is not here.

@@ -36,7 +36,8 @@ use self::queue::{Queue, Request};
 use self::state::State;
 use self::watchers::Watchers;
 use crate::contract::{
-    KeyValue, LeaseId, Op, Outcome, RangeRequest, RangeResponse, Revision, Store, Txn, WatchHandle, WatchSink,
+    KeyValue, LeaseId, Op, Outcome, RangeRequest, RangeResponse, Revision, Store, StoreHealth, Txn,
+    WatchHandle, WatchSink,
 };
 use crate::error::{Result, StoreError};
 
@@ -44,6 +45,8 @@ use crate::error::{Result, StoreError};
 const LARGEST: usize = 4 << 20;
 /// Smallest segment: a full batch and the largest value fit.
 const SMALLEST_SEGMENT: u64 = 8 << 20;
+/// Size limit unless another is given: etcd's largest recommended one.
+pub const DEFAULT_QUOTA_BYTES: u64 = 8 << 30;
 
 /// Settings of the embedded backend.
 #[derive(Clone)]
@@ -58,6 +61,8 @@ pub struct EmbeddedOptions {
     pub segment_bytes: u64,
     /// A checkpoint is written when the log since the last one reaches this, and the last one's size.
     pub checkpoint_bytes: u64,
+    /// Size limit of all keys and values together; beyond it, writes other than deletes are refused.
+    pub quota_bytes: u64,
     /// The disk, or a test's idea of one.
     pub io: Arc<dyn Io>,
 }
@@ -70,6 +75,7 @@ impl EmbeddedOptions {
             history_bytes: 16 << 20,
             segment_bytes: SMALLEST_SEGMENT,
             checkpoint_bytes: 32 << 20,
+            quota_bytes: DEFAULT_QUOTA_BYTES,
             io: Arc::new(Disk),
         }
     }
@@ -93,6 +99,10 @@ struct Shared {
     /// A commit can be read, but not all sinks have been told of it.
     telling: AtomicBool,
     clock: Clock,
+    /// The failure that ended all writing.
+    failure: Mutex<Option<StoreError>>,
+    /// The size limit is reached.
+    quota_exceeded: AtomicBool,
 }
 
 impl Shared {
@@ -128,6 +138,8 @@ impl Embedded {
         let shared = Arc::new(Shared {
             revision: AtomicU64::new(recovered.state.revision),
             telling: AtomicBool::new(false),
+            failure: Mutex::default(),
+            quota_exceeded: AtomicBool::new(false),
             state: RwLock::new(recovered.state),
             watchers: Mutex::default(),
             queue: Queue::default(),
@@ -140,6 +152,16 @@ impl Embedded {
             .spawn(move || committer.run())
             .map_err(StoreError::io("start the commit thread of", directory))?;
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Whether the directory holds a store.
+    pub fn exists(directory: &Path) -> std::io::Result<bool> {
+        match recovery::is_occupied(directory) {
+            Ok(occupied) => Ok(occupied),
+            Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(StoreError::Io { source, .. }) => Err(source.kind().into()),
+            Err(error) => Err(std::io::Error::other(error)),
+        }
     }
 
     /// Starts a store in an empty directory from a snapshot; returns its revision. The revision skips
@@ -228,6 +250,21 @@ impl Store for Embedded {
 
     fn revision(&self) -> Revision {
         self.shared.revision.load(Ordering::Acquire)
+    }
+
+    fn health(&self) -> StoreHealth {
+        let directory = self.shared.options.directory.display();
+        let failure = self.shared.failure.lock().as_ref().map(|error| {
+            format!(
+                "{error}; check the disk that holds {directory} (kernel log, free space), then restart ferry"
+            )
+        });
+        StoreHealth {
+            failure,
+            size_bytes: Some(self.shared.state.read().bytes),
+            quota_bytes: Some(self.shared.options.quota_bytes),
+            quota_exceeded: self.shared.quota_exceeded.load(Ordering::Acquire),
+        }
     }
 
     async fn compact(&self, revision: Revision) -> Result<()> {

@@ -117,6 +117,16 @@ pub(super) fn recover(options: &EmbeddedOptions) -> Result<Recovered> {
     let needed = state.index + 1;
     let mut segments: VecDeque<_> = segments.into();
     let mut finished = VecDeque::new();
+    // Segments before the one that continues the checkpoint are not needed, and need not be sound: a power cut may have
+    // brought back the name of one whose file was used again.
+    let starts = |(number, path): &(u64, PathBuf)| {
+        Segment::read_header(path, *number).filter(|header| header.first_index <= needed)
+    };
+    if let Some((first, header)) =
+        segments.iter().enumerate().rev().find_map(|(at, segment)| Some((at, starts(segment)?)))
+    {
+        finished.extend(segments.drain(..first).map(|(_, path)| (path, header.first_index - 1)));
+    }
     let mut log_bytes = 0;
     let mut last: Option<Segment> = None;
     while let Some((number, path)) = segments.pop_front() {
@@ -150,14 +160,18 @@ pub(super) fn recover(options: &EmbeddedOptions) -> Result<Recovered> {
                 let reason = format!("it ends before frame {needed}, which the checkpoint includes");
                 return Err(StoreError::corrupt(segment.path, reason));
             }
+            if segment.is_rotated() {
+                let next = segment_path(directory, segment.header.number + 1);
+                let reason = "it is missing, and with it the end of the log; restore it, or the whole store from a backup";
+                return Err(StoreError::corrupt(next, reason));
+            }
             if segment.scan.torn {
                 tracing::warn!(
                     path = %segment.path.display(), offset = segment.scan.end,
                     "the last write before a crash was not finished; it was never acknowledged and is dropped"
                 );
             }
-            let Segment { path, header, scan, .. } = segment;
-            Log::resume(options.io.clone(), options.segment_bytes, path, header, &scan, finished, spares)?
+            Log::resume(options.io.clone(), options.segment_bytes, segment, finished, spares)?
         }
         None if standalone || checkpoints.is_empty() => {
             Log::create(directory, options.io.clone(), options.segment_bytes, 1, needed, spares)?

@@ -19,6 +19,9 @@ pub(super) const HEADER: usize = 64;
 pub(super) const FRAME: usize = 24;
 /// Frames start at multiples of this.
 const ALIGN: usize = 8;
+/// Where a segment's header notes that another segment was started after it.
+pub(super) const ROTATION_NOTE: usize = 44;
+const ROTATED: u32 = 0x5854_4e46;
 const MAGIC: &[u8; 8] = b"FERRYLOG";
 const VERSION: u32 = 1;
 const FRAME_MAGIC: u32 = 0x4d52_4646;
@@ -56,6 +59,21 @@ impl SegmentHeader {
         let header = Self { number: reader.u64()?, salt: reader.u64()?, first_index: reader.u64()? };
         let sound = reader.u32()? == crc32c::crc32c(&bytes[..40]);
         (sound && magic == MAGIC && version == VERSION).then_some(header)
+    }
+
+    /// The note that another segment was started after this one, at [`ROTATION_NOTE`]. It has a checksum of its own, salted
+    /// as that of frames.
+    pub fn rotation_note(&self) -> [u8; 8] {
+        let mut note = [0; 8];
+        note[..4].copy_from_slice(&ROTATED.to_le_bytes());
+        let crc = self.header_crc(ROTATION_NOTE, &ROTATED.to_le_bytes());
+        note[4..].copy_from_slice(&crc.to_le_bytes());
+        note
+    }
+
+    /// Whether the segment's bytes carry the note.
+    pub fn is_rotated(&self, bytes: &[u8]) -> bool {
+        bytes.get(ROTATION_NOTE..ROTATION_NOTE + 8) == Some(&self.rotation_note()[..])
     }
 
     fn header_crc(&self, offset: usize, header: &[u8]) -> u32 {

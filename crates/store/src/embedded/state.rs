@@ -20,6 +20,13 @@ pub(super) struct State {
     pub revision: Revision,
     /// Index of the last log frame that is part of this state.
     pub index: u64,
+    /// Bytes of the current keys and values.
+    pub bytes: u64,
+}
+
+/// Bytes that a key and its value count for.
+pub(super) fn size_of(kv: &KeyValue) -> u64 {
+    kv.key.len().saturating_add(kv.value.len()) as u64
 }
 
 /// A change that is decided but not yet made.
@@ -57,6 +64,15 @@ impl State {
             leases: Leases::default(),
             revision,
             index,
+            bytes: 0,
+        }
+    }
+
+    /// Adds a key and value as they stand in a checkpoint.
+    pub fn insert(&mut self, kv: KeyValue) {
+        self.bytes = self.bytes.saturating_add(size_of(&kv));
+        if let Some(old) = self.current.insert(kv.key.clone(), kv) {
+            self.bytes = self.bytes.saturating_sub(size_of(&old));
         }
     }
 
@@ -66,11 +82,11 @@ impl State {
         self.revision = event.revision();
         self.leases.attach(event.key(), lease);
         match &event {
-            Event::Put { kv, .. } => {
-                self.current.insert(kv.key.clone(), kv.clone());
-            }
+            Event::Put { kv, .. } => self.insert(kv.clone()),
             Event::Delete { key, .. } => {
-                self.current.remove(key);
+                if let Some(old) = self.current.remove(key) {
+                    self.bytes = self.bytes.saturating_sub(size_of(&old));
+                }
             }
         }
         self.history.push(event, at);

@@ -17,10 +17,24 @@ use store::{Embedded, EmbeddedOptions, Expect, Op, Outcome, RangeRequest, Revisi
 pub struct Faulty {
     full: AtomicBool,
     sync_fails: AtomicBool,
+    /// Opening fails for want of descriptors.
+    no_descriptors: AtomicBool,
+    /// Writing the first block of a checkpoint panics.
+    checkpoint_panics: AtomicBool,
 }
 
 impl Io for Faulty {
+    fn open(&self, path: &Path) -> io::Result<File> {
+        if self.no_descriptors.load(Ordering::SeqCst) {
+            return Err(rustix::io::Errno::MFILE.into());
+        }
+        Disk.open(path)
+    }
+
     fn write(&self, file: &File, data: &[u8], offset: u64) -> io::Result<()> {
+        if data.starts_with(b"FERRYCHECKPOINT") && self.checkpoint_panics.swap(false, Ordering::SeqCst) {
+            panic!("a bug in a checkpoint");
+        }
         if self.full.load(Ordering::SeqCst) {
             // Some of it still fits.
             file.write_all_at(&data[..data.len() / 2], offset)?;
@@ -197,6 +211,8 @@ fn memory() -> tempfile::TempDir {
 async fn reopen(bytes: &[u8]) -> Result<Vec<String>, StoreError> {
     let directory = memory();
     fs::write(segment(directory.path()), bytes).unwrap();
+    // Segments have their full length from the start.
+    File::options().write(true).open(segment(directory.path())).unwrap().set_len(8 << 20).unwrap();
     let store = open(directory.path(), Arc::new(Disk))?;
     let found = contents(&store).await;
     assert_eq!(store.revision(), 1 + found.len() as u64);
@@ -290,4 +306,126 @@ async fn damaged_or_missing_files_are_told() {
         let result = Embedded::restore(&snapshot, restored.path(), 0);
         assert!(matches!(result, Err(StoreError::Corrupt { .. })), "cut at {length}: {result:?}");
     }
+}
+
+#[tokio::test]
+async fn failed_store_reports_the_disk_and_the_remedy() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Arc::new(Faulty::default());
+    let store = open(directory.path(), disk.clone()).unwrap();
+    put(&store, "/a", vec![1]).await.unwrap();
+    assert_eq!(store.health().failure, None);
+    disk.sync_fails.store(true, Ordering::SeqCst);
+    put(&store, "/b", vec![1]).await.unwrap_err();
+    let failure = store.health().failure.expect("a failure");
+    assert!(failure.contains(&directory.path().display().to_string()), "{failure}");
+    assert!(failure.contains("check the disk") && failure.contains("restart ferry"), "{failure}");
+    drop(store);
+
+    let store = open(directory.path(), Arc::new(Disk)).unwrap();
+    assert_eq!(store.health().failure, None);
+    store.close().await;
+    assert!(store.health().failure.is_some_and(|failure| failure.contains("the store is closed")));
+}
+
+#[tokio::test]
+async fn new_segment_without_descriptors_is_retried() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Arc::new(Faulty::default());
+    let store = open(directory.path(), disk.clone()).unwrap();
+    disk.no_descriptors.store(true, Ordering::SeqCst);
+    let mut written = 0;
+    let refused = loop {
+        match put(&store, &format!("/{written}"), vec![1; 1 << 20]).await {
+            Ok(_) => written += 1,
+            Err(error) => break error,
+        }
+        assert!(written < 20, "no new segment was needed");
+    };
+    assert!(matches!(refused, StoreError::Unavailable { .. }) && refused.is_retriable(), "{refused:?}");
+    assert_eq!(store.health().failure, None);
+    disk.no_descriptors.store(false, Ordering::SeqCst);
+    put(&store, "/z", vec![1; 1 << 20]).await.unwrap();
+    drop(store);
+    assert_eq!(contents(&open(directory.path(), disk).unwrap()).await.len(), written + 1);
+}
+
+#[tokio::test]
+async fn missing_or_truncated_last_segment_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path(), Arc::new(Disk)).unwrap();
+    for nth in 0..20 {
+        put(&store, &format!("/{nth:02}"), vec![nth; 1 << 20]).await.unwrap();
+    }
+    drop(store);
+    let mut logs: Vec<_> = fs::read_dir(directory.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "log"))
+        .collect();
+    logs.sort();
+    let last = logs.last().unwrap();
+    let bytes = fs::read(last).unwrap();
+    let reopened = || open(directory.path(), Arc::new(Disk)).map(drop).expect_err("refused").to_string();
+
+    fs::remove_file(last).unwrap();
+    let error = reopened();
+    assert!(error.contains(&last.display().to_string()) && error.contains("missing"), "{error}");
+    for length in [0, 1 << 20, bytes.len() - 1] {
+        fs::write(last, &bytes[..length]).unwrap();
+        let error = reopened();
+        assert!(error.contains(&format!("it has {length} bytes")), "{error}");
+    }
+    fs::write(last, &bytes).unwrap();
+    assert_eq!(contents(&open(directory.path(), Arc::new(Disk)).unwrap()).await.len(), 20);
+}
+
+#[tokio::test]
+async fn panic_in_a_checkpoint_does_not_end_checkpoints() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Arc::new(Faulty::default());
+    let mut options = EmbeddedOptions::new(directory.path());
+    options.io = disk.clone();
+    options.checkpoint_bytes = 1 << 20;
+    let store = Embedded::open(options).unwrap();
+    disk.checkpoint_panics.store(true, Ordering::SeqCst);
+    for _ in 0..60 {
+        put(&store, "/a", vec![1; 500_000]).await.unwrap();
+    }
+    store.close().await;
+    assert!(!disk.checkpoint_panics.load(Ordering::SeqCst), "there was a checkpoint");
+    let checkpoints = fs::read_dir(directory.path()).unwrap().filter(|entry| {
+        entry.as_ref().is_ok_and(|entry| entry.path().extension().is_some_and(|found| found == "checkpoint"))
+    });
+    assert!(checkpoints.count() > 0, "there was another");
+}
+
+#[tokio::test]
+async fn store_at_its_size_limit_takes_deletes_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = EmbeddedOptions::new(directory.path());
+    options.quota_bytes = 1 << 20;
+    let store = Embedded::open(options.clone()).unwrap();
+    for nth in 0..10 {
+        put(&store, &format!("/{nth}"), vec![1; 100_000]).await.unwrap();
+    }
+    // Replacing a value counts what it grows by.
+    put(&store, "/0", vec![2; 100_000]).await.unwrap();
+    let refused = put(&store, "/z", vec![1; 100_000]).await.unwrap_err();
+    assert!(matches!(refused, StoreError::QuotaExceeded), "{refused:?}");
+    assert_eq!(refused.to_string(), "etcdserver: mvcc: database space exceeded");
+    assert!(put(&store, "/y", vec![1]).await.is_err(), "the alarm refuses every put");
+    let health = store.health();
+    assert!(health.quota_exceeded && health.failure.is_none());
+    assert_eq!((health.size_bytes, health.quota_bytes), (Some(10 * 100_002), Some(1 << 20)));
+    drop(store);
+
+    // The size is known after a restart, too.
+    let store = Embedded::open(options).unwrap();
+    assert_eq!(store.health().size_bytes, Some(10 * 100_002));
+    assert!(put(&store, "/z", vec![1; 100_000]).await.is_err());
+    let delete = Txn { key: "/0".into(), expect: Expect::Any, op: Op::Delete };
+    assert!(matches!(store.txn(delete).await, Ok(Outcome::Committed { .. })));
+    put(&store, "/z", vec![1; 90_000]).await.unwrap();
+    assert!(!store.health().quota_exceeded);
 }

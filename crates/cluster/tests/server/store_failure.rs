@@ -1,0 +1,97 @@
+//! A store that fails, or is gone, is seen from outside.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Result;
+use http::StatusCode;
+use serde_json::json;
+use store::embedded::{Disk, Io};
+use store::{Embedded, EmbeddedOptions};
+use testkit::{Server, eventually};
+
+const LIMIT: Duration = Duration::from_secs(30);
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+/// A disk whose syncs fail on demand.
+#[derive(Default)]
+struct Failing(AtomicBool);
+
+impl Io for Failing {
+    fn write(&self, file: &File, data: &[u8], offset: u64) -> io::Result<()> {
+        Disk.write(file, data, offset)
+    }
+
+    fn sync(&self, file: &File) -> io::Result<()> {
+        if self.0.load(Ordering::SeqCst) {
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        Disk.sync(file)
+    }
+
+    fn allocate(&self, file: &File, length: u64) -> io::Result<()> {
+        Disk.allocate(file, length)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failed_store_fails_the_probes_and_ends_the_process_with_an_error() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let disk = Arc::new(Failing::default());
+    let mut options = EmbeddedOptions::new(directory.path());
+    options.io = disk.clone();
+    let store = Arc::new(Embedded::open(options)?);
+    let server =
+        Server::start_on(store, |config| config.store_failure_grace = Duration::from_secs(5)).await?;
+    for probe in ["/livez", "/readyz", "/healthz"] {
+        assert_eq!(server.admin.get(probe).await?.status, StatusCode::OK, "{probe}");
+    }
+    disk.0.store(true, Ordering::SeqCst);
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}});
+    assert!(server.admin.post(MAPS, &map).await?.status.is_server_error());
+    for probe in ["/livez", "/readyz", "/healthz"] {
+        let reply = server.admin.get(probe).await?;
+        assert_eq!(reply.status, StatusCode::INTERNAL_SERVER_ERROR, "{probe}");
+        assert!(String::from_utf8_lossy(&reply.bytes).contains("[-]store failed"), "{probe}");
+    }
+    let why = server.admin.get("/readyz/store").await?;
+    let why = String::from_utf8_lossy(&why.bytes).into_owned();
+    assert!(why.contains(&directory.path().display().to_string()) && why.contains("restart ferry"), "{why}");
+    let metrics = server.admin.get("/metrics").await?;
+    assert!(String::from_utf8_lossy(&metrics.bytes).contains("ferry_store_failed 1"));
+
+    let down = async || server.admin.get("/livez").await.is_err();
+    eventually("the process ends", LIMIT, down, |down| *down).await;
+    let error = server.stop().await.expect_err("an error").to_string();
+    assert!(error.contains("the store has failed"), "{error}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn data_directory_with_certificates_but_no_store_is_refused() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    Server::start_in(directory.path()).await?.stop().await?;
+    let store = directory.path().join("store");
+    std::fs::remove_dir_all(&store)?;
+    for prepare in [false, true] {
+        if prepare {
+            std::fs::create_dir(&store)?;
+        }
+        let error = match Server::start_in(directory.path()).await {
+            Ok(_) => anyhow::bail!("it started as a new cluster"),
+            Err(error) => error.to_string(),
+        };
+        assert!(error.contains("holds no store") && error.contains("backup"), "{error}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn background_tasks_are_a_liveness_check() -> Result<()> {
+    let server = Server::start().await?;
+    assert_eq!(server.admin.get("/livez/background-tasks").await?.status, StatusCode::OK);
+    server.stop().await
+}
