@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -238,7 +239,7 @@ fn start_segment(
     let reused = spare.is_some();
     let unnamed = spare.unwrap_or_else(|| path.with_extension("spare"));
     let mut open = OpenOptions::new();
-    open.read(true).write(true).create(true);
+    open.read(true).write(true).create(true).mode(0o600);
     let started = open.open(&unnamed).map_err(failed("open", &unnamed)).and_then(|file| {
         if !reused {
             io.allocate(&file, segment_bytes).map_err(failed("allocate", &unnamed))?;
