@@ -49,11 +49,31 @@ pub fn bridge(
             set("ipv6/conf/all/forwarding", "1").doing("let packets be forwarded")?;
         }
     }
+    isolate(netlink, name)?;
     // No pod tells the node where its routers are.
     let _ = set(&format!("ipv6/conf/{name}/accept_ra"), "0");
     let _ = set(&format!("ipv6/conf/{name}/accept_redirects"), "0");
     let _ = set(&format!("ipv4/conf/{name}/accept_redirects"), "0");
     netlink.set_up(name).doing("bring up the bridge")
+}
+
+/// Whether bridged frames pass the packet rules, because the kernel's module for that is there.
+fn bridge_calls_rules() -> bool {
+    std::path::Path::new("/proc/sys/net/bridge").exists()
+}
+
+/// Isolates the pods' ports from each other unless bridged frames pass the rules anyway. Where they do, the kernel itself
+/// bridges packets whose destination was translated to a pod of the same bridge, and isolation would drop these. Done for
+/// all ports each time, as the module may have come or gone since.
+fn isolate(netlink: &mut Netlink, bridge: &str) -> Result<(), PluginError> {
+    let Some(bridge) = netlink.link(bridge).doing("look at the bridge")? else { return Ok(()) };
+    let isolated = !bridge_calls_rules();
+    for port in netlink.links().doing("list links")? {
+        if port.master == Some(bridge.index) && port.name.starts_with("fe-") {
+            netlink.isolate_port(port.index, isolated).doing("isolate a port of the bridge")?;
+        }
+    }
+    Ok(())
 }
 
 /// A pod that is being connected.
@@ -94,6 +114,7 @@ pub fn connect(
             .bind_port(&name, &configuration.bridge, hardware, &alone)
             .doing("bind the port of the bridge to the pod's hardware address")?;
     }
+    isolate(netlink, &configuration.bridge)?;
     Ok(hardware.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":"))
 }
 

@@ -130,9 +130,17 @@ fn pods_with_own_addresses_reach_each_other() {
 }
 
 #[test]
-fn frame_sent_straight_to_neighbour_is_dropped() {
+fn frame_sent_straight_to_neighbour_of_isolated_port_is_dropped() {
     let Some((node, a, b)) = world() else { return };
     let at_b = b.receiver();
+    // As it is where bridged frames do not pass the rules.
+    node.within(|netlink| {
+        for name in ["fe-a", "fe-b"] {
+            let port = netlink.link(name).expect("netlink").expect("the port");
+            netlink.isolate_port(port.index, true).expect("isolated");
+        }
+    });
+    assert!(a.reaches(A, B, &at_b, true), "through the node");
     a.ip(&format!("neigh replace {B} lladdr 0a:58:0a:df:00:03 dev eth0 nud permanent"));
     a.ip(&format!("route replace {B}/32 dev eth0"));
     assert!(!a.reaches(A, B, &at_b, false), "the frame did not pass the node");

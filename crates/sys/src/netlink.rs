@@ -320,7 +320,6 @@ impl Netlink {
 
     /// Binds the port of a bridge to one hardware address: frames from another are dropped, and frames for it never go to
     /// another port. `addresses` belong to it on the bridge, whatever anybody answers to ARP or neighbour solicitations.
-    /// The port is isolated from others that are: their frames reach the machine and nobody else.
     pub fn bind_port(
         &mut self,
         name: &str,
@@ -329,15 +328,20 @@ impl Netlink {
         addresses: &[IpAddr],
     ) -> io::Result<()> {
         const PORT_LEARNING: u16 = 8;
-        const PORT_ISOLATED: u16 = 33;
         const PORT_LOCKED: u16 = 39;
         let (port, bridge) = (self.need(name)?.index, self.need(bridge)?.index);
         self.set_forwarding(port, hardware)?;
-        self.set_port(port, &[(PORT_LEARNING, 0), (PORT_ISOLATED, 1), (PORT_LOCKED, 1)])?;
+        self.set_port(port, &[(PORT_LEARNING, 0), (PORT_LOCKED, 1)])?;
         for address in addresses {
             self.set_neighbour(bridge, *address, hardware)?;
         }
         Ok(())
+    }
+
+    /// Isolates a port of a bridge from others that are isolated: their frames reach the machine and nobody else.
+    pub fn isolate_port(&mut self, port: u32, isolated: bool) -> io::Result<()> {
+        const PORT_ISOLATED: u16 = 33;
+        self.set_port(port, &[(PORT_ISOLATED, u8::from(isolated))])
     }
 
     fn set_port(&mut self, port: u32, settings: &[(u16, u8)]) -> io::Result<()> {
