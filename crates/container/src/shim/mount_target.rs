@@ -65,11 +65,11 @@ fn position(path: &Path) -> Position {
         None => Position::Root,
         Some(first) if first.as_os_str() == "proc" => {
             let rest: PathBuf = parts.collect();
-            match rest.as_os_str().is_empty() {
-                true => Position::Proc,
-                false => Position::BelowProc {
-                    allowed: ALLOWED_IN_PROC.iter().any(|allowed| rest == Path::new(allowed)),
-                },
+            if rest.as_os_str().is_empty() {
+                Position::Proc
+            } else {
+                let allowed = ALLOWED_IN_PROC.iter().any(|allowed| rest == Path::new(allowed));
+                Position::BelowProc { allowed }
             }
         }
         Some(first) if first.as_os_str() == "sys" => Position::Sys,
@@ -92,7 +92,7 @@ pub(super) fn check(root: &Path, place: &Inside, mount: &Mount) -> Result<(), Sh
             Source::Kernel { kind, .. } if kind == "proc" => Ok(()),
             Source::Bind(source) if is_procfs(source).step(step)? => Ok(()),
             _ => {
-                let reason = format!("{:?} cannot be mounted because it is not of type proc", shown);
+                let reason = format!("{shown:?} cannot be mounted because it is not of type proc");
                 Err(failure(&step(), reason))
             }
         },
