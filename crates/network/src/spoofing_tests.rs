@@ -191,3 +191,42 @@ fn arp_announcement_of_other_pod_does_not_take_over_its_address() {
     std::thread::sleep(SILENCE);
     assert_eq!(of_b(&arp_table(&node)), Some(before));
 }
+
+#[test]
+fn ipv6_spoofed_source_address_is_dropped() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: needs root");
+        return;
+    }
+    let (Some(node), Some(a)) = (Space::new(), Space::new()) else { return };
+    let pod = a.clone();
+    node.within(move |netlink| {
+        let configuration: Configuration =
+            serde_json::from_str(r#"{"dataDir": "/nonexistent", "bridge": "br-test"}"#).expect("valid");
+        let range: Range = "fd00:223::/64".parse().expect("a range");
+        link::bridge(netlink, &configuration, std::slice::from_ref(&range)).expect("a bridge");
+        let address: IpAddr = "fd00:223::2".parse().expect("an address");
+        let directory = tempfile::tempdir().expect("a directory");
+        let rules = Rules {
+            bridge: "br-test",
+            subnets: std::slice::from_ref(&range),
+            cluster: vec![range.around()],
+            masquerade: true,
+            ports: &Ports::read(directory.path()).expect("no ports"),
+            pods: &[(address, "a".to_owned())],
+        };
+        rules.apply(Some("a")).expect("rules");
+        rules.apply(Some("a")).expect("the same again");
+        let pod = link::Pod {
+            container: "a",
+            interface: "eth0",
+            namespace: &pod.0,
+            bandwidth: Bandwidth::default(),
+        };
+        link::connect(netlink, &configuration, &pod, &[(address, &range)]).expect("connected");
+    });
+    a.ip("addr add fd00:223::77/128 dev eth0 nodad");
+    let receiver = node.within(|_| UdpSocket::bind(("::", PORT)).expect("a socket"));
+    assert!(a.reaches("fd00:223::2", "fd00:223::1", &receiver, true), "its own address");
+    assert!(!a.reaches("fd00:223::77", "fd00:223::1", &receiver, false), "another one");
+}
