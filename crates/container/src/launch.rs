@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader};
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rustix::mount::{OpenTreeFlags, open_tree};
+use sys::mounts::Attributes;
 
 use crate::shim::{Report, SUBCOMMAND, Task, nursery};
 
@@ -46,7 +48,9 @@ pub enum LaunchError {
 impl Nursery {
     fn start(program: &Path) -> io::Result<Self> {
         let (requests, theirs) = sys::sockets::packets()?;
-        let process = Command::new(program)
+        let sealed = seal(program)?;
+        // Closed by exec, after the kernel has opened it.
+        let process = Command::new(format!("/proc/self/fd/{}", sealed.as_raw_fd()))
             .arg0("ferry")
             .arg(SUBCOMMAND)
             .arg("-".repeat(TITLE))
@@ -120,6 +124,48 @@ impl Launcher {
     }
 }
 
+/// The program behind a read-only mount of its own that is attached nowhere, so that nobody who gets hold of
+/// `/proc/PID/exe` of a shim can write to it (CVE-2019-5736). It takes no memory, unlike a copy: that is made only where
+/// the file cannot be mounted.
+fn seal(program: &Path) -> io::Result<OwnedFd> {
+    match seal_by_mount(program) {
+        Ok(sealed) => Ok(sealed),
+        Err(error) => {
+            tracing::debug!(%error, "failed to mount the shim's program read-only, copying it instead");
+            seal_by_copy(program)
+        }
+    }
+}
+
+fn seal_by_mount(program: &Path) -> io::Result<OwnedFd> {
+    use rustix::fs::{CWD, fstat, stat};
+    // The name, since `/proc/self/exe` may be of another mount namespace, and what it leads to must be the same file.
+    let name = std::fs::canonicalize(program)?;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let tree = open_tree(CWD, &name, flags)?;
+    let (found, wanted) = (fstat(&tree)?, stat(program)?);
+    if (found.st_dev, found.st_ino) != (wanted.st_dev, wanted.st_ino) {
+        return Err(io::Error::other(format!("{} was replaced", name.display())));
+    }
+    let attributes = Attributes { read_only: true, no_suid: true, no_dev: true, ..Attributes::default() };
+    sys::mounts::restrict_opened(tree.as_fd(), attributes)?;
+    Ok(tree)
+}
+
+/// A copy in memory that nobody can change any more.
+fn seal_by_copy(program: &Path) -> io::Result<OwnedFd> {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Kernels from 6.3 on want to be told that it is for execution; those before do not know the flag.
+    let copy = memfd_create("ferry-shim", flags | MemfdFlags::EXEC)
+        .or_else(|_| memfd_create("ferry-shim", flags))?;
+    let mut copy = File::from(copy);
+    io::copy(&mut File::open(program)?, &mut copy)?;
+    let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
+    fcntl_add_seals(&copy, seals)?;
+    Ok(copy.into())
+}
+
 /// A lock on a directory for as long as a shim that inherits it has not said what came of its work, also when whoever
 /// started it is gone: see [`settled`].
 pub fn lock(directory: &Path) -> io::Result<File> {
@@ -147,5 +193,40 @@ pub fn hear(socket: &mut impl io::BufRead) -> Result<Report, LaunchError> {
     match serde_json::from_str(&line).map_err(|error| LaunchError::Listen(error.into()))? {
         Report::Failed { message } => Err(LaunchError::Failed(message)),
         report => Ok(report),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read as _, Write as _};
+
+    #[test]
+    fn sealed_program_runs_and_cannot_be_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("program");
+        std::fs::copy("/bin/echo", &program).unwrap();
+        let original = std::fs::read(&program).unwrap();
+        let mut sealed = vec![seal_by_copy(&program).unwrap()];
+        if rustix::process::geteuid().is_root() {
+            sealed.push(seal_by_mount(&program).unwrap());
+        } else {
+            println!("skipped: mounts need root");
+        }
+        for sealed in sealed {
+            let path = format!("/proc/self/fd/{}", sealed.as_raw_fd());
+            // Nobody runs the file, so it is not busy.
+            let written = OpenOptions::new()
+                .write(true)
+                .open(&path)
+                .and_then(|mut file| file.write_all(b"overwritten"));
+            assert!(written.is_err());
+            let mut content = Vec::new();
+            File::open(&path).unwrap().read_to_end(&mut content).unwrap();
+            assert!(content == original);
+            let out = Command::new(&path).arg0("echo").arg("runs").output().unwrap();
+            assert_eq!(out.stdout, b"runs\n");
+        }
+        assert!(std::fs::read(&program).unwrap() == original);
     }
 }

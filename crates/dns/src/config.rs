@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
+use crate::clients::ClientRange;
 use crate::wire::{Name, NameError};
 
 /// Settings of one server.
@@ -22,6 +23,8 @@ pub struct Config {
     /// How many answers of others are kept, and for how many seconds at most.
     pub cache_entries: usize,
     pub cache_ttl: u32,
+    /// Who is answered: the ranges of pods, services and nodes. Everybody if empty.
+    pub clients: Vec<ClientRange>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +44,7 @@ impl Default for Config {
             stub_domains: Vec::new(),
             cache_entries: 10_000,
             cache_ttl: 30,
+            clients: Vec::new(),
         }
     }
 }

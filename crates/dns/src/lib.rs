@@ -4,6 +4,7 @@
 //! (all three pure), `upstream` asks others, `server` does the sockets.
 
 pub mod cache;
+pub mod clients;
 pub mod config;
 pub mod feed;
 pub mod metrics;

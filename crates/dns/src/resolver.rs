@@ -1,6 +1,7 @@
 //! The whole way of a query: the cluster's names, then the cache, then the server that may know.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,6 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OnceCell, Semaphore};
 
 use crate::cache::{Cache, Kept, Key};
+use crate::clients::Clients;
 use crate::config::Config;
 use crate::metrics::DnsMetrics;
 use crate::respond::{Foreign, Outcome, refuse, respond};
@@ -30,6 +32,8 @@ pub struct Resolver {
     /// Questions on their way to others: who asks the same waits for the same answer.
     asking: Mutex<HashMap<Key, Asking>>,
     waiting: Semaphore,
+    /// Who is answered.
+    pub clients: Clients,
     pub metrics: DnsMetrics,
 }
 
@@ -73,6 +77,7 @@ impl Resolver {
             stubs: config.stub_domains.iter().map(stub).collect(),
             asking: Mutex::default(),
             waiting: Semaphore::new(MAX_WAITING),
+            clients: Clients::new(&config.clients, config.listen.iter().map(SocketAddr::ip)),
             metrics,
         }
     }

@@ -102,6 +102,9 @@ async fn serve_udp(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, tasks: TaskG
                 continue;
             }
         };
+        if !resolver.clients.admits(client.ip()) {
+            continue;
+        }
         let message = &message[..length];
         match resolver.begin(message, Transport::Udp, &mut reply) {
             Step::Silence => {}
@@ -132,6 +135,7 @@ async fn serve_tcp(listener: TcpListener, resolver: Arc<Resolver>, tasks: TaskGr
     loop {
         let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return };
         match listener.accept().await {
+            Ok((_, client)) if !resolver.clients.admits(client.ip()) => {}
             Ok((stream, _)) => {
                 let (resolver, stopping) = (Arc::clone(&resolver), tasks.stopping());
                 tasks.spawn(async move {

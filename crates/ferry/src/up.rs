@@ -1,6 +1,5 @@
 //! `ferry up`: a control plane and a node in one process, until a signal; `ferry down` sends it.
 
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -58,6 +57,12 @@ pub struct DownArgs {
     pub stop_pods: bool,
 }
 
+/// Makes the data directory, which holds keys, Secrets and the store, and closes it to other users if it exists already.
+fn close_data_dir(data_dir: &Path) -> Result<()> {
+    let mode = if geteuid().is_root() { 0o750 } else { 0o700 };
+    sys::directories::ensure(data_dir, mode).with_context(|| format!("making {}", data_dir.display()))
+}
+
 pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
     let begin = Instant::now();
     let tasks = TaskGroup::new();
@@ -71,10 +76,7 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
     for note in check::before_start(&data_dir)? {
         say(format_args!("Note: {note}"));
     }
-    // Users of pods go through the directory of a node.
-    let mode = if geteuid().is_root() { 0o755 } else { 0o700 };
-    let made = std::fs::DirBuilder::new().recursive(true).mode(mode).create(&data_dir);
-    made.with_context(|| format!("making {}", data_dir.display()))?;
+    close_data_dir(&data_dir)?;
     let mark = Mark::claim(&data_dir)?;
     let what = if data_dir.join("store").exists() { "Resuming" } else { "Starting" };
     say(format_args!("{what} the cluster in {}: certificates, store, API server ...", data_dir.display()));
@@ -345,4 +347,24 @@ pub async fn down(arguments: DownArgs) -> Result<ExitCode> {
         _ => {}
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn data_dir_open_to_others_is_closed() {
+        let parent = tempfile::tempdir().expect("a directory");
+        let path = parent.path().join("data");
+        for mode in [0o755, 0o777] {
+            std::fs::create_dir_all(&path).expect("a directory");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("a mode");
+            close_data_dir(&path).expect("closed");
+            let found = std::fs::metadata(&path).expect("a directory").permissions().mode();
+            assert_eq!(found & 0o007, 0, "{found:o}");
+        }
+    }
 }

@@ -80,8 +80,9 @@ impl Kubelet {
         tasks: TaskGroup,
     ) -> BoxFuture<'static, Result<Self, KubeletError>> {
         Box::pin(async move {
-            for directory in [&config.directory.join("pods"), &config.logs] {
-                std::fs::create_dir_all(directory)
+            // As Kubernetes has them: Secrets and tokens are below, for nobody but the pods that mount them.
+            for directory in [&config.directory, &config.directory.join("pods"), &config.logs] {
+                sys::directories::ensure(directory, 0o750)
                     .map_err(|source| KubeletError::Directory(directory.clone(), source))?;
             }
             let calls = cri::client::connect_lazily(&config.runtime).map_err(KubeletError::Connect)?;

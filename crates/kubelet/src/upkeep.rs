@@ -14,7 +14,7 @@ pub struct Upkeep {
     pub reserved: BTreeMap<String, i64>,
     pub images: ImageCollection,
     pub logs: LogRotation,
-    /// Most processes of one pod.
+    /// Most processes of one pod; a quarter of what the machine can have if `None`.
     pub pod_pids: Option<i64>,
     /// How long the machine waits for pods when it goes down.
     pub(crate) shutdown: Grace,

@@ -15,6 +15,7 @@ use crate::addresses::{AddressError, Book, Range};
 use crate::link;
 use crate::ports::{Mapping, PortError, Ports};
 use crate::rules::Rules;
+use crate::sources;
 
 const VERSIONS: &[&str] = &["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
@@ -230,7 +231,7 @@ fn reserve<'a>(
     let opened = ports.open(container, &configuration.runtime_config.port_mappings, &addresses);
     let ready = opened.map_err(PluginError::from).and_then(|()| {
         ports.write()?;
-        rules(configuration, ranges, &ports).apply()
+        rules(configuration, ranges, &ports, &book.list()?).apply(Some(container))
     });
     if let Err(error) = ready {
         let _ = ports.close(container).then(|| ports.write());
@@ -240,7 +241,12 @@ fn reserve<'a>(
     Ok(taken)
 }
 
-fn rules<'a>(configuration: &'a Configuration, ranges: &'a [Range], ports: &'a Ports) -> Rules<'a> {
+fn rules<'a>(
+    configuration: &'a Configuration,
+    ranges: &'a [Range],
+    ports: &'a Ports,
+    pods: &'a [(std::net::IpAddr, String)],
+) -> Rules<'a> {
     let named = configuration.cluster_subnets.iter().filter_map(|range| range.parse().ok());
     let mut cluster: Vec<Range> = named.collect();
     if cluster.is_empty() {
@@ -252,6 +258,7 @@ fn rules<'a>(configuration: &'a Configuration, ranges: &'a [Range], ports: &'a P
         cluster,
         masquerade: configuration.masquerade,
         ports,
+        pods,
     }
 }
 
@@ -260,10 +267,14 @@ fn release(configuration: &Configuration, container: &str) -> Result<(), PluginE
     let mut netlink = Netlink::open().doing("talk to the kernel")?;
     netlink.remove(&link::cable(container)).doing("remove the cable")?;
     let book = Book::open(&configuration.data_dir)?;
+    link::forget(&mut netlink, &configuration.bridge, &book.of(container)?)?;
+    let mut pods = book.list()?;
+    sources::forget(&crate::rules::table(&configuration.bridge), &pods, container);
+    pods.retain(|(_, owner)| owner != container);
     let mut ports = Ports::read(&configuration.data_dir)?;
     if ports.close(container) {
         // The rules first: should they fail, the file still tells what is to be removed.
-        rules(configuration, &ranges(configuration)?, &ports).apply()?;
+        rules(configuration, &ranges(configuration)?, &ports, &pods).apply(None)?;
         ports.write()?;
     }
     Ok(book.give_back(container)?)
@@ -278,7 +289,7 @@ fn check(configuration: &Configuration) -> Result<(), PluginError> {
     let wanted = {
         let book = Book::open(&configuration.data_dir)?;
         let ports = Ports::read(&configuration.data_dir)?;
-        if !rules(configuration, &ranges(configuration)?, &ports).are_there()? {
+        if !rules(configuration, &ranges(configuration)?, &ports, &[]).are_there()? {
             return Err(PluginError::Check("the packet rules are gone".to_owned()));
         }
         book.of(&container)?
@@ -315,8 +326,14 @@ fn collect(configuration: &Configuration) -> Result<(), PluginError> {
     }
     let book = Book::open(&configuration.data_dir)?;
     let mut ports = Ports::read(&configuration.data_dir)?;
+    let mut pods = book.list()?;
+    for (address, owner) in pods.iter().filter(|(_, owner)| !valid.contains(owner)) {
+        link::forget(&mut netlink, &configuration.bridge, &[*address])?;
+        sources::forget(&crate::rules::table(&configuration.bridge), &pods, owner);
+    }
+    pods.retain(|(_, owner)| valid.contains(owner));
     if ports.keep_only(&valid) {
-        rules(configuration, &ranges(configuration)?, &ports).apply()?;
+        rules(configuration, &ranges(configuration)?, &ports, &pods).apply(None)?;
         ports.write()?;
     }
     Ok(book.keep_only(&valid)?)

@@ -7,6 +7,9 @@ mod link;
 mod ports;
 pub mod routes;
 mod rules;
+mod sources;
+#[cfg(test)]
+mod spoofing_tests;
 
 pub use addresses::{AddressError, Range};
 pub use rules::table;

@@ -12,6 +12,7 @@ use sys::process::{self, Namespace};
 
 use crate::addresses::Range;
 use crate::cni::{Bandwidth, Configuration, Doing, PluginError};
+use crate::sources;
 
 /// The name of the node's end of a pod's cable: short, and the same for the same pod.
 pub fn cable(container: &str) -> String {
@@ -48,7 +49,31 @@ pub fn bridge(
             set("ipv6/conf/all/forwarding", "1").doing("let packets be forwarded")?;
         }
     }
+    isolate(netlink, name)?;
+    // No pod tells the node where its routers are.
+    let _ = set(&format!("ipv6/conf/{name}/accept_ra"), "0");
+    let _ = set(&format!("ipv6/conf/{name}/accept_redirects"), "0");
+    let _ = set(&format!("ipv4/conf/{name}/accept_redirects"), "0");
     netlink.set_up(name).doing("bring up the bridge")
+}
+
+/// Whether bridged frames pass the packet rules, because the kernel's module for that is there.
+fn bridge_calls_rules() -> bool {
+    std::path::Path::new("/proc/sys/net/bridge").exists()
+}
+
+/// Isolates the pods' ports from each other unless bridged frames pass the rules anyway. Where they do, the kernel itself
+/// bridges packets whose destination was translated to a pod of the same bridge, and isolation would drop these. Done for
+/// all ports each time, as the module may have come or gone since.
+fn isolate(netlink: &mut Netlink, bridge: &str) -> Result<(), PluginError> {
+    let Some(bridge) = netlink.link(bridge).doing("look at the bridge")? else { return Ok(()) };
+    let isolated = !bridge_calls_rules();
+    for port in netlink.links().doing("list links")? {
+        if port.master == Some(bridge.index) && port.name.starts_with("fe-") {
+            netlink.isolate_port(port.index, isolated).doing("isolate a port of the bridge")?;
+        }
+    }
+    Ok(())
 }
 
 /// A pod that is being connected.
@@ -69,26 +94,47 @@ pub fn connect(
     let name = cable(pod.container);
     // What an interrupted attempt left.
     netlink.remove(&name).doing("remove an old cable")?;
+    let alone: Vec<IpAddr> = addresses.iter().map(|(address, _)| *address).collect();
+    let hardware = sources::hardware(&alone);
     netlink
-        .add_pair(&name, pod.interface, pod.namespace.as_fd(), configuration.mtu)
+        .add_pair_with(&name, pod.interface, pod.namespace.as_fd(), configuration.mtu, hardware)
         .doing("make the cable")?;
     netlink.plug(&name, &configuration.bridge).doing("plug in the cable")?;
     if let Some(rate) = rate(pod.bandwidth.ingress_rate, pod.bandwidth.ingress_burst) {
         netlink.limit_rate(&name, rate).doing("limit what the pod receives")?;
     }
     netlink.set_up(&name).doing("bring up the cable")?;
-    let here = File::open("/proc/self/ns/net").doing("find the own network namespace")?;
+    let here = File::open("/proc/thread-self/ns/net").doing("find the own network namespace")?;
     process::enter(pod.namespace.as_fd(), Namespace::Network).doing("enter the network namespace")?;
     let inside = inside(pod, addresses);
     process::enter(here.as_fd(), Namespace::Network).doing("leave the network namespace")?;
-    inside
+    let hardware = inside?;
+    if let Ok(hardware) = <[u8; 6]>::try_from(hardware.as_slice()) {
+        netlink
+            .bind_port(&name, &configuration.bridge, hardware, &alone)
+            .doing("bind the port of the bridge to the pod's hardware address")?;
+    }
+    isolate(netlink, &configuration.bridge)?;
+    Ok(hardware.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":"))
 }
 
-fn inside(pod: &Pod<'_>, addresses: &[(IpAddr, &Range)]) -> Result<String, PluginError> {
+/// Forgets the addresses of a pod that is gone. A bridge that is gone knows none.
+pub fn forget(netlink: &mut Netlink, bridge: &str, addresses: &[IpAddr]) -> Result<(), PluginError> {
+    let Some(bridge) = netlink.link(bridge).doing("look at the bridge")? else { return Ok(()) };
+    for address in addresses {
+        netlink.remove_neighbour(bridge.index, *address).doing("forget the pod's address")?;
+    }
+    Ok(())
+}
+
+fn inside(pod: &Pod<'_>, addresses: &[(IpAddr, &Range)]) -> Result<Vec<u8>, PluginError> {
     let interface = pod.interface;
     let mut netlink = Netlink::open().doing("talk to the kernel")?;
     for place in ["all", interface] {
         let _ = set(&format!("ipv4/conf/{place}/accept_redirects"), "0");
+        let _ = set(&format!("ipv6/conf/{place}/accept_redirects"), "0");
+        // Routes of a pod are the node's matter.
+        let _ = set(&format!("ipv6/conf/{place}/accept_ra"), "0");
     }
     for (address, _) in addresses {
         let alone = if address.is_ipv4() { 32 } else { 128 };
@@ -106,7 +152,7 @@ fn inside(pod: &Pod<'_>, addresses: &[(IpAddr, &Range)]) -> Result<String, Plugi
         netlink.add_route(None, Some(gateway), interface).doing("give the pod a route")?;
     }
     let link = netlink.link(interface).doing("look at the pod's interface")?.unwrap_or_default();
-    Ok(link.address.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":"))
+    Ok(link.address)
 }
 
 /// Bits become bytes; a burst that holds no whole packet would let none through.

@@ -13,6 +13,7 @@ use sys::nftables::{
 use crate::addresses::{Range, octets};
 use crate::cni::PluginError;
 use crate::ports::{Open, Ports};
+use crate::sources;
 
 const R0: Register = Register(0);
 
@@ -28,7 +29,7 @@ const PORTS_AT: &str = "ports-at";
 const THEMSELVES: &str = "themselves";
 
 /// Grows with every change of what the rules are, so that a new Ferry replaces those of an old one.
-const EDITION: u32 = 1;
+const EDITION: u32 = 2;
 
 /// What the rules are made from.
 pub struct Rules<'a> {
@@ -37,6 +38,8 @@ pub struct Rules<'a> {
     pub cluster: Vec<Range>,
     pub masquerade: bool,
     pub ports: &'a Ports,
+    /// The addresses of all pods, with their owners.
+    pub pods: &'a [(IpAddr, String)],
 }
 
 /// The table of a bridge.
@@ -79,23 +82,29 @@ impl Rules<'_> {
         Ok(true)
     }
 
-    /// Makes the kernel's rules these.
-    pub fn apply(&self) -> Result<(), PluginError> {
+    /// Makes the kernel's rules these. Addresses change more often than the rest, and are added one pod at a time:
+    /// those of `new`.
+    pub fn apply(&self, new: Option<&str>) -> Result<(), PluginError> {
         let (socket, wanted) = (Socket::open()?, self.mark());
         for family in self.families() {
-            if socket.mark(family, &self.table())? == Some(wanted.clone()) {
-                continue;
-            }
             let mut batch = Batch::new(family, &self.table());
-            batch.replace_table(&wanted);
-            self.write(&mut batch, family);
-            socket.apply(batch)?;
+            if socket.mark(family, &self.table())? == Some(wanted.clone()) {
+                sources::admit(&mut batch, family, self.pods, |owner| new == Some(owner));
+            } else {
+                batch.replace_table(&wanted);
+                self.write(&mut batch, family);
+            }
+            if !batch.is_empty() {
+                socket.apply(batch)?;
+            }
         }
         Ok(())
     }
 
     fn write(&self, batch: &mut Batch, family: Family) {
         let hook = |kind, number, priority| Some(Hook { kind, number, priority });
+        sources::write(batch, family, self.bridge);
+        sources::admit(batch, family, self.pods, |_| true);
         sets(batch, family);
         let ports: Vec<&Open> = self.ports.all().filter(|open| Family::of(open.to) == family).collect();
         fill(batch, &ports);

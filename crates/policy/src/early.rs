@@ -10,12 +10,23 @@ use parking_lot::Mutex;
 use runtime::{Cache, Key};
 use tokio::sync::{Notify, oneshot};
 
-/// How long a pod waits for its rules; after that it starts without them, since nobody knows when they would come.
+/// How long a pod waits for its rules before that is logged, or before it starts without them where that is allowed.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What becomes of a pod whose policies are not in force.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFailure {
+    /// It does not start.
+    #[default]
+    Wait,
+    /// It starts after a while, open to everybody.
+    Start,
+}
 
 /// Pods that are told before the API tells of their addresses.
 #[derive(Debug, Default)]
 pub struct Early {
+    on_failure: OnFailure,
     told: Mutex<Told>,
     pub(crate) any: Notify,
 }
@@ -36,36 +47,55 @@ struct Pod {
 }
 
 impl Early {
-    /// Tells of a pod's addresses, and waits until the policies that select it are in force on them.
+    #[must_use]
+    pub fn new(on_failure: OnFailure) -> Self {
+        Self { on_failure, ..Self::default() }
+    }
+
+    /// Tells of a pod's addresses, and waits until the policies that select it are in force on them. Where they cannot
+    /// be, it returns only if pods may start without.
     pub async fn tell(&self, namespace: &str, name: &str, addresses: &[IpAddr]) {
         let key = Key::new(namespace, name);
-        let (waits, done) = oneshot::channel();
-        {
+        let (waits, mut done) = oneshot::channel();
+        let closed = {
             let mut told = self.told.lock();
-            if told.closed {
-                return;
+            if !told.closed {
+                let addresses = addresses.iter().copied().collect();
+                told.pods.insert(key, Pod { addresses, waits: Some(waits), planned: false });
             }
-            let addresses = addresses.iter().copied().collect();
-            told.pods.insert(key, Pod { addresses, waits: Some(waits), planned: false });
-        }
+            told.closed
+        };
         self.any.notify_one();
-        if tokio::time::timeout(PATIENCE, done).await.is_err() {
-            tracing::warn!(
-                namespace,
-                name,
-                "a pod starts though its network policies are not known to be in force"
-            );
+        if !closed {
+            loop {
+                match tokio::time::timeout(PATIENCE, &mut done).await {
+                    Ok(Ok(())) => return,
+                    // Nobody will put them in force.
+                    Ok(Err(_)) => break,
+                    Err(_) if self.on_failure == OnFailure::Start => break,
+                    Err(_) => {
+                        tracing::warn!(namespace, name, "pod waits for its network policies to be in force");
+                    }
+                }
+            }
+        }
+        tracing::warn!(namespace, name, on_failure = ?self.on_failure, "failed to enforce network policies of pod");
+        match self.on_failure {
+            OnFailure::Start => {}
+            OnFailure::Wait => std::future::pending().await,
         }
     }
 
-    /// Nobody is to wait any more.
+    /// Nobody enforces anything any more. Whoever waits learns that.
     pub(crate) fn close(&self) {
         *self.told.lock() = Told { closed: true, ..Told::default() };
     }
 
-    /// Nobody is under a policy.
+    /// There are no policies: nobody has to wait for any.
     pub(crate) fn forget_all(&self) {
-        self.told.lock().pods.clear();
+        for (_, mut pod) in self.told.lock().pods.drain() {
+            let _ = pod.waits.take().map(|waits| waits.send(()));
+        }
     }
 
     /// The pods that are to be planned with other addresses than the API tells, or as the API tells again. What the API
@@ -95,5 +125,37 @@ impl Early {
         for pod in self.told.lock().pods.values_mut().filter(|pod| pod.planned) {
             let _ = pod.waits.take().map(|waits| waits.send(()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether a pod may go on within an hour, after `change`.
+    async fn starts(early: &Early, change: impl FnOnce(&Early)) -> bool {
+        let address = [IpAddr::from([10, 0, 0, 1])];
+        let told = tokio::time::timeout(Duration::from_secs(3600), early.tell("ns", "pod", &address));
+        let changed = async {
+            tokio::task::yield_now().await;
+            change(early);
+        };
+        tokio::join!(told, changed).0.is_ok()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pod_without_enforced_policies_does_not_start() {
+        assert!(!starts(&Early::default(), |_| {}).await, "nothing answers");
+        assert!(!starts(&Early::default(), Early::close).await, "the driver ends");
+        let closed = Early::default();
+        closed.close();
+        assert!(!starts(&closed, |_| {}).await, "the driver has ended");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pod_starts_without_policies_or_where_that_is_allowed() {
+        assert!(starts(&Early::default(), Early::forget_all).await, "there is no policy");
+        assert!(starts(&Early::new(OnFailure::Start), |_| {}).await);
+        assert!(starts(&Early::new(OnFailure::Start), Early::close).await);
     }
 }

@@ -20,4 +20,4 @@ pub mod selector;
 pub mod state;
 
 pub use driver::{Driver, run};
-pub use early::Early;
+pub use early::{Early, OnFailure};

@@ -89,23 +89,33 @@ pub fn defaults() -> u64 {
     DEFAULTS.iter().filter_map(|name| number(name)).fold(0, |bits, bit| bits | 1 << bit)
 }
 
-/// What this process can pass on at most.
+/// The bounding set of the calling thread. The kernel is asked for each bit: a `/proc` may belong to a container.
 pub fn bounding() -> io::Result<u64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("CapBnd:"));
-    line.and_then(|line| u64::from_str_radix(line.trim(), 16).ok())
-        .ok_or_else(|| io::Error::other("no CapBnd"))
+    let mut held = 0;
+    for bit in 0..u64::BITS - 1 {
+        match rustix::thread::capability_is_in_bounding_set(CapabilitySet::from_bits_retain(1 << bit)) {
+            Ok(true) => held |= 1 << bit,
+            Ok(false) => {}
+            // The first number that this kernel does not know; none of the later ones is known.
+            Err(rustix::io::Errno::INVAL) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(held)
 }
 
-/// Takes everything but `keep` out of the bounding set.
+/// Removes everything but `keep` from the bounding set, and fails if anything else is left in it.
 pub fn bound(keep: u64) -> io::Result<()> {
     let now = bounding()?;
-    for bit in 0..63 {
+    for bit in 0..u64::BITS - 1 {
         if now >> bit & 1 == 1 && keep >> bit & 1 == 0 {
             rustix::thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << bit))?;
         }
     }
-    Ok(())
+    match bounding()? & !keep {
+        0 => Ok(()),
+        left => Err(io::Error::other(format!("capabilities {left:#x} are still in the bounding set"))),
+    }
 }
 
 /// Sets what the calling thread may do and pass on, and with `ambient` what plain programs inherit.
@@ -143,5 +153,34 @@ mod tests {
         }
         assert_eq!(defaults(), 0xa804_25fb);
         assert_eq!(all() & defaults(), defaults());
+    }
+
+    #[test]
+    fn bounding_set_forged_proc_status_drops_everything_else() {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: mounts need root");
+            return;
+        }
+        // The bounding set and the mount namespace are those of one thread.
+        let left = std::thread::spawn(|| {
+            use crate::mounts::{MountPropagationFlags, bind, propagate};
+            let directory = tempfile::tempdir().unwrap();
+            let forged = directory.path().join("status");
+            std::fs::write(&forged, "CapBnd:\t00000000a80425fb\n").unwrap();
+            crate::process::unshare(&[crate::process::Namespace::Mount]).unwrap();
+            let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+            propagate(std::path::Path::new("/"), private).unwrap();
+            bind(&forged, std::path::Path::new("/proc/self/status"), false).unwrap();
+            bound(defaults()).unwrap();
+            (0..=40)
+                .filter(|bit| {
+                    let bit = CapabilitySet::from_bits_retain(1 << bit);
+                    rustix::thread::capability_is_in_bounding_set(bit).unwrap()
+                })
+                .fold(0, |bits: u64, bit| bits | 1 << bit)
+        })
+        .join()
+        .unwrap();
+        assert_eq!(left & !defaults(), 0, "{left:x}");
     }
 }

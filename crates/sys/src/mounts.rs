@@ -7,6 +7,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
+    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
+};
 pub use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
 /// One line of `/proc/self/mountinfo`, as far as anyone asks.
@@ -113,13 +117,27 @@ struct MountAttr {
 }
 
 /// Adds attributes to a mount, keeping those it has.
-#[expect(unsafe_code, reason = "mount_setattr has no wrapper")]
 pub fn restrict(target: &Path, attributes: Attributes) -> io::Result<()> {
+    let path = CString::new(std::os::unix::ffi::OsStrExt::as_bytes(target.as_os_str()))?;
+    set_attributes(libc::AT_FDCWD, &path, libc::AT_SYMLINK_NOFOLLOW, attributes)
+}
+
+/// Adds attributes to the mount that `mount` is the root of. No path is resolved.
+pub fn restrict_opened(mount: BorrowedFd<'_>, attributes: Attributes) -> io::Result<()> {
+    set_attributes(mount.as_raw_fd(), c"", libc::AT_EMPTY_PATH, attributes)
+}
+
+#[expect(unsafe_code, reason = "mount_setattr has no wrapper")]
+fn set_attributes(
+    directory: libc::c_int,
+    path: &CStr,
+    flags: libc::c_int,
+    attributes: Attributes,
+) -> io::Result<()> {
     const RDONLY: u64 = 1;
     const NOSUID: u64 = 2;
     const NODEV: u64 = 4;
     const NOEXEC: u64 = 8;
-    let path = CString::new(std::os::unix::ffi::OsStrExt::as_bytes(target.as_os_str()))?;
     let mut set = 0;
     for (wanted, bit) in [
         (attributes.read_only || attributes.recursive_read_only, RDONLY),
@@ -130,19 +148,45 @@ pub fn restrict(target: &Path, attributes: Attributes) -> io::Result<()> {
         set |= if wanted { bit } else { 0 };
     }
     let attr = MountAttr { attr_set: set, attr_clr: 0, propagation: 0, userns_fd: 0 };
-    let flags = if attributes.recursive_read_only { libc::AT_RECURSIVE } else { 0 };
+    let recursive = if attributes.recursive_read_only { libc::AT_RECURSIVE } else { 0 };
     // SAFETY: path and structure are alive during the call, and the size given is the structure's.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
-            libc::AT_FDCWD,
+            directory,
             path.as_ptr(),
-            flags | libc::AT_SYMLINK_NOFOLLOW,
+            flags | recursive,
             &raw const attr,
             size_of::<MountAttr>(),
         )
     };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// A copy of the mount at `place`, attached nowhere, with the mounts below it where `recursive`.
+pub fn clone_tree(place: &Inside, recursive: bool) -> io::Result<OwnedFd> {
+    let mut flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    if recursive {
+        flags |= OpenTreeFlags::AT_RECURSIVE;
+    }
+    Ok(open_tree(&place.file, "", flags)?)
+}
+
+/// Attaches a mount that is attached nowhere at `place`. No path is resolved.
+pub fn attach(tree: BorrowedFd<'_>, place: &Inside) -> io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(move_mount(tree, "", &place.file, "", flags)?)
+}
+
+/// An empty tmpfs that cannot be written, attached nowhere.
+pub fn empty_tree() -> io::Result<OwnedFd> {
+    let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&context, "source", "tmpfs")?;
+    fsconfig_set_string(&context, "size", "0k")?;
+    fsconfig_set_flag(&context, "ro")?;
+    fsconfig_create(&context)?;
+    Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)?)
 }
 
 /// Lets the files of a mount that is attached nowhere yet belong to the users of a user namespace: who has a number on
@@ -178,6 +222,28 @@ impl Inside {
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
     }
+
+    /// The file at the place. Its metadata needs no path.
+    pub fn metadata(&self) -> io::Result<rustix::fs::Stat> {
+        Ok(rustix::fs::fstat(&self.file)?)
+    }
+
+    /// The magic number of the file system at the place.
+    pub fn filesystem(&self) -> io::Result<u64> {
+        filesystem(self.file.as_fd())
+    }
+}
+
+impl AsFd for Inside {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// The magic number of the file system that an open file is on.
+pub fn filesystem(file: BorrowedFd<'_>) -> io::Result<u64> {
+    // Its type differs between architectures; all numbers fit 32 bits.
+    Ok(u64::try_from(rustix::fs::fstatfs(file)?.f_type).map_err(io::Error::other)? & 0xffff_ffff)
 }
 
 fn resolve(root: &File, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {

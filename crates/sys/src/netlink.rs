@@ -264,6 +264,18 @@ impl Netlink {
         namespace: BorrowedFd<'_>,
         mtu: u32,
     ) -> io::Result<()> {
+        self.add_pair_with(name, peer, namespace, mtu, None)
+    }
+
+    /// As [`Self::add_pair`]; the other end has the hardware address `hardware`, if there is one.
+    pub fn add_pair_with(
+        &mut self,
+        name: &str,
+        peer: &str,
+        namespace: BorrowedFd<'_>,
+        mtu: u32,
+        hardware: Option<[u8; 6]>,
+    ) -> io::Result<()> {
         const IFLA_INFO_KIND: u16 = 1;
         const IFLA_INFO_DATA: u16 = 2;
         const VETH_INFO_PEER: u16 = 1;
@@ -275,11 +287,15 @@ impl Netlink {
             .nested(IFLA_LINKINFO, |message| {
                 message.text(IFLA_INFO_KIND, "veth").nested(IFLA_INFO_DATA, |message| {
                     message.nested(VETH_INFO_PEER, |message| {
-                        message
+                        let message = message
                             .link(0, 0, 0)
                             .text(IFLA_IFNAME, peer)
                             .number(IFLA_MTU, mtu)
-                            .number(IFLA_NET_NS_FD, fd)
+                            .number(IFLA_NET_NS_FD, fd);
+                        match hardware {
+                            Some(hardware) => message.attribute(IFLA_ADDRESS, &hardware),
+                            None => message,
+                        }
                     })
                 })
             });
@@ -297,12 +313,45 @@ impl Netlink {
     /// Plugs an interface into a bridge, which may send packets back to where they came from.
     pub fn plug(&mut self, name: &str, bridge: &str) -> io::Result<()> {
         const PORT_MODE: u16 = 4;
-        const AF_BRIDGE: u8 = 7;
         let (port, bridge) = (self.need(name)?.index, self.need(bridge)?.index);
         self.ask(Message::new(SET_LINK, 0).link(port, 0, 0).number(IFLA_MASTER, bridge))?;
+        self.set_port(port, &[(PORT_MODE, 1)])
+    }
+
+    /// Binds the port of a bridge to one hardware address: frames from another are dropped, and frames for it never go to
+    /// another port. `addresses` belong to it on the bridge, whatever anybody answers to ARP or neighbour solicitations.
+    pub fn bind_port(
+        &mut self,
+        name: &str,
+        bridge: &str,
+        hardware: [u8; 6],
+        addresses: &[IpAddr],
+    ) -> io::Result<()> {
+        const PORT_LEARNING: u16 = 8;
+        const PORT_LOCKED: u16 = 39;
+        let (port, bridge) = (self.need(name)?.index, self.need(bridge)?.index);
+        self.set_forwarding(port, hardware)?;
+        self.set_port(port, &[(PORT_LEARNING, 0), (PORT_LOCKED, 1)])?;
+        for address in addresses {
+            self.set_neighbour(bridge, *address, hardware)?;
+        }
+        Ok(())
+    }
+
+    /// Isolates a port of a bridge from others that are isolated: their frames reach the machine and nobody else.
+    pub fn isolate_port(&mut self, port: u32, isolated: bool) -> io::Result<()> {
+        const PORT_ISOLATED: u16 = 33;
+        self.set_port(port, &[(PORT_ISOLATED, u8::from(isolated))])
+    }
+
+    fn set_port(&mut self, port: u32, settings: &[(u16, u8)]) -> io::Result<()> {
+        const AF_BRIDGE: u8 = 7;
         let mut message = Message::new(SET_LINK, 0).link(port, 0, 0);
         message.0[HEADER] = AF_BRIDGE;
-        self.ask(message.nested(IFLA_PROTINFO, |message| message.attribute(PORT_MODE, &[1]))).map(drop)
+        let message = message.nested(IFLA_PROTINFO, |message| {
+            settings.iter().fold(message, |message, (kind, value)| message.attribute(*kind, &[*value]))
+        });
+        self.ask(message).map(drop)
     }
 
     /// Gives an interface an address; one it has is kept.

@@ -69,6 +69,17 @@ impl Streaming {
     }
 }
 
+/// Connections without a ticket yet, at the same time. A stream that was upgraded does not count.
+const MOST_CONNECTIONS: usize = 256;
+/// Time to send the head of a request.
+const HEAD: Duration = Duration::from_secs(10);
+
+fn http() -> hyper::server::conn::http1::Builder {
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    builder.timer(hyper_util::rt::TokioTimer::new()).header_read_timeout(HEAD).keep_alive(false);
+    builder
+}
+
 type Answer = Response<http_body_util::Full<Bytes>>;
 
 fn refuse(status: StatusCode, message: &str) -> Answer {
@@ -82,6 +93,7 @@ impl Runtime {
     pub(super) async fn serve_streams(self: &Arc<Self>) -> io::Result<()> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let _ = self.streaming.base.set(format!("http://{}", listener.local_addr()?));
+        let slots = Arc::new(tokio::sync::Semaphore::new(MOST_CONNECTIONS));
         loop {
             let accepted = tokio::select! {
                 () = self.tasks.stopping() => return Ok(()),
@@ -91,16 +103,20 @@ impl Runtime {
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             };
+            // Everybody on this machine can connect; without a ticket nobody gets further than the limits.
+            let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
+                tracing::debug!("streaming connection refused, too many are open");
+                continue;
+            };
             let runtime = Arc::clone(self);
             self.tasks.spawn(async move {
+                let _slot = slot;
                 let answering = Arc::clone(&runtime);
                 let service = hyper::service::service_fn(move |request| {
                     let answer = answering.answer(request);
                     async move { Ok::<_, std::convert::Infallible>(answer) }
                 });
-                let connection = hyper::server::conn::http1::Builder::new()
-                    .serve_connection(TokioIo::new(socket), service)
-                    .with_upgrades();
+                let connection = http().serve_connection(TokioIo::new(socket), service).with_upgrades();
                 tokio::select! {
                     _ = connection => {}
                     () = runtime.tasks.stopping() => {}
@@ -390,4 +406,28 @@ async fn connect_inside(sandbox: Arc<Sandbox>, port: u16) -> io::Result<TcpStrea
     })?;
     let stream = receiver.await.map_err(io::Error::other)??;
     TcpStream::from_std(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client that connects and sends nothing, or half a request.
+    #[tokio::test(start_paused = true)]
+    async fn streaming_connection_without_request_is_closed() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        for sent in [&b""[..], b"GET /exec/x HTTP/1.1\r\n"] {
+            let (mut client, server) = tokio::io::duplex(4096);
+            let service = hyper::service::service_fn(async |_: Request<hyper::body::Incoming>| {
+                Ok::<_, std::convert::Infallible>(refuse(StatusCode::NOT_FOUND, "no"))
+            });
+            let serving = http().serve_connection(TokioIo::new(server), service);
+            let asking = async {
+                client.write_all(sent).await.unwrap();
+                let _ = client.read_to_end(&mut Vec::new()).await;
+            };
+            let closed = tokio::time::timeout(HEAD * 2, async { tokio::join!(serving, asking) }).await;
+            assert!(closed.is_ok(), "{sent:?}");
+        }
+    }
 }

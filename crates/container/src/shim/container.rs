@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use sys::apparmor::Procfs;
 use sys::cgroups::apart::{self, Which};
 use sys::cgroups::{Group, Hierarchy};
 use sys::process::{self, Fork, Namespace};
@@ -126,6 +127,10 @@ fn launch(directory: &Path, spec: &Spec, group: &Group) -> Result<(i32, Streams,
             let file = File::open(path).step(|| "open the pid namespace".to_owned())?;
             process::enter(file.as_fd(), Namespace::Pid).step(|| "enter the pid namespace".to_owned())?;
         }
+        PidNamespace::OfProcess { pid, start_time } => {
+            let file = namespace_of_process(*pid, *start_time)?;
+            process::enter(file.as_fd(), Namespace::Pid).step(|| "enter the pid namespace".to_owned())?;
+        }
         PidNamespace::Host => {}
     }
     let (mut streams, theirs) = Streams::new(spec).step(|| "make pipes".to_owned())?;
@@ -148,6 +153,16 @@ fn launch(directory: &Path, spec: &Spec, group: &Group) -> Result<(i32, Streams,
             Ok((pid, streams, identity))
         }
     }
+}
+
+/// The pid namespace of a process. Its start time is compared after the file was opened: as long as it is the same, the
+/// process was not replaced by another before.
+fn namespace_of_process(pid: i32, start_time: u64) -> Result<File, ShimError> {
+    let file = process::namespace_of(pid, Namespace::Pid).step(|| "open the pid namespace".to_owned())?;
+    if process::start_time(pid).ok() != Some(start_time) {
+        return Err(failure("open the pid namespace", "the target container is not running"));
+    }
+    Ok(file)
 }
 
 fn await_program(link: &UnixStream, streams: &mut Streams, terminal: bool) -> Result<Identity, ShimError> {
@@ -203,6 +218,12 @@ fn enter_and_start(
         }
         None => None,
     };
+    if let Some(profile) = &spec.process.apparmor {
+        // While /proc is still the host's. It takes effect when the program is executed.
+        Procfs::open()
+            .and_then(|procfs| procfs.confine_next_program(profile))
+            .step(|| format!("apply AppArmor profile {profile}"))?;
+    }
     rootfs::build(directory, spec, users.as_ref())?;
     if let Some(users) = &users {
         user::enter(&users.namespace)?;
@@ -235,6 +256,14 @@ fn die_with_parent() -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn target_process_replaced_by_another_is_refused() {
+        let me = i32::try_from(std::process::id()).unwrap();
+        let start_time = process::start_time(me).unwrap();
+        assert!(namespace_of_process(me, start_time).is_ok());
+        assert!(namespace_of_process(me, start_time + 1).is_err());
+    }
 
     #[test]
     fn words_of_the_child() {

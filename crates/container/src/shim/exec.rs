@@ -8,6 +8,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use sys::apparmor::Procfs;
 use sys::process::{self, Fork, Namespace};
 
 use super::container::group;
@@ -43,7 +44,11 @@ pub(super) fn run(directory: &Path, socket: &UnixStream) -> Result<(), ShimError
     if process::start_time(spec.pid).ok() != Some(spec.start_time) {
         return Err(failure("find the container", "it is not running"));
     }
+    let procfs = spec.process.apparmor.as_ref().map(|_| Procfs::open()).transpose();
+    let procfs = procfs.step(|| "open /proc".to_owned())?;
     group.join(0).step(|| "enter the control group".to_owned())?;
+    // Inherited by the program. Written before the container's /proc is this process's (CVE-2025-52881).
+    let _ = std::fs::write("/proc/self/oom_score_adj", spec.out_of_memory_score.to_string());
     for (kind, file) in &entered {
         process::enter(file.as_fd(), *kind).step(|| format!("enter namespace {}", kind.file_name()))?;
     }
@@ -55,12 +60,12 @@ pub(super) fn run(directory: &Path, socket: &UnixStream) -> Result<(), ShimError
     match process::fork().step(|| "fork".to_owned())? {
         Fork::Child => {
             drop(ours);
-            let Err(error) = begin(&spec, &files, socket);
+            let Err(error) = begin(&spec, procfs, &files, socket);
             let _ = sys::sockets::send(&link, error.to_string().as_bytes(), &[]);
             std::process::exit(127);
         }
         Fork::Parent(pid) => {
-            drop((link, files));
+            drop((link, files, procfs));
             let mut message = Vec::new();
             (&ours).take(4096).read_to_end(&mut message).step(|| "wait for the program".to_owned())?;
             if !message.is_empty() {
@@ -76,11 +81,15 @@ pub(super) fn run(directory: &Path, socket: &UnixStream) -> Result<(), ShimError
 
 fn begin(
     spec: &ExecSpec,
+    procfs: Option<Procfs>,
     files: &[std::os::fd::OwnedFd],
     socket: &UnixStream,
 ) -> Result<std::convert::Infallible, ShimError> {
     let _ = rustix::process::setsid();
-    let _ = std::fs::write("/proc/self/oom_score_adj", spec.out_of_memory_score.to_string());
+    // Closed before the program's working directory is entered.
+    if let (Some(procfs), Some(profile)) = (procfs, &spec.process.apparmor) {
+        procfs.confine_next_program(profile).step(|| format!("apply AppArmor profile {profile}"))?;
+    }
     match files {
         [stdin, stdout, stderr] if !spec.process.terminal => {
             start::standard(stdin.as_fd(), stdout.as_fd(), stderr.as_fd())

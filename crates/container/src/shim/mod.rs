@@ -8,6 +8,7 @@ mod container;
 mod exec;
 mod identity;
 mod log;
+mod mount_target;
 pub(crate) mod nursery;
 mod rootfs;
 mod sandbox;

@@ -13,7 +13,7 @@ use sys::cgroups::Hierarchy;
 use sys::mounts::{self, Attributes, MountFlags, MountPropagationFlags};
 
 use super::spec::{Device, Mount, Propagation, Root, Source, Spec, UserMap};
-use super::{ShimError, Step, failure};
+use super::{ShimError, Step, failure, mount_target};
 
 /// The devices of every container: name, major, minor.
 const DEVICES: &[(&str, u32, u32)] =
@@ -48,23 +48,19 @@ pub(super) fn build(directory: &Path, spec: &Spec, users: Option<&Users<'_>>) ->
     overlay(&spec.root, Some(directory), &target, users)?;
     mounts::propagate(&target, MountPropagationFlags::PRIVATE).step(|| "keep the root private".to_owned())?;
     let root = mounts::open_root(&target).step(|| "open the root".to_owned())?;
+    // The host's names still hold, so these are the host's /proc and the root as the kernel names it.
+    let root_path = kernel_path(root.as_fd()).step(|| "find the root".to_owned())?;
     for mount in &spec.mounts {
         let moved = shared.iter().position(|(place, _)| *place == mount.target);
         match moved {
             Some(at) => {
                 let (_, tree) = shared.swap_remove(at);
                 let place = prepare(&root, &mount.target, is_directory(&mount.source))?;
-                move_mount(
-                    tree,
-                    "",
-                    CWD,
-                    place.path(),
-                    MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_SYMLINKS,
-                )
-                .step(|| format!("mount {}", mount.target.display()))?;
+                mount_target::check(&root_path, &place, mount)?;
+                mounts::attach(tree.as_fd(), &place).step(|| format!("mount {}", mount.target.display()))?;
                 restrict(&root, mount)?;
             }
-            None => add(&root, mount, directory, users)?,
+            None => add(&root, &root_path, mount, directory, users)?,
         }
     }
     let devices =
@@ -178,7 +174,13 @@ fn prepare(root: &File, target: &Path, directory: bool) -> Result<mounts::Inside
     mounts::make_inside(root, target, directory).step(|| format!("make mount point {}", target.display()))
 }
 
-fn add(root: &File, mount: &Mount, directory: &Path, users: Option<&Users<'_>>) -> Result<(), ShimError> {
+fn add(
+    root: &File,
+    root_path: &Path,
+    mount: &Mount,
+    directory: &Path,
+    users: Option<&Users<'_>>,
+) -> Result<(), ShimError> {
     // Where an image has a link, masks and devices would come to lie elsewhere than where programs look.
     if matches!(mount.source, Source::Kernel { .. } | Source::Cgroups)
         && mounts::is_linked(root, &mount.target)
@@ -189,6 +191,7 @@ fn add(root: &File, mount: &Mount, directory: &Path, users: Option<&Users<'_>>) 
         ));
     }
     let place = prepare(root, &mount.target, is_directory(&mount.source))?;
+    mount_target::check(root_path, &place, mount)?;
     let step = || format!("mount {}", mount.target.display());
     match &mount.source {
         Source::Bind(source) => {
@@ -393,29 +396,103 @@ fn pivot(target: &Path) -> Result<(), ShimError> {
     std::env::set_current_dir("/").step(step)
 }
 
+/// Hides what is at `path`. Only descriptors are used: this runs in the container's root, whose `/proc` is not trusted.
 fn mask(root: &File, path: &Path) -> io::Result<()> {
     let place = match mounts::inside(root, path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         other => other?,
     };
-    if std::fs::metadata(place.path())?.is_dir() {
-        return mounts::mount("tmpfs", &place.path(), "tmpfs", MountFlags::RDONLY, "size=0k");
+    if FileType::from_raw_mode(place.metadata()?.st_mode) == FileType::Directory {
+        return mounts::attach(mounts::empty_tree()?.as_fd(), &place);
     }
-    // What is there may be a volume's, put there to have something else mounted in its place.
+    // A volume may have put another file there, to have it mounted in place of the masked one.
     let null = mounts::inside(root, Path::new("/dev/null"))?;
-    let found = std::fs::metadata(null.path())?;
-    if !found.file_type().is_char_device() || found.rdev() != rustix::fs::makedev(1, 3) {
-        return Err(io::Error::other("/dev/null is not what it should be"));
+    let found = null.metadata()?;
+    if FileType::from_raw_mode(found.st_mode) != FileType::CharacterDevice
+        || found.st_rdev != rustix::fs::makedev(1, 3)
+    {
+        return Err(io::Error::other("/dev/null is not the null device"));
     }
-    mounts::bind(&null.path(), &place.path(), false)
+    mounts::attach(mounts::clone_tree(&null, false)?.as_fd(), &place)
 }
 
+/// Makes `path` and what is mounted at it read-only, by descriptors as [`mask`] does.
 fn protect(root: &File, path: &Path) -> io::Result<()> {
     let place = match mounts::inside(root, path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         other => other?,
     };
-    mounts::bind(&place.path(), &place.path(), true)?;
-    let place = mounts::inside(root, path)?;
-    mounts::restrict(&target_of(&place), Attributes { read_only: true, ..Default::default() })
+    let tree = mounts::clone_tree(&place, true)?;
+    mounts::restrict_opened(tree.as_fd(), Attributes { read_only: true, ..Default::default() })?;
+    mounts::attach(tree.as_fd(), &place)
+}
+
+/// The path of an open file as the kernel names it. Uses `/proc`, so it is for the time before the root is changed.
+pub(super) fn kernel_path(file: std::os::fd::BorrowedFd<'_>) -> io::Result<PathBuf> {
+    use std::os::fd::AsRawFd as _;
+    std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs `test` on a thread with a mount namespace of its own, with a directory to work in.
+    fn in_own_mounts(test: impl FnOnce(&Path) + Send) {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: mounts need root");
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            let joined = scope
+                .spawn(|| {
+                    sys::process::unshare(&[sys::process::Namespace::Mount]).unwrap();
+                    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+                    mounts::propagate(Path::new("/"), private).unwrap();
+                    test(directory.path());
+                })
+                .join();
+            joined.unwrap();
+        });
+    }
+
+    /// CVE-2025-31133, CVE-2025-52881: `/proc/self` leads to decoys for every descriptor.
+    #[test]
+    fn masks_decoys_over_proc_self_cover_real_paths() {
+        in_own_mounts(|directory| {
+            let root_path = directory.join("root");
+            for part in ["dev", "tree/sub", "hidden"] {
+                std::fs::create_dir_all(root_path.join(part)).unwrap();
+            }
+            std::fs::write(root_path.join("secret"), "secret").unwrap();
+            std::fs::write(root_path.join("hidden/secret"), "secret").unwrap();
+            let null = rustix::fs::makedev(1, 3);
+            let mode = Mode::from_raw_mode(0o666);
+            rustix::fs::mknodat(CWD, root_path.join("dev/null"), FileType::CharacterDevice, mode, null)
+                .unwrap();
+            let decoys = directory.join("decoys");
+            std::fs::create_dir_all(decoys.join("d")).unwrap();
+            std::fs::create_dir_all(decoys.join("fd")).unwrap();
+            for fd in 0..256 {
+                std::os::unix::fs::symlink("/proc/self/d", decoys.join(format!("fd/{fd}"))).unwrap();
+            }
+            let root = mounts::open_root(&root_path).unwrap();
+            // In this mount namespace every process is shown the decoys.
+            let own = std::fs::read_link("/proc/self").unwrap();
+            mounts::bind(&decoys, &Path::new("/proc").join(own), false).unwrap();
+            mask(&root, Path::new("/secret")).unwrap();
+            mask(&root, Path::new("/hidden")).unwrap();
+            protect(&root, Path::new("/tree")).unwrap();
+            assert_eq!(std::fs::read(root_path.join("secret")).unwrap(), b"");
+            assert_eq!(std::fs::read_dir(root_path.join("hidden")).unwrap().count(), 0);
+            let written = std::fs::write(root_path.join("tree/sub/file"), "x");
+            assert_eq!(written.unwrap_err().kind(), io::ErrorKind::ReadOnlyFilesystem);
+            // A null device that a volume has replaced is refused.
+            std::fs::remove_file(root_path.join("dev/null")).unwrap();
+            std::fs::write(root_path.join("dev/null"), "forged").unwrap();
+            assert!(mask(&root, Path::new("/tree/sub")).is_ok(), "directories need no device");
+            assert!(mask(&root, Path::new("/secret")).is_err());
+        });
+    }
 }

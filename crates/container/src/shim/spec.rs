@@ -79,8 +79,13 @@ pub enum PidNamespace {
     /// One of its own.
     #[default]
     New,
-    /// That of another process: the pod's, or another container's.
+    /// The one that a file stands for: the pod's.
     Of(PathBuf),
+    /// That of another container's first process, which its start time tells from a later one with the same id.
+    OfProcess {
+        pid: i32,
+        start_time: u64,
+    },
     Host,
 }
 
@@ -162,6 +167,9 @@ pub struct Process {
     pub ambient: u64,
     pub no_new_privileges: bool,
     pub seccomp: Seccomp,
+    /// The AppArmor profile; none if it is unconfined, or the kernel has no AppArmor.
+    #[serde(default)]
+    pub apparmor: Option<String>,
     pub terminal: bool,
 }
 

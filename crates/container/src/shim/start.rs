@@ -80,7 +80,14 @@ fn enter_directory(directory: &Path, who: &Identity) -> Result<(), ShimError> {
             .and_then(|()| std::os::unix::fs::chown(directory, Some(who.uid), Some(who.gid)))
             .step(|| format!("make working directory {}", directory.display()))?;
     }
-    std::env::set_current_dir(directory).step(|| format!("enter working directory {}", directory.display()))
+    let step = || format!("enter working directory {}", directory.display());
+    std::env::set_current_dir(directory).step(step)?;
+    // Through a descriptor left open it could be a directory of the host (CVE-2024-21626).
+    let entered = rustix::process::getcwd(Vec::new()).step(step)?;
+    if !entered.as_bytes().starts_with(b"/") {
+        return Err(failure(&step(), "it is outside of the container's root"));
+    }
+    Ok(())
 }
 
 /// Finds the program as a shell would, and says so in the words that users search for.
@@ -156,12 +163,17 @@ pub(super) fn standard(
 /// Opens a terminal of the container's own, makes its one end the standard descriptors and returns the other.
 pub(super) fn terminal() -> Result<OwnedFd, ShimError> {
     use rustix::fs::{Mode, OFlags, open};
-    use rustix::pty::{ptsname, unlockpt};
-    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
+    const DEVPTS: u64 = 0x1cd1;
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let ours = open("/dev/pts/ptmx", flags, Mode::empty()).step(|| "open a terminal".to_owned())?;
+    // A volume may have replaced the file (CVE-2025-52565); the other end is opened by descriptor for the same reason.
+    if sys::mounts::filesystem(ours.as_fd()).step(|| "open a terminal".to_owned())? != DEVPTS {
+        return Err(failure("open a terminal", "/dev/pts/ptmx is not on a devpts"));
+    }
     unlockpt(&ours).step(|| "unlock the terminal".to_owned())?;
-    let name = ptsname(&ours, Vec::new()).step(|| "find the terminal's name".to_owned())?;
-    let theirs = open(name, flags, Mode::empty()).step(|| "open the terminal's other end".to_owned())?;
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let theirs = ioctl_tiocgptpeer(&ours, flags).step(|| "open the terminal's other end".to_owned())?;
     let fd = theirs.as_fd();
     standard(fd, fd, fd).step(|| "use the terminal".to_owned())?;
     let _ = rustix::process::setsid();

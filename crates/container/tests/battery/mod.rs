@@ -1,6 +1,7 @@
 //! The tests, in a table.
 
 mod crash;
+mod escape;
 mod hostile;
 pub mod image;
 mod isolation;
@@ -47,6 +48,13 @@ table![
     network::what_a_crash_leaves,
     network::metrics,
     crash::killed_again_and_again,
+    escape::cve_2025_31133_volume_in_proc_or_sys_is_refused,
+    escape::proc_and_sys_allowed_mounts_work,
+    escape::masked_and_read_only_paths_hold,
+    escape::bounding_set_has_default_capabilities,
+    escape::cve_2019_5736_binary_of_shim_cannot_be_written,
+    escape::cve_2024_21626_descriptors_do_not_leak,
+    escape::cve_2025_52565_terminal_on_volume_is_refused,
     hostile::layers,
     hostile::layers_hide_what_is_below_and_nothing_else,
     hostile::containers,

@@ -68,6 +68,8 @@ pub mod rcode {
 pub const CLASS_IN: u16 = 1;
 /// The smallest message every client accepts.
 pub const PLAIN_SIZE: usize = 512;
+/// Largest reply over UDP: what fits every path without fragments, and little to amplify an attack with.
+pub const LARGEST_UDP: usize = 1232;
 pub const HEADER: usize = 12;
 
 /// Bits of the header's flags.

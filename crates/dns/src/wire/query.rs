@@ -1,6 +1,6 @@
 //! Reading a query: header, one question, EDNS. Hostile bytes end in an error, never in a loop.
 
-use super::{CLASS_IN, HEADER, PLAIN_SIZE, flags, name, rtype};
+use super::{CLASS_IN, HEADER, LARGEST_UDP, PLAIN_SIZE, flags, name, rtype};
 
 /// A query as it came in.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +85,7 @@ impl<'a> Query<'a> {
     /// How large an answer over UDP may be.
     #[must_use]
     pub fn udp_limit(&self) -> usize {
-        self.edns.map_or(PLAIN_SIZE, |edns| usize::from(edns.udp_size).clamp(PLAIN_SIZE, 4096))
+        self.edns.map_or(PLAIN_SIZE, |edns| usize::from(edns.udp_size).clamp(PLAIN_SIZE, LARGEST_UDP))
     }
 
     #[must_use]
@@ -188,6 +188,17 @@ mod tests {
         assert_eq!(query.question, b"\x03WeB\x07default\x00\x00\x01\x00\x01");
         assert_eq!((query.rtype, query.class, query.udp_limit()), (rtype::A, CLASS_IN, 1232));
         assert_eq!(query.edns, Some(Edns { udp_size: 1232, version: 0, dnssec: true }));
+    }
+
+    #[test]
+    fn udp_limit_of_large_buffer_is_1232() {
+        for (size, wanted) in [(0_u16, 512), (512, 512), (1000, 1000), (1232, 1232), (4096, 1232)] {
+            let mut message = header(1, 1);
+            message.extend(b"\x03web\x00\x00\x01\x00\x01\x00\x00\x29");
+            message.extend(size.to_be_bytes());
+            message.extend(b"\x00\x00\x00\x00\x00\x00");
+            assert_eq!(Query::parse(&message).map(|query| query.udp_limit()), Ok(wanted), "{size}");
+        }
     }
 
     #[test]

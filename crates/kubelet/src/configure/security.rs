@@ -1,5 +1,8 @@
 //! Security contexts: the pod's and the container's own, in CRI's terms.
 
+use std::path::Path;
+use std::sync::LazyLock;
+
 use cri::v1::{
     Capability, Int64Value, LinuxContainerSecurityContext, LinuxSandboxSecurityContext, NamespaceMode,
     NamespaceOption, SELinuxOption, SecurityProfile, SecurityProfileProfileType, SupplementalGroupsPolicy,
@@ -10,7 +13,7 @@ use objects::core::v1::{
 };
 
 /// Paths of `/proc` and `/sys` that a container does not see.
-const MASKED: [&str; 11] = [
+const MASKED: [&str; 12] = [
     "/proc/asound",
     "/proc/acpi",
     "/proc/interrupts",
@@ -22,7 +25,33 @@ const MASKED: [&str; 11] = [
     "/proc/sched_debug",
     "/proc/scsi",
     "/sys/firmware",
+    "/sys/devices/virtual/powercap",
 ];
+/// The processors' directories, which tell of throttling and so of what others compute.
+const PROCESSORS: &str = "/sys/devices/system/cpu";
+
+/// All paths to mask on this machine: each processor that tells of throttling has one more.
+static MASKED_HERE: LazyLock<Vec<String>> = LazyLock::new(|| masked_paths(Path::new(PROCESSORS)));
+
+fn masked_paths(processors: &Path) -> Vec<String> {
+    let mut paths: Vec<String> = MASKED.iter().map(|path| (*path).to_owned()).collect();
+    let mut throttled: Vec<String> = std::fs::read_dir(processors)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let number = name.strip_prefix("cpu")?;
+            let numbered = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+            (numbered && entry.path().join("thermal_throttle").exists())
+                .then(|| format!("{PROCESSORS}/{name}/thermal_throttle"))
+        })
+        .collect();
+    throttled.sort();
+    paths.extend(throttled);
+    paths
+}
+
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// Why a container may not run as it asks to.
@@ -201,9 +230,6 @@ pub fn of_container(
     let user = own.run_as_user.or(of_pod.run_as_user);
     let privileged = own.privileged == Some(true);
     let unmasked = privileged || own.proc_mount.as_deref() == Some("Unmasked");
-    let paths = |list: &[&str]| {
-        if unmasked { Vec::new() } else { list.iter().map(|path| (*path).to_owned()).collect() }
-    };
     let capabilities = own.capabilities.as_ref().map(|capabilities| Capability {
         add_capabilities: capabilities.add.clone().unwrap_or_default(),
         drop_capabilities: capabilities.drop.clone().unwrap_or_default(),
@@ -224,8 +250,12 @@ pub fn of_container(
         readonly_rootfs: own.read_only_root_filesystem == Some(true),
         supplemental_groups: supplemental(&of_pod, volume_groups),
         no_new_privs: own.allow_privilege_escalation == Some(false) && !privileged,
-        masked_paths: paths(&MASKED),
-        readonly_paths: paths(&READ_ONLY),
+        masked_paths: if unmasked { Vec::new() } else { MASKED_HERE.clone() },
+        readonly_paths: if unmasked {
+            Vec::new()
+        } else {
+            READ_ONLY.iter().map(|path| (*path).to_owned()).collect()
+        },
         seccomp: Some(if privileged {
             SecurityProfile {
                 profile_type: SecurityProfileProfileType::Unconfined as i32,
@@ -267,6 +297,23 @@ mod tests {
             assert_eq!(check_non_root(&pod, &container(user), &image).is_ok(), fine, "{user:?} {image:?}");
         }
         assert!(check_non_root(&pod, &Container::default(), &image(Some(0), "")).is_ok());
+    }
+
+    #[test]
+    fn masked_paths_have_power_and_throttling() {
+        let processors = tempfile::tempdir().expect("a directory");
+        for name in ["cpu0/thermal_throttle", "cpu12/thermal_throttle", "cpu3", "cpufreq/thermal_throttle"] {
+            std::fs::create_dir_all(processors.path().join(name)).expect("a directory");
+        }
+        let paths = masked_paths(processors.path());
+        assert!(paths.iter().any(|path| path == "/sys/devices/virtual/powercap"));
+        assert_eq!(
+            paths[MASKED.len()..],
+            [
+                "/sys/devices/system/cpu/cpu0/thermal_throttle",
+                "/sys/devices/system/cpu/cpu12/thermal_throttle"
+            ]
+        );
     }
 
     #[test]

@@ -30,6 +30,21 @@ pub fn foreign(pod: &Pod) -> Option<(String, String)> {
     None
 }
 
+/// Reason and message if the pod asks for AppArmor profiles, and the host has none: as Kubernetes, whose check is the same.
+#[must_use]
+pub fn unconfined(pod: &Pod, enabled: bool) -> Option<(String, String)> {
+    let spec = pod.spec.as_ref()?;
+    let of_pod = spec.security_context.as_ref().and_then(|context| context.app_armor_profile.as_ref());
+    let of_containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+    let of_containers =
+        of_containers.filter_map(|container| container.security_context.as_ref()?.app_armor_profile.as_ref());
+    let wanted = of_pod.into_iter().chain(of_containers).any(|profile| profile.type_ != "Unconfined");
+    (wanted && !enabled).then(|| {
+        let message = "Pod was rejected: Cannot enforce AppArmor: AppArmor is not enabled on the host";
+        ("AppArmor".to_owned(), message.to_owned())
+    })
+}
+
 /// Reason and message if `pod` does not fit beside `others` within `allocatable`, in thousandths.
 #[must_use]
 pub fn refusal<'a>(
@@ -225,6 +240,34 @@ mod tests {
         assert_eq!(reason(Some("linux"), Some("linux")), None);
         assert_eq!(reason(Some("windows"), None).as_deref(), Some("PodOSSelectorNodeLabelDoesNotMatch"));
         assert_eq!(reason(None, Some("windows")).as_deref(), Some("PodOSNotSupported"));
+    }
+
+    #[test]
+    fn pod_with_apparmor_profile_on_host_without_is_refused() {
+        let pod = |of_pod: &str, own: &str| -> Pod {
+            let profile = |kind: &str| match kind {
+                "" => serde_json::json!({}),
+                kind => serde_json::json!({"appArmorProfile": {"type": kind}}),
+            };
+            serde_json::from_value(serde_json::json!({"spec": {"securityContext": profile(of_pod),
+                "containers": [{"name": "c", "securityContext": profile(own)}]}}))
+            .unwrap()
+        };
+        for (of_pod, own, refused) in [
+            ("", "", false),
+            ("Unconfined", "Unconfined", false),
+            ("RuntimeDefault", "", true),
+            ("", "Localhost", true),
+        ] {
+            assert_eq!(unconfined(&pod(of_pod, own), false).is_some(), refused, "{of_pod} {own}");
+            assert_eq!(unconfined(&pod(of_pod, own), true), None);
+        }
+        let (reason, message) = unconfined(&pod("", "RuntimeDefault"), false).expect("refused");
+        assert_eq!(reason, "AppArmor");
+        assert!(
+            message.ends_with("Cannot enforce AppArmor: AppArmor is not enabled on the host"),
+            "{message}"
+        );
     }
 
     #[test]

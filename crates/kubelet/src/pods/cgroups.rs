@@ -27,11 +27,27 @@ struct Pods {
     weight: Option<i64>,
 }
 
+/// Most processes of one pod where nothing is configured: a share of what the machine can have, so that one pod cannot
+/// keep the node from starting any.
+fn default_pod_pids() -> i64 {
+    let setting = |name: &str| {
+        let text = std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;
+        text.trim().parse::<i64>().ok()
+    };
+    share_of_pids(setting("pid_max"), setting("threads-max"))
+}
+
+fn share_of_pids(pid_max: Option<i64>, threads_max: Option<i64>) -> i64 {
+    let most = pid_max.into_iter().chain(threads_max).min().unwrap_or(32_768);
+    (most / 4).max(1024)
+}
+
 impl Cgroups {
     /// Without a hierarchy, or where they are not wanted, nothing is done.
     #[must_use]
     pub fn open(root: &str, wanted: bool, pod_pids: Option<i64>) -> Self {
         let hierarchy = Hierarchy::detect().ok().filter(|_| wanted);
+        let pod_pids = Some(pod_pids.unwrap_or_else(default_pod_pids));
         Self { hierarchy, root: root.to_owned(), pods: Mutex::default(), pod_pids }
     }
 
@@ -136,5 +152,20 @@ mod tests {
         assert_eq!(got.hugepages, [("2MB".to_owned(), 4 << 20)]);
         let free = limits(&Pod::default(), None);
         assert_eq!((free.cpu_quota, free.memory_limit), (Some(-1), Some(-1)));
+    }
+
+    #[test]
+    fn pod_without_configured_limit_has_share_of_pids() {
+        for (pid_max, threads_max, wanted) in [
+            (Some(32_768), Some(100_000), 8192),
+            (Some(4_194_304), Some(95_000), 23_750),
+            (Some(1000), None, 1024),
+            (None, None, 8192),
+        ] {
+            assert_eq!(share_of_pids(pid_max, threads_max), wanted);
+        }
+        let limit = |pids| Cgroups::open("/none", false, pids).pod_pids;
+        assert_eq!(limit(Some(77)), Some(77));
+        assert!(limit(None).is_some_and(|pids| pids >= 1024));
     }
 }

@@ -1,6 +1,7 @@
 //! One round for a pod that should run.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cri::v1::PodSandboxConfig;
 use objects::core::v1::Pod;
@@ -15,9 +16,12 @@ use crate::engine::EngineError;
 use crate::events::Kind;
 use crate::lifecycle::plan::Start;
 use crate::lifecycle::status::Waiting;
-use crate::lifecycle::{KillReason, MemberKind, Observed, Plan, plan};
+use crate::lifecycle::{KillReason, MemberKind, Observed, ObservedSandbox, Plan, plan};
 use crate::probes::Target;
 use crate::volumes;
+
+/// How long a round waits for the gate. After that the pod is looked at again, and it may have been deleted.
+const GATE: Duration = Duration::from_secs(20);
 
 impl Worker {
     pub(super) async fn sync(&mut self, order: &Order, observed: Observed) -> Result<Round, EngineError> {
@@ -138,16 +142,13 @@ impl Worker {
             };
             let seen = self.observe(pod).await?;
             sandbox = seen.sandboxes.into_iter().find(|sandbox| sandbox.id == id);
-            if let (Some(gate), Some(sandbox)) = (&self.shared.config.gate, &sandbox)
-                && !sandbox.host_network
-            {
-                let addresses = sandbox.ips.iter().filter_map(|ip| ip.parse().ok()).collect();
-                let text = |text: &'_ Option<String>| text.clone().unwrap_or_default();
-                let (namespace, name) = (text(&pod.metadata.namespace), text(&pod.metadata.name));
-                gate.pass(&namespace, &name, addresses).await;
-            }
         }
         let Some(sandbox) = sandbox else { return Ok(Acted::Some { retry_at: None }) };
+        if !next.start.is_empty() && !self.passes_gate(pod, &sandbox).await {
+            let text = "network is not ready: the network policies of the pod are not in force yet";
+            self.shared.recorder.pod(pod, Kind::Warning, "NetworkNotReady", text.to_owned());
+            return Ok(Acted::Some { retry_at: None });
+        }
         self.write_hosts(pod, &sandbox.ips);
         let mut acted = Acted::All;
         for start in &next.start {
@@ -169,6 +170,24 @@ impl Worker {
             }
         }
         Ok(acted)
+    }
+
+    /// Whether containers may start in the sandbox: the gate has let it pass, now or in an earlier round.
+    async fn passes_gate(&mut self, pod: &Pod, sandbox: &ObservedSandbox) -> bool {
+        let Some(gate) = self.shared.config.gate.clone().filter(|_| !sandbox.host_network) else {
+            return true;
+        };
+        if self.passed_gate.as_deref() == Some(&*sandbox.id) {
+            return true;
+        }
+        let addresses = sandbox.ips.iter().filter_map(|ip| ip.parse().ok()).collect();
+        let text = |text: &'_ Option<String>| text.clone().unwrap_or_default();
+        let (namespace, name) = (text(&pod.metadata.namespace), text(&pod.metadata.name));
+        let passed = tokio::time::timeout(GATE, gate.pass(&namespace, &name, addresses)).await.is_ok();
+        if passed {
+            self.passed_gate = Some(sandbox.id.clone());
+        }
+        passed
     }
 
     /// The next failure of this container waits longer than the one before it.
@@ -231,7 +250,7 @@ impl Worker {
             self.shared.recorder.pod(pod, Kind::Warning, "FailedMount", text);
             Acted::Some { retry_at: None }
         };
-        if let Err(error) = std::fs::create_dir_all(&self.directories.root) {
+        if let Err(error) = sys::directories::ensure(&self.directories.root, 0o750) {
             return Err(failed(format!("Unable to attach or mount volumes: {error}")));
         }
         let references = of_volumes(pod);

@@ -92,6 +92,8 @@ pub struct Worker {
     pub(super) retry: Duration,
     /// The pod ran out of time: reason and message.
     pub(super) verdict: Option<(String, String)>,
+    /// The sandbox that the gate has let pass.
+    pub(super) passed_gate: Option<String>,
     /// What the pod's conditions said before this kubelet began.
     pub(super) seen_before: bool,
     /// Limits of running containers, by id.
@@ -146,6 +148,7 @@ impl Worker {
             written_to: 0,
             retry: RETRY,
             verdict: None,
+            passed_gate: None,
             seen_before,
             applied: HashMap::new(),
             resizing: None,

@@ -51,6 +51,7 @@ impl Workers {
             let allocatable = Arc::clone(&self.shared.allocatable.read());
             self.closed()
                 .or_else(|| admit::foreign(&pod))
+                .or_else(|| admit::unconfined(&pod, sys::apparmor::is_enabled()))
                 .or_else(|| sysctls::refusal(&pod, &self.shared.config.upkeep.unsafe_sysctls))
                 .or_else(|| admit::refusal(&pod, others.iter().map(AsRef::as_ref), &allocatable))
         } else {

@@ -2,6 +2,7 @@
 
 mod access;
 mod containers;
+mod limits;
 mod machine;
 mod metrics;
 mod route;
@@ -21,7 +22,6 @@ use http::{Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
@@ -30,12 +30,8 @@ use tokio_rustls::TlsAcceptor;
 use crate::pods::Workers;
 use crate::shared::Shared;
 use access::{Access, Caller};
+use limits::{Addresses, CONNECTIONS, HANDSHAKE};
 pub use tls::{ServeError, Serving};
-
-/// Time a client has for its handshake.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Connections at the same time; more wait.
-const CONNECTIONS: usize = 1024;
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 type Reply = Response<Body>;
@@ -72,11 +68,16 @@ impl Server {
     pub async fn run(self, listener: TcpListener, tasks: TaskGroup) {
         let server = Arc::new(self);
         let slots = Arc::new(tokio::sync::Semaphore::new(CONNECTIONS));
+        let addresses = Arc::new(Addresses::default());
         let accepting = async {
             loop {
                 let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
                 match listener.accept().await {
-                    Ok((stream, _)) => {
+                    Ok((stream, peer)) => {
+                        let Some(counted) = addresses.admit(peer.ip()) else {
+                            tracing::debug!(%peer, "connection refused, too many from this address");
+                            continue;
+                        };
                         let server = Arc::clone(&server);
                         let stopping = tasks.stopping();
                         tasks.spawn(async move {
@@ -84,7 +85,7 @@ impl Server {
                                 () = server.connection(stream) => {}
                                 () = stopping => {}
                             }
-                            drop(slot);
+                            drop((slot, counted));
                         });
                     }
                     Err(error) => {
@@ -118,7 +119,7 @@ impl Server {
             let (server, caller) = (Arc::clone(&self), Arc::clone(&caller));
             async move { Ok::<_, Infallible>(server.answer(request, &caller).await) }
         });
-        let serving = http1::Builder::new().serve_connection(TokioIo::new(stream), handler).with_upgrades();
+        let serving = limits::http().serve_connection(TokioIo::new(stream), handler).with_upgrades();
         if let Err(error) = serving.await {
             tracing::debug!(%error, "a connection ended");
         }

@@ -40,6 +40,20 @@ pub fn prepare(
     Ok(())
 }
 
+/// Mounts a tmpfs at `path`, where there is none yet, that is never swapped out if the kernel can promise that.
+///
+/// A directory with content is left as it is: an earlier version wrote it to disk, and containers have it mounted.
+pub fn keep_in_memory(path: &Path) -> io::Result<()> {
+    if is_mount_point(path)? || fs::read_dir(path)?.next().is_some() {
+        return Ok(());
+    }
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    mount(c"tmpfs", path, c"tmpfs", flags, Some(c"mode=0777,noswap"))
+        // Since Linux 6.4.
+        .or_else(|_| mount(c"tmpfs", path, c"tmpfs", flags, Some(c"mode=0777")))?;
+    Ok(())
+}
+
 fn size(source: &EmptyDirVolumeSource) -> Option<i64> {
     let text = source.size_limit.as_ref()?;
     Quantity::parse(&text.0).ok().map(|quantity| quantity.value()).filter(|limit| *limit > 0)

@@ -193,14 +193,18 @@ impl Context<'_> {
             return Ok(PreparedVolume { path, measure: Measure::Files, ..PreparedVolume::default() });
         }
         let files = self.payload(volume).await?;
-        self.write(&path, files)?;
+        let medium = if in_memory(volume) { Medium::Memory } else { Medium::Disk };
+        self.write(&path, files, medium)?;
         let measure = Measure::Files;
         Ok(PreparedVolume { path, read_only: true, measure, ..PreparedVolume::default() })
     }
 
-    fn write(&self, path: &Path, files: Payload) -> Result<(), VolumeError> {
+    fn write(&self, path: &Path, files: Payload, medium: Medium) -> Result<(), VolumeError> {
         use std::os::unix::fs::PermissionsExt;
         std::fs::create_dir_all(path).map_err(at(path))?;
+        if medium == Medium::Memory {
+            empty_dir::keep_in_memory(path).map_err(at(path))?;
+        }
         let group = self.fs_group();
         let finish =
             |fresh: &Path| group.map_or(Ok(()), |group| ownership::give_to_group(fresh, group, true));
@@ -355,6 +359,18 @@ impl Context<'_> {
     }
 }
 
+/// Where the files of a volume are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Medium {
+    Disk,
+    Memory,
+}
+
+/// Whether the files of a volume are kept in memory, as Kubernetes does for all but config maps.
+fn in_memory(volume: &Volume) -> bool {
+    volume.secret.is_some() || volume.projected.is_some() || volume.downward_api.is_some()
+}
+
 /// Unmounts what is mounted of parts of a pod's volumes.
 pub fn release_parts(directories: &PodDirectories) -> io::Result<()> {
     sub_path::release_all(&directories.sub_paths())
@@ -364,9 +380,9 @@ pub fn release_parts(directories: &PodDirectories) -> io::Result<()> {
 /// Mounts go first: nothing within them may be removed with the rest.
 pub fn tear_down(directories: &PodDirectories) -> io::Result<()> {
     release_parts(directories)?;
-    let in_memory = directories.root.join("volumes/kubernetes.io~empty-dir");
-    if let Ok(entries) = std::fs::read_dir(&in_memory) {
-        for entry in entries.flatten() {
+    for plugin in ["empty-dir", "secret", "projected", "downward-api"] {
+        let volumes = directories.root.join("volumes").join(format!("kubernetes.io~{plugin}"));
+        for entry in std::fs::read_dir(&volumes).into_iter().flatten().flatten() {
             if empty_dir::is_mount_point(&entry.path())? {
                 rustix::mount::unmount(entry.path(), rustix::mount::UnmountFlags::DETACH)?;
             }
@@ -385,4 +401,74 @@ pub fn tear_down(directories: &PodDirectories) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn volume(source: &str) -> Volume {
+        serde_json::from_value(serde_json::json!({"name": "v", source: {}})).expect("a volume")
+    }
+
+    #[test]
+    fn secret_and_projected_volumes_are_kept_in_memory() {
+        for (source, wanted) in
+            [("secret", true), ("projected", true), ("downwardAPI", true), ("configMap", false)]
+        {
+            assert_eq!(in_memory(&volume(source)), wanted, "{source}");
+        }
+    }
+
+    /// A marker of a Secret is searched for below the directory of the pod on disk, before and after the pod is deleted.
+    #[test]
+    fn secret_volume_mounted_and_deleted_leaves_nothing_on_disk() {
+        const MARKER: &str = "marker-5b1f";
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: mounts need root");
+            return;
+        }
+        let kubelet = tempfile::tempdir().expect("a directory");
+        let below = kubelet.path().to_owned();
+        let seen = std::thread::spawn(move || {
+            use sys::mounts::{MountPropagationFlags, propagate};
+            sys::process::unshare(&[sys::process::Namespace::Mount]).expect("a mount namespace");
+            let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+            propagate(Path::new("/"), private).expect("private mounts");
+            let directories = PodDirectories::of_uid(&below, "uid");
+            let path = directories.volume("secret", "v");
+            std::fs::create_dir_all(&path).expect("a directory");
+            empty_dir::keep_in_memory(&path).expect("mounted");
+            empty_dir::keep_in_memory(&path).expect("mounted once");
+            let file = File { content: MARKER.as_bytes().to_vec(), mode: 0o644, owner: None };
+            let files = Payload::from([("key".to_owned(), file)]);
+            atomic::write(&path, &files, Timestamp::UNIX_EPOCH, |_| Ok(())).expect("written");
+            let read = std::fs::read_to_string(path.join("key")).expect("the file");
+            // What is below the mounts, that is on the disk.
+            let bare = tempfile::tempdir().expect("a directory");
+            sys::mounts::bind(&below, bare.path(), false).expect("bound");
+            let mounted = disk_contains(bare.path(), MARKER);
+            tear_down(&directories).expect("torn down");
+            let deleted = disk_contains(bare.path(), MARKER);
+            sys::mounts::unmount(bare.path()).expect("unmounted");
+            (read, mounted, deleted, directories.root.join("volumes").exists())
+        })
+        .join()
+        .expect("the thread");
+        assert_eq!(seen, (MARKER.to_owned(), false, false, false));
+        assert!(!disk_contains(kubelet.path(), MARKER));
+    }
+
+    fn disk_contains(directory: &Path, marker: &str) -> bool {
+        std::fs::read_dir(directory).into_iter().flatten().flatten().any(|entry| {
+            let kind = entry.file_type().expect("a type");
+            if kind.is_dir() {
+                disk_contains(&entry.path(), marker)
+            } else {
+                kind.is_file()
+                    && std::fs::read(entry.path())
+                        .is_ok_and(|found| String::from_utf8_lossy(&found).contains(marker))
+            }
+        })
+    }
 }

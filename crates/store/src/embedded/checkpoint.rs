@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -88,6 +89,7 @@ impl Frozen {
             .write(true)
             .create(true)
             .truncate(true)
+            .mode(0o600)
             .open(path)
             .map_err(StoreError::io("create", path))?;
         let mut out = Writer { io, path, file: &file, block: Vec::new(), offset: 0, blocks: 0 };

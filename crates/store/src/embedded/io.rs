@@ -2,16 +2,16 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::FallocateFlags;
 
 /// File operations of the log and the checkpoints.
 pub trait Io: Send + Sync + 'static {
-    /// Opens the file of a log segment for reading and writing, creating it if it is missing.
+    /// Opens the file of a log segment for reading and writing, creating it for its owner only if it is missing.
     fn open(&self, path: &Path) -> io::Result<File> {
-        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
     }
 
     /// Writes all of `data` at `offset`.

@@ -19,7 +19,6 @@ mod segment;
 mod state;
 mod watchers;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -167,7 +166,7 @@ impl Embedded {
     /// Starts a store in an empty directory from a snapshot; returns its revision. The revision skips
     /// `skip_revisions`, so that none is used again that the old store reached after the snapshot.
     pub fn restore(snapshot: &Path, directory: &Path, skip_revisions: u64) -> Result<Revision> {
-        fs::create_dir_all(directory).map_err(StoreError::io("create", directory))?;
+        recovery::private_directory(directory)?;
         let _lock = recovery::lock(directory)?;
         if recovery::is_occupied(directory)? {
             let reason = "the directory already holds a store".into();

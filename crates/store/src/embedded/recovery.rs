@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -64,6 +65,7 @@ pub(super) fn lock(directory: &Path) -> Result<Lock> {
         .write(true)
         .create(true)
         .truncate(false)
+        .mode(0o600)
         .open(&path)
         .map_err(StoreError::io("open", &path))?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -105,10 +107,19 @@ fn list(directory: &Path, segment_bytes: u64) -> Result<Files> {
     Ok(files)
 }
 
+/// Makes the directory of a store for its owner alone; one that is open to others is closed. The files in it may have
+/// been made with wider modes by an earlier version.
+pub(super) fn private_directory(directory: &Path) -> Result<()> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    made.map_err(StoreError::io("create", directory))?;
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o700))
+        .map_err(StoreError::io("restrict", directory))
+}
+
 /// Brings the store in the directory back, or starts a new one.
 pub(super) fn recover(options: &EmbeddedOptions) -> Result<Recovered> {
     let directory = &options.directory;
-    fs::create_dir_all(directory).map_err(StoreError::io("create", directory))?;
+    private_directory(directory)?;
     let lock = lock(directory)?;
     let Files { checkpoints, segments, spares } = list(directory, options.segment_bytes)?;
     let now = Instant::now();

@@ -208,3 +208,21 @@ async fn snapshots_are_taken_under_way_and_restored() {
     drop(third);
     assert_eq!(open(&skipped).revision(), revision + 1001);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn store_directory_open_to_others_is_closed() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let parent = tempfile::tempdir().unwrap();
+    let directory = parent.path().join("store");
+    std::fs::create_dir(&directory).unwrap();
+    std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let store = store::Embedded::open(store::EmbeddedOptions::new(&directory)).unwrap();
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&directory), 0o700);
+    let files: Vec<_> = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(!files.is_empty());
+    for file in files {
+        assert_eq!(mode(&file), 0o600, "{}", file.display());
+    }
+    drop(store);
+}

@@ -70,6 +70,39 @@ impl Netlink {
         self.ask(forwarding(NEW_NEIGHBOUR, interface, peer)).map(drop)
     }
 
+    /// Tells a link for good which hardware address an address has.
+    pub(super) fn set_neighbour(&mut self, link: u32, address: IpAddr, hardware: [u8; 6]) -> io::Result<()> {
+        let message = message(NEW_NEIGHBOUR, family(address), link, 0)
+            .attribute(DESTINATION, &octets(address))
+            .attribute(HARDWARE, &hardware);
+        self.ask(message).map(drop)
+    }
+
+    /// Makes a link forget which hardware address an address has; one it does not know is no error.
+    pub fn remove_neighbour(&mut self, link: u32, address: IpAddr) -> io::Result<()> {
+        let message =
+            message(DELETE_NEIGHBOUR, family(address), link, 0).attribute(DESTINATION, &octets(address));
+        match self.ask(message) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// Tells the bridge of a port that a hardware address is behind it and nowhere else.
+    pub(super) fn set_forwarding(&mut self, port: u32, hardware: [u8; 6]) -> io::Result<()> {
+        /// The entry is the bridge's.
+        const OF_MASTER: u8 = 4;
+        /// Neither learned nor aged.
+        const NO_ARP: u16 = 0x40;
+        let message = Message::new(NEW_NEIGHBOUR, CREATE | REPLACE)
+            .raw(&[AF_BRIDGE, 0, 0, 0])
+            .raw(&port.to_ne_bytes())
+            .raw(&NO_ARP.to_ne_bytes())
+            .raw(&[OF_MASTER, 0])
+            .attribute(HARDWARE, &hardware);
+        self.ask(message).map(drop)
+    }
+
     /// Makes a VXLAN link forget a peer; one it does not know is no error.
     pub fn remove_peer(&mut self, interface: u32, peer: &Peer) -> io::Result<()> {
         for message in

@@ -35,6 +35,7 @@ impl Verdict {
 /// Where the bytes of a packet are counted from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
+    Link = 0,
     Network = 1,
     Transport = 2,
 }

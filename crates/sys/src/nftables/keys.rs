@@ -11,6 +11,7 @@ pub enum Part {
     Protocol,
     Port,
     Number,
+    Hardware,
 }
 
 impl Part {
@@ -22,6 +23,7 @@ impl Part {
             (Self::Protocol, _) => (4, 12),
             (Self::Port, _) => (4, 13),
             (Self::Number, _) => (4, 19),
+            (Self::Hardware, _) => (8, 9),
         }
     }
 }
