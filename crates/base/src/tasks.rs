@@ -376,10 +376,7 @@ mod tests {
     async fn supervised_task_ends_with_its_group() {
         let group = TaskGroup::new();
         let inner = group.clone();
-        group.supervise("loop", move || {
-            let stopping = inner.stopping();
-            async move { stopping.await }
-        });
+        group.supervise("loop", move || inner.stopping());
         tokio::time::sleep(Duration::from_secs(5)).await;
         assert_eq!(group.drain(Duration::from_secs(5)).await, Ok(()));
         assert_eq!(group.supervision().restarts("loop"), 0);
