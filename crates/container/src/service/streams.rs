@@ -76,7 +76,7 @@ const HEAD: Duration = Duration::from_secs(10);
 
 fn http() -> hyper::server::conn::http1::Builder {
     let mut builder = hyper::server::conn::http1::Builder::new();
-    builder.timer(hyper_util::rt::TokioTimer::new()).header_read_timeout(HEAD).keep_alive(false);
+    builder.timer(hyper_util::rt::TokioTimer::new()).header_read_timeout(HEAD);
     builder
 }
 
