@@ -32,6 +32,21 @@ pub struct Machine {
 impl Machine {
     pub fn start(engine: Engine) -> Self {
         run(Command::new("ip").args(["link", "set", "lo", "up"]));
+        // An address that is not of loopback: the API server proxies to no node at a loopback address.
+        run(Command::new("ip").args([
+            "link",
+            "add",
+            "uplink",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "uplink-peer",
+        ]));
+        run(Command::new("ip").args(["addr", "add", "192.0.2.1/24", "dev", "uplink"]));
+        for link in ["uplink", "uplink-peer"] {
+            run(Command::new("ip").args(["link", "set", link, "up"]));
+        }
         let directory = tempfile::tempdir().expect("a directory");
         let kubectl = Kubectl::new(directory.path().join("control-plane/kubeconfig"), directory.path());
         let mut machine = Self { directory, engine, kubectl, processes: Vec::new() };
