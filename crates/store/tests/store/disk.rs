@@ -203,13 +203,8 @@ async fn crashed_log(writes: usize) -> (Vec<u8>, Vec<usize>) {
     (bytes, ends)
 }
 
-/// A directory in memory where there is one: recovery reads the same bytes, and hundreds of fsyncs cost nothing.
-fn memory() -> tempfile::TempDir {
-    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
-}
-
 async fn reopen(bytes: &[u8]) -> Result<Vec<String>, StoreError> {
-    let directory = memory();
+    let directory = tempfile::tempdir().unwrap();
     fs::write(segment(directory.path()), bytes).unwrap();
     // Segments have their full length from the start.
     File::options().write(true).open(segment(directory.path())).unwrap().set_len(8 << 20).unwrap();
