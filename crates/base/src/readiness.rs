@@ -43,6 +43,8 @@ type Answer = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 struct Check {
     name: String,
     probes: Probes,
+    /// Listed only while it fails: Kubernetes has no such check, and its clients compare the list.
+    extra: bool,
     run: Box<dyn Fn() -> Answer + Send + Sync>,
     last_error: Mutex<Option<String>>,
 }
@@ -80,6 +82,15 @@ impl Readiness {
         self.register_async(name, probes, move || std::future::ready(check()));
     }
 
+    /// Adds a check that Kubernetes does not have. It is listed only while it fails; its own path works always.
+    pub fn register_extra<F>(&self, name: impl Into<String>, probes: Probes, check: F)
+    where
+        F: Fn() -> Result<(), String> + Send + Sync + 'static,
+    {
+        let run = Box::new(move || Box::pin(std::future::ready(check())) as Answer);
+        self.add(Check { name: name.into(), probes, extra: true, run, last_error: Mutex::new(None) });
+    }
+
     /// Adds a check that has to ask somebody.
     pub fn register_async<F, A>(&self, name: impl Into<String>, probes: Probes, check: F)
     where
@@ -87,12 +98,11 @@ impl Readiness {
         A: Future<Output = Result<(), String>> + Send + 'static,
     {
         let run = Box::new(move || Box::pin(check()) as Answer);
-        self.checks.write().push(Arc::new(Check {
-            name: name.into(),
-            probes,
-            run,
-            last_error: Mutex::new(None),
-        }));
+        self.add(Check { name: name.into(), probes, extra: false, run, last_error: Mutex::new(None) });
+    }
+
+    fn add(&self, check: Check) {
+        self.checks.write().push(Arc::new(check));
     }
 
     /// Adds a check that fails until the returned gate is opened.
@@ -116,7 +126,10 @@ impl Readiness {
             if excluded(&check.name) {
                 continue;
             }
-            outcomes.push(check.outcome().await);
+            let outcome = check.outcome().await;
+            if !check.extra || outcome.result.is_err() {
+                outcomes.push(outcome);
+            }
         }
         outcomes
     }
@@ -173,6 +186,20 @@ impl Gate {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn extra_check_is_listed_only_while_it_fails() {
+        let readiness = Readiness::new();
+        let gate = Gate { closed: Arc::default() };
+        let closed = Arc::clone(&gate.closed);
+        readiness.register("ping", Probes::ALL, || Ok(()));
+        readiness.register_extra("store", Probes::ALL, move || closed.lock().clone().map_or(Ok(()), Err));
+        let listed = async || readiness.run(Probe::Livez, |_| false).await.len();
+        assert_eq!(listed().await, 1);
+        assert!(readiness.run_one(Probe::Livez, "store").await.is_some_and(|outcome| outcome.result.is_ok()));
+        gate.close("full");
+        assert_eq!(listed().await, 2);
+    }
 
     #[tokio::test]
     async fn checks_answer_in_order_and_by_probe() {

@@ -94,7 +94,7 @@ impl ControlPlane {
         storage::observe(&store, &server.chain.readiness, &server.chain.metrics)?;
         let supervision = tasks.supervision().clone();
         supervision.register(&server.chain.metrics).map_err(ClusterError::Metrics)?;
-        server.chain.readiness.register("background-tasks", LIVENESS, move || supervision.check());
+        server.chain.readiness.register_extra("background-tasks", LIVENESS, move || supervision.check());
         certificates.write_kubeconfig()?;
         server.set_kubelet_identity(certificates.kubelet_client()?).map_err(ClusterError::KubeletIdentity)?;
         Ok(Self { config, server: Arc::new(server), store, certificates, listener, address, tasks })

@@ -67,7 +67,7 @@ pub(crate) fn observe(
     metrics: &Metrics,
 ) -> Result<(), ClusterError> {
     let checked = Arc::clone(store);
-    readiness.register("store", Probes::ALL, move || checked.health().failure.map_or(Ok(()), Err));
+    readiness.register_extra("store", Probes::ALL, move || checked.health().failure.map_or(Ok(()), Err));
     metrics
         .register(StoreCollector::new(Arc::clone(store)).map_err(ClusterError::Metrics)?)
         .map_err(ClusterError::Metrics)
