@@ -35,7 +35,7 @@ pub struct TestServer {
     _directory: tempfile::TempDir,
 }
 
-/// Permissions of everybody outside `system:masters`: verb and resource, with its subresource if it is of one.
+/// Permissions of users outside `system:masters`: verb and resource, with its subresource if it is of one.
 #[derive(Default)]
 struct Grants(Mutex<Vec<(String, String)>>);
 

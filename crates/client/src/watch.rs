@@ -50,7 +50,7 @@ const OBJECT: &[u8] = b"\",\"object\":";
 struct Lines {
     body: Pin<Box<Body>>,
     pending: BytesMut,
-    /// Where to look for the end of the next line: what is before has been searched.
+    /// Offset from which to search for the end of the next line.
     scanned: usize,
     path: String,
 }
@@ -117,7 +117,7 @@ impl EventKind {
 struct RawEvent {
     kind: EventKind,
     line: BytesMut,
-    /// Where in the line the object is.
+    /// Range of the object in the line.
     object: Range<usize>,
 }
 
@@ -160,7 +160,7 @@ fn bookmark(object: &[u8]) -> Result<(String, bool), serde_json::Error> {
     Ok((meta.resource_version.unwrap_or_default(), ends))
 }
 
-/// Where the object of an event in the usual form begins; it ends before the last byte.
+/// Offset of the object of an event in the usual form; it ends before the last byte.
 fn plain(line: &[u8]) -> Option<usize> {
     let rest = line.strip_prefix(HEAD)?;
     let kind = rest.iter().take(16).position(|byte| !byte.is_ascii_uppercase())?;

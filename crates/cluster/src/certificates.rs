@@ -73,7 +73,7 @@ impl Certificates {
         self.pki.client_authority.issue_client_in(user, groups, now).map_err(ClusterError::Pki)
     }
 
-    /// What the API server shows to kubelets; issued at every start. Its user may use the kubelets' API by a binding of the
+    /// Client certificate that the API server presents to kubelets; issued at every start. Its user may use the kubelets' API by a binding of the
     /// RBAC policy, and nothing else: a kubelet that passes the connection on gains no more.
     pub(crate) fn kubelet_client(&self) -> Result<KubeletIdentity, ClusterError> {
         let now = self.config.clock.now();

@@ -20,7 +20,7 @@ pub struct Config {
     pub store: StoreConfig,
     /// Size limit of the embedded store; beyond it, writes other than deletes are refused, as with etcd's quota.
     pub store_quota_bytes: u64,
-    /// How long a control plane whose store has failed goes on serving reads, neither ready nor live, before it ends.
+    /// Time a control plane whose store has failed goes on serving reads, neither ready nor live, before it ends.
     pub store_failure_grace: Duration,
     pub files: CertificateFiles,
     /// The first address of the service range: the API server's own, as in-cluster clients see it.

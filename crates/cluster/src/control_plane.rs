@@ -30,7 +30,7 @@ pub(crate) const TASK_GRACE: Duration = Duration::from_secs(5);
 /// How long to wait before something that failed is tried again.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// The probes that tell whether a restart of the process would help.
+/// The probes that fail when a restart of the process would help.
 const LIVENESS: Probes = Probes { healthz: true, livez: true, readyz: false };
 
 /// A control plane that is built and listens, but does not answer yet.

@@ -13,7 +13,7 @@ use store::{Embedded, EmbeddedOptions, Etcd, EtcdOptions, EtcdTls, Store};
 
 use crate::{ClusterError, Config, EtcdConfig, StoreConfig};
 
-/// How often the store's state is looked at.
+/// Interval of the check of the store's state.
 const CHECK: Duration = Duration::from_secs(1);
 
 /// The directory of the embedded store under the data directory.

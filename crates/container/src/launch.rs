@@ -124,7 +124,7 @@ impl Launcher {
     }
 }
 
-/// The program behind a read-only mount of its own that is attached nowhere, so that nobody who gets hold of
+/// The program behind a read-only mount of its own that is attached nowhere, so that no process that gets hold of
 /// `/proc/PID/exe` of a shim can write to it (CVE-2019-5736). It takes no memory, unlike a copy: that is made only where
 /// the file cannot be mounted.
 fn seal(program: &Path) -> io::Result<OwnedFd> {
@@ -152,11 +152,11 @@ fn seal_by_mount(program: &Path) -> io::Result<OwnedFd> {
     Ok(tree)
 }
 
-/// A copy in memory that nobody can change any more.
+/// A sealed copy in memory.
 fn seal_by_copy(program: &Path) -> io::Result<OwnedFd> {
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Kernels from 6.3 on want to be told that it is for execution; those before do not know the flag.
+    // Kernels from 6.3 on require a flag for executable memory files; those before do not know the flag.
     let copy = memfd_create("ferry-shim", flags | MemfdFlags::EXEC)
         .or_else(|_| memfd_create("ferry-shim", flags))?;
     let mut copy = File::from(copy);

@@ -1,6 +1,6 @@
-//! Whom the server answers: pods, services and nodes, and this machine itself.
+//! Admission of DNS clients: pods, services and nodes, and this machine itself.
 //!
-//! To everybody else it is silent. A server that answers anybody serves attackers as amplifier, and tells the names of
+//! Queries from other addresses are dropped. An open server can be abused for amplification and discloses the names of
 //! all services to whoever reaches the machine.
 
 use std::collections::BTreeSet;

@@ -23,7 +23,7 @@ pub struct Config {
     /// How many answers of others are kept, and for how many seconds at most.
     pub cache_entries: usize,
     pub cache_ttl: u32,
-    /// Who is answered: the ranges of pods, services and nodes. Everybody if empty.
+    /// Ranges of admitted clients: pods, services and nodes. Empty admits all.
     pub clients: Vec<ClientRange>,
 }
 

@@ -32,7 +32,7 @@ pub struct Resolver {
     /// Questions on their way to others: who asks the same waits for the same answer.
     asking: Mutex<HashMap<Key, Asking>>,
     waiting: Semaphore,
-    /// Who is answered.
+    /// Admitted clients.
     pub clients: Clients,
     pub metrics: DnsMetrics,
 }

@@ -80,7 +80,7 @@ impl Kubelet {
         tasks: TaskGroup,
     ) -> BoxFuture<'static, Result<Self, KubeletError>> {
         Box::pin(async move {
-            // As Kubernetes has them: Secrets and tokens are below, for nobody but the pods that mount them.
+            // As Kubernetes has them: Secrets and tokens are below, for the pods that mount them only.
             for directory in [&config.directory, &config.directory.join("pods"), &config.logs] {
                 sys::directories::ensure(directory, 0o750)
                     .map_err(|source| KubeletError::Directory(directory.clone(), source))?;
@@ -225,7 +225,7 @@ impl Kubelet {
             if let Some(directory) = shared.config.static_pods.clone() {
                 let (all, stopping) = (Arc::clone(&shared), shared.tasks.stopping());
                 let workers = Arc::clone(&workers);
-                // Known before those that nobody knows are ended.
+                // Registered before unknown pods are removed.
                 let found = static_pods::begin(&all, &workers, &directory);
                 shared.tasks.spawn(async move {
                     tokio::select! {

@@ -50,14 +50,14 @@ pub fn bridge(
         }
     }
     isolate(netlink, name)?;
-    // No pod tells the node where its routers are.
+    // Router advertisements from pods are ignored.
     let _ = set(&format!("ipv6/conf/{name}/accept_ra"), "0");
     let _ = set(&format!("ipv6/conf/{name}/accept_redirects"), "0");
     let _ = set(&format!("ipv4/conf/{name}/accept_redirects"), "0");
     netlink.set_up(name).doing("bring up the bridge")
 }
 
-/// Whether bridged frames pass the packet rules, because the kernel's module for that is there.
+/// Reports whether bridged frames pass the packet rules, because the kernel's module for that is there.
 fn bridge_calls_rules() -> bool {
     std::path::Path::new("/proc/sys/net/bridge").exists()
 }

@@ -21,7 +21,7 @@ const PREROUTING: u32 = 0;
 const PRIORITY: i32 = -310;
 const CHAIN: &str = "sources";
 const PAIRS: &str = "pairs";
-/// How the hardware addresses of pods begin: locally administered, and known to be made by container networks.
+/// Prefix of the hardware addresses of pods: locally administered, and known to be made by container networks.
 const PREFIX: [u8; 2] = [0x0a, 0x58];
 const HARDWARE_LENGTH: usize = 6;
 
@@ -70,7 +70,7 @@ pub fn write(batch: &mut Batch, family: Family, bridge: &str) {
     batch.add_chain(&Chain { name: CHAIN, hook });
     let from_pod = || interface(MetaKey::InInterfaceName, bridge, true, R0);
     if family == Family::Ipv6 {
-        // Nobody but the node tells of routers: advertisements and redirects.
+        // Router advertisements and redirects are accepted from the node only.
         for kind in [134, 137] {
             let mut rule = from_pod();
             rule.extend([

@@ -23,7 +23,7 @@ const B: &str = "10.223.0.3";
 const NODE: &str = "10.223.0.1";
 const PORT: u16 = 7000;
 
-/// A network namespace that lives as long as somebody has it open.
+/// A network namespace that lives as long as a descriptor of it is open.
 #[derive(Clone)]
 struct Space(Arc<File>);
 

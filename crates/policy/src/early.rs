@@ -10,16 +10,16 @@ use parking_lot::Mutex;
 use runtime::{Cache, Key};
 use tokio::sync::{Notify, oneshot};
 
-/// How long a pod waits for its rules before that is logged, or before it starts without them where that is allowed.
+/// Time a pod waits for its rules before a warning is logged, or before it starts without them where that is allowed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What becomes of a pod whose policies are not in force.
+/// Handling of a pod whose policies are not in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFailure {
     /// It does not start.
     #[default]
     Wait,
-    /// It starts after a while, open to everybody.
+    /// The pod starts after the wait, without any policy.
     Start,
 }
 

@@ -5,14 +5,14 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
-/// Whether the kernel enforces profiles.
+/// Reports whether the kernel enforces profiles.
 #[must_use]
 pub fn is_enabled() -> bool {
     std::fs::read_to_string("/sys/module/apparmor/parameters/enabled")
         .is_ok_and(|text| text.trim_start().starts_with('Y'))
 }
 
-/// Whether a profile of this name is loaded.
+/// Reports whether a profile of this name is loaded.
 pub fn is_loaded(name: &str) -> io::Result<bool> {
     let loaded = std::fs::read_to_string("/sys/kernel/security/apparmor/profiles")?;
     Ok(has_profile(&loaded, name))

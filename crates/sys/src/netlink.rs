@@ -319,7 +319,7 @@ impl Netlink {
     }
 
     /// Binds the port of a bridge to one hardware address: frames from another are dropped, and frames for it never go to
-    /// another port. `addresses` belong to it on the bridge, whatever anybody answers to ARP or neighbour solicitations.
+    /// another port. `addresses` belong to it on the bridge, regardless of answers to ARP or neighbour solicitations.
     pub fn bind_port(
         &mut self,
         name: &str,
@@ -338,7 +338,7 @@ impl Netlink {
         Ok(())
     }
 
-    /// Isolates a port of a bridge from others that are isolated: their frames reach the machine and nobody else.
+    /// Isolates a port of a bridge from others that are isolated: their frames reach the machine only.
     pub fn isolate_port(&mut self, port: u32, isolated: bool) -> io::Result<()> {
         const PORT_ISOLATED: u16 = 33;
         self.set_port(port, &[(PORT_ISOLATED, u8::from(isolated))])

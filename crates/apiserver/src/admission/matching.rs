@@ -173,7 +173,7 @@ mod tests {
         assert!(!concerned(&UserInfo::server()), "the server's own writes are exempt");
         let named = UserInfo { name: UserInfo::server().name, ..UserInfo::default() };
         assert!(concerned(&named));
-        // A request never counts as the server's, whoever sends it.
+        // No request counts as the server's own.
         let server = UserInfo::server();
         let context = WriteContext { is_server: false, ..WriteContext::server(&server, &warnings, "n") };
         assert!(is_concerned(&Attributes::new(served, &context, Operation::Create), &[]));

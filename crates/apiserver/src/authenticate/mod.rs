@@ -272,7 +272,7 @@ mod tests {
     use std::path::Path;
     use store::{Embedded, EmbeddedOptions};
 
-    /// Whether a request without credentials is served with this configuration.
+    /// Reports whether a request without credentials is served with this configuration.
     async fn serves_anonymous(
         authentication: AuthenticationConfig,
         authorization: &AuthorizationConfig,

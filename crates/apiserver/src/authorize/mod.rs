@@ -121,7 +121,7 @@ pub trait Authorizer: Send + Sync {
         attributes: &'a Attributes<'a>,
     ) -> BoxFuture<'a, Result<Decision>>;
 
-    /// Whether every request that reaches it is allowed.
+    /// Reports whether every request that reaches it is allowed.
     fn always_allows(&self) -> bool {
         false
     }
@@ -183,7 +183,7 @@ impl Authorization {
         Ok(matches!(self.decide(user, attributes).await?, Decision::Allowed(_)))
     }
 
-    /// Whether the chain contains AlwaysAllow.
+    /// Reports whether the chain contains AlwaysAllow.
     pub fn always_allows(&self) -> bool {
         self.chain.iter().any(|authorizer| authorizer.always_allows())
     }

@@ -14,7 +14,7 @@ const LARGE_QUERY: usize = 8 << 10;
 /// Groups whose objects hold expressions and schemas, which are compiled when they are written.
 const COMPILED: [&str; 3] = ["admissionregistration.k8s.io", "apiextensions.k8s.io", "resource.k8s.io"];
 
-/// Whether handling the request may take long, judged by what it sends.
+/// Reports whether handling the request may take long, judged by what it sends.
 pub fn is_heavy(context: &Context, body: &RequestBody) -> bool {
     if context.uri.query().is_some_and(|query| query.len() > LARGE_QUERY) {
         return true;
@@ -36,7 +36,7 @@ pub async fn offloaded<F: Future>(work: F, is_heavy: bool) -> F::Output {
     .await
 }
 
-/// A runtime with one thread has nobody to hand its tasks over to.
+/// A runtime with one thread has no other worker for its tasks.
 fn can_hand_over() -> bool {
     Handle::try_current().is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread)
 }

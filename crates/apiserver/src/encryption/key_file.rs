@@ -111,7 +111,7 @@ async fn mark(path: &Path, store: &dyn Store) -> Result<bool, EncryptionError> {
     }
 }
 
-/// Whether there are encrypted secrets and the keys of a file open all of them.
+/// Reports whether there are encrypted secrets and the keys of a file open all of them.
 async fn opens_secrets(path: &Path, store: &dyn Store) -> Result<bool, EncryptionError> {
     let rules = Rules::read(path)?;
     let opens = |kv: &KeyValue| rules.of(&kv.key).is_some_and(|rule| rule.open(&kv.key, &kv.value).is_ok());

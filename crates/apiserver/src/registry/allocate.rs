@@ -84,7 +84,7 @@ pub struct Reservation<'a> {
     owner: Owner,
 }
 
-/// Whether a write reached the store.
+/// Reports whether a write reached the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteOutcome {
     Stored,

@@ -16,7 +16,7 @@ use machinery::{Value, meta};
 use std::sync::Arc;
 use store::{Expect, Op, Outcome, StoreError, Txn};
 
-/// Whether the request that stores a new object was authorized as a create.
+/// Reports whether the request that stores a new object was authorized as a create.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum CreateAccess {
     Authorized,

@@ -425,7 +425,7 @@ struct Failing {
     prefix: &'static str,
     left: AtomicUsize,
     failure: fn(&Txn) -> StoreError,
-    /// Whether a write that fails is stored nevertheless.
+    /// Reports whether a write that fails is stored nevertheless.
     stores: bool,
 }
 

@@ -73,7 +73,7 @@ impl Warnings {
         self.outcome_unknown.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a write of this request may have been stored although it failed.
+    /// Reports whether a write of this request may have been stored although it failed.
     pub(super) fn is_outcome_unknown(&self) -> bool {
         self.outcome_unknown.load(Ordering::Relaxed)
     }

@@ -209,7 +209,7 @@ impl Write {
         body.to_string()
     }
 
-    /// What Kubernetes answers to a user who has the verb of the request and nothing else.
+    /// Response of Kubernetes to a user who has the verb of the request and nothing else.
     fn expected(self, sample: &Sample, subresource: &str, exists: bool) -> Answer {
         match self {
             Self::Post if exists => Answer::Code(409),

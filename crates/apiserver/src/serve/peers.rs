@@ -51,7 +51,7 @@ impl Drop for PeerSlot {
     }
 }
 
-/// What counts as one client: an IPv4 address, or the network of an IPv6 address.
+/// Key of one client: an IPv4 address, or the network of an IPv6 address.
 fn key(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

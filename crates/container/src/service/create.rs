@@ -463,7 +463,7 @@ fn seccomp(security: &LinuxContainerSecurityContext) -> Result<Seccomp, RuntimeE
     }
 }
 
-/// What the host enforces besides capabilities and seccomp.
+/// Mandatory access control that the host enforces besides capabilities and seccomp.
 #[derive(Clone, Copy, Debug)]
 struct Host {
     apparmor: bool,

@@ -103,7 +103,7 @@ impl Runtime {
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             };
-            // Everybody on this machine can connect; without a ticket nobody gets further than the limits.
+            // Any local process can connect; without a ticket a connection is bounded by these limits.
             let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
                 tracing::debug!("streaming connection refused, too many are open");
                 continue;

@@ -48,7 +48,7 @@ const IN_SYS: &[u64] = &[
     0x6573_5543, // fusectl
 ];
 
-/// Where a resolved target is.
+/// Location of a resolved target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Position {
     Root,
@@ -119,13 +119,13 @@ fn open(source: &Path) -> std::io::Result<std::os::fd::OwnedFd> {
     Ok(rustix::fs::openat(CWD, source, flags, Mode::empty())?)
 }
 
-/// Whether `source` is the root of a procfs.
+/// Reports whether `source` is the root of a procfs.
 fn is_procfs(source: &Path) -> std::io::Result<bool> {
     let file = open(source)?;
     Ok(mounts::filesystem(file.as_fd())? == PROC && rustix::fs::fstat(&file)?.st_ino == PROC_ROOT)
 }
 
-/// Whether `source` is of the host's `/sys`, or on a file system of the kernel that is mounted there.
+/// Reports whether `source` is of the host's `/sys`, or on a file system of the kernel that is mounted there.
 fn belongs_in_sys(source: &Path) -> std::io::Result<bool> {
     let file = open(source)?;
     Ok(source.starts_with("/sys") || IN_SYS.contains(&mounts::filesystem(file.as_fd())?))

@@ -81,7 +81,7 @@ pub enum PidNamespace {
     New,
     /// The one that a file stands for: the pod's.
     Of(PathBuf),
-    /// That of another container's first process, which its start time tells from a later one with the same id.
+    /// That of another container's first process, distinguished by its start time from a later one with the same id.
     OfProcess {
         pid: i32,
         start_time: u64,

@@ -39,7 +39,7 @@ fn mount(target: &str, source: &Path) -> Mount {
     Mount { container_path: target.to_owned(), host_path: source.display().to_string(), ..Mount::default() }
 }
 
-/// Why a container does not start; its pod is removed again.
+/// Error of a container that does not start; its pod is removed again.
 async fn start_error(node: &Node, name: &str, config: ContainerConfig) -> Result<String, String> {
     let pod_config = node.pod(name);
     let pod = node.run_pod(&pod_config).await;
@@ -111,7 +111,7 @@ pub async fn cve_2025_31133_volume_in_proc_or_sys_is_refused(node: Node) {
     assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "nothing was made in the volume");
 }
 
-/// What runc allows stays possible: files that lxcfs emulates, and the host's own kernel file systems.
+/// Mounts that runc allows stay possible: files that lxcfs emulates, and the host's own kernel file systems.
 pub async fn proc_and_sys_allowed_mounts_work(node: Node) {
     let file = node.root.join("cpuinfo");
     std::fs::write(&file, "emulated\n").unwrap();
@@ -162,7 +162,7 @@ pub async fn cve_2019_5736_binary_of_shim_cannot_be_written(node: Node) {
     let started: serde_json::Value = serde_json::from_slice(&started).unwrap();
     let exe = format!("/proc/{}/exe", started["shim_pid"]);
     assert!(std::fs::OpenOptions::new().write(true).open(&exe).is_err());
-    // "Text file busy" would hold only while somebody runs the file.
+    // "Text file busy" would hold only while a process runs the file.
     let mounted = rustix::fs::statvfs(&exe).unwrap().f_flag;
     assert!(mounted.contains(rustix::fs::StatVfsMountFlags::RDONLY), "{exe}: {mounted:?}");
     // An open handle of the container's gives no more.

@@ -27,10 +27,10 @@ const MASKED: [&str; 12] = [
     "/sys/firmware",
     "/sys/devices/virtual/powercap",
 ];
-/// The processors' directories, which tell of throttling and so of what others compute.
+/// The processors' directories, whose throttling counters disclose the load of other containers.
 const PROCESSORS: &str = "/sys/devices/system/cpu";
 
-/// All paths to mask on this machine: each processor that tells of throttling has one more.
+/// All paths to mask on this machine: each processor with throttling counters has one more.
 static MASKED_HERE: LazyLock<Vec<String>> = LazyLock::new(|| masked_paths(Path::new(PROCESSORS)));
 
 fn masked_paths(processors: &Path) -> Vec<String> {

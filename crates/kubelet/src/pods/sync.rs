@@ -20,7 +20,7 @@ use crate::lifecycle::{KillReason, MemberKind, Observed, ObservedSandbox, Plan, 
 use crate::probes::Target;
 use crate::volumes;
 
-/// How long a round waits for the gate. After that the pod is looked at again, and it may have been deleted.
+/// Time a sync waits for the gate. The pod is synced again afterwards, since it may have been deleted.
 const GATE: Duration = Duration::from_secs(20);
 
 impl Worker {
@@ -172,7 +172,7 @@ impl Worker {
         Ok(acted)
     }
 
-    /// Whether containers may start in the sandbox: the gate has let it pass, now or in an earlier round.
+    /// Reports whether containers may start in the sandbox: the gate has let it pass, now or in an earlier round.
     async fn passes_gate(&mut self, pod: &Pod, sandbox: &ObservedSandbox) -> bool {
         let Some(gate) = self.shared.config.gate.clone().filter(|_| !sandbox.host_network) else {
             return true;

@@ -359,14 +359,14 @@ impl Context<'_> {
     }
 }
 
-/// Where the files of a volume are kept.
+/// Directory of the files of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Medium {
     Disk,
     Memory,
 }
 
-/// Whether the files of a volume are kept in memory, as Kubernetes does for all but config maps.
+/// Reports whether the files of a volume are kept in memory, as Kubernetes does for all but config maps.
 fn in_memory(volume: &Volume) -> bool {
     volume.secret.is_some() || volume.projected.is_some() || volume.downward_api.is_some()
 }

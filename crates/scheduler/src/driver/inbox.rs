@@ -105,7 +105,7 @@ fn one<K: Object>(
     wrap: fn(Change<K>) -> Input,
 ) -> impl Future<Output = ()> + use<K> {
     let cache = informers.of::<K>();
-    // A scheduler that was restarted has another inbox; nobody empties this one then.
+    // A scheduler that was restarted has another inbox; this one is not drained then.
     let inbox = Arc::downgrade(inbox);
     cache.on_event(move |change| {
         if let Some(inbox) = inbox.upgrade() {

@@ -117,7 +117,7 @@ impl Committer {
         }
     }
 
-    /// Whether a put has to be refused because the store has reached its size limit. As etcd's alarm, the limit once
+    /// Reports whether a put has to be refused because the store has reached its size limit. As etcd's alarm, the limit once
     /// reached refuses every put, until deletes have made room.
     fn exceeds_quota(&self, key: &str, value: usize) -> bool {
         let (bytes, old) = {

@@ -44,7 +44,7 @@ impl Io for Disk {
     }
 }
 
-/// Whether the error says that the process or the system has run out of something that comes back, such as descriptors.
+/// Reports whether the error says that the process or the system has run out of something that comes back, such as descriptors.
 pub(super) fn is_passing(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let passing = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN, Errno::INTR];

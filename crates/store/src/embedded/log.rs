@@ -343,7 +343,7 @@ impl Segment {
         Ok(Self { path, header, bytes, scan })
     }
 
-    /// Whether another segment has been started after this one.
+    /// Reports whether another segment has been started after this one.
     pub fn is_rotated(&self) -> bool {
         self.header.is_rotated(&self.bytes)
     }

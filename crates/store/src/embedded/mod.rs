@@ -153,7 +153,7 @@ impl Embedded {
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Whether the directory holds a store.
+    /// Reports whether the directory holds a store.
     pub fn exists(directory: &Path) -> std::io::Result<bool> {
         match recovery::is_occupied(directory) {
             Ok(occupied) => Ok(occupied),

@@ -19,7 +19,7 @@ pub(super) const HEADER: usize = 64;
 pub(super) const FRAME: usize = 24;
 /// Frames start at multiples of this.
 const ALIGN: usize = 8;
-/// Where a segment's header notes that another segment was started after it.
+/// Offset in a segment's header of the note that another segment was started after it.
 pub(super) const ROTATION_NOTE: usize = 44;
 const ROTATED: u32 = 0x5854_4e46;
 const MAGIC: &[u8; 8] = b"FERRYLOG";
@@ -71,7 +71,7 @@ impl SegmentHeader {
         note
     }
 
-    /// Whether the segment's bytes carry the note.
+    /// Reports whether the segment's bytes carry the note.
     pub fn is_rotated(&self, bytes: &[u8]) -> bool {
         bytes.get(ROTATION_NOTE..ROTATION_NOTE + 8) == Some(&self.rotation_note()[..])
     }

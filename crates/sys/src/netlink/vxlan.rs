@@ -70,7 +70,7 @@ impl Netlink {
         self.ask(forwarding(NEW_NEIGHBOUR, interface, peer)).map(drop)
     }
 
-    /// Tells a link for good which hardware address an address has.
+    /// Adds a permanent neighbour entry to a link.
     pub(super) fn set_neighbour(&mut self, link: u32, address: IpAddr, hardware: [u8; 6]) -> io::Result<()> {
         let message = message(NEW_NEIGHBOUR, family(address), link, 0)
             .attribute(DESTINATION, &octets(address))
@@ -88,7 +88,7 @@ impl Netlink {
         }
     }
 
-    /// Tells the bridge of a port that a hardware address is behind it and nowhere else.
+    /// Adds a static forwarding entry: the hardware address is behind this port of the bridge only.
     pub(super) fn set_forwarding(&mut self, port: u32, hardware: [u8; 6]) -> io::Result<()> {
         /// The entry is the bridge's.
         const OF_MASTER: u8 = 4;

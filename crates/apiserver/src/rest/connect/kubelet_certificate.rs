@@ -1,6 +1,6 @@
 //! Serving certificates of kubelets: one of the cluster's authority must be the node's own.
 //!
-//! A kubelet starts with a certificate that it made itself, which nobody can check, until the cluster has signed one for
+//! A kubelet starts with a certificate that it made itself, which cannot be verified, until the cluster has signed one for
 //! it. From then on only a certificate of the cluster's authority is accepted for the node.
 
 use arc_swap::ArcSwapOption;
@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// What the server knows of kubelets' certificates.
+/// Verification state of kubelets' certificates.
 #[derive(Default)]
 pub struct KubeletCertificates {
     authority: ArcSwapOption<WebPkiServerVerifier>,
@@ -100,7 +100,7 @@ impl ServerCertVerifier for NodeVerifier {
     }
 }
 
-/// Whether the only common name of a certificate is that of the node's kubelet.
+/// Reports whether the only common name of a certificate is that of the node's kubelet.
 fn is_of_node(leaf: &[u8], node: &str) -> bool {
     let Ok((_, certificate)) = X509Certificate::from_der(leaf) else { return false };
     let mut names = certificate.subject().iter_common_name();

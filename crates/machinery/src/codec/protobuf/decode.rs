@@ -16,7 +16,7 @@ pub fn decode_object(bytes: &[u8], schema: SchemaRef<'_>) -> Read<Value> {
     message(bytes, schema, Depth { level: 0, budget: &budget })
 }
 
-/// How deep a message is nested, and the memory that all of them may still take.
+/// Nesting depth of a message, and the memory that all of them may still take.
 #[derive(Clone, Copy)]
 struct Depth<'b> {
     level: usize,

@@ -163,7 +163,7 @@ fn text(value: &Value) -> String {
     value.to_string()
 }
 
-/// Where values stand in a list; of several equal ones the first.
+/// Positions of values in a list; of several equal ones the first.
 struct Places(HashMap<String, usize>);
 
 impl Places {
@@ -238,7 +238,7 @@ pub(super) fn order(
     Ok(out)
 }
 
-/// What tells an item from others: its merge key, or itself.
+/// Identity of an item: its merge key, or itself.
 fn identity<'a>(value: &'a Value, merge_key: &str, maps: bool) -> Option<&'a Value> {
     if maps { value.get(merge_key) } else { Some(value) }
 }
