@@ -9,6 +9,7 @@ pub mod kubeconfig;
 pub mod limits;
 pub mod logging;
 pub mod metrics;
+pub mod peers;
 pub mod pki;
 pub mod readiness;
 pub mod tasks;

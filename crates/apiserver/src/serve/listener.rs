@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::peers::Peers;
 use base::tasks::TaskGroup;
 use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -13,7 +14,6 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::driver::drive;
-use super::peers::Peers;
 use super::stream::GuardedStream;
 use super::{Connection, Peer, ServerConfig, Service, Tls};
 

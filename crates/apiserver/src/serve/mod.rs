@@ -9,7 +9,6 @@ mod driver;
 mod gather;
 mod in_process;
 mod listener;
-mod peers;
 mod stream;
 mod tls;
 

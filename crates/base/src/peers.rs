@@ -1,4 +1,4 @@
-//! Counts the open connections of each client address.
+//! Counts the open connections of each client address, for listeners that limit them.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -10,18 +10,22 @@ use parking_lot::Mutex;
 const HOST_BITS: u32 = 64;
 
 /// The connections of all clients.
-pub(super) struct Peers {
+#[derive(Debug)]
+pub struct Peers {
     open: Mutex<HashMap<IpAddr, usize>>,
     limit: usize,
 }
 
 /// One connection of a client, until it is dropped.
-pub(super) struct PeerSlot {
+#[derive(Debug)]
+pub struct PeerSlot {
     peers: Arc<Peers>,
     key: IpAddr,
 }
 
 impl Peers {
+    /// Allows each address `limit` connections, and at least one.
+    #[must_use]
     pub fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self { open: Mutex::default(), limit: limit.max(1) })
     }
