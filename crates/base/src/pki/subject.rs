@@ -32,6 +32,12 @@ pub fn user_of_certificate(der: &[u8]) -> Result<SubjectUser, SubjectError> {
     user_of_subject(certificate.subject())
 }
 
+/// End of the validity of a certificate in DER, in seconds since the epoch.
+pub fn expiry_of_certificate(der: &[u8]) -> Result<i64, SubjectError> {
+    let (_, certificate) = x509_parser::parse_x509_certificate(der).map_err(|_| SubjectError::Malformed)?;
+    Ok(certificate.validity().not_after.timestamp())
+}
+
 /// Maps a subject to its user. A subject without exactly one common name is rejected, and so is a relative
 /// distinguished name with several values, except for organizations: Go's `crypto/x509` writes several organizations
 /// as one such name.

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use base::pki::{SubjectUser, user_of_certificate};
+use base::pki::{SubjectUser, expiry_of_certificate, user_of_certificate};
 use client::Client;
 use http::{HeaderMap, Method, StatusCode};
+use jiff::Timestamp;
 use objects::authentication::v1::{TokenReview, TokenReviewSpec};
 use objects::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use parking_lot::Mutex;
@@ -34,6 +35,8 @@ pub struct User {
 #[derive(Debug)]
 pub struct Caller {
     certified: Option<User>,
+    /// End of the certificate's validity, in seconds since the epoch.
+    expires: i64,
 }
 
 impl Caller {
@@ -46,7 +49,13 @@ impl Caller {
             groups.push("system:authenticated".to_owned());
             Some(User { name, groups, ..User::default() })
         });
-        Self { certified }
+        let expires = certificate.and_then(|der| expiry_of_certificate(der).ok()).unwrap_or(i64::MIN);
+        Self { certified, expires }
+    }
+
+    /// Whether the certificate has expired. Connections may outlive certificates, so this is checked for every request.
+    fn is_expired(&self, now: Timestamp) -> bool {
+        self.certified.is_some() && self.expires < now.as_second()
     }
 }
 
@@ -73,18 +82,17 @@ impl Access {
         method: &Method,
         headers: &HeaderMap,
         route: &Route,
+        now: Timestamp,
     ) -> Result<(), Reply> {
+        if caller.is_expired(now) {
+            tracing::warn!("client certificate has expired since the connection was made");
+            return Err(text(StatusCode::UNAUTHORIZED, "Unauthorized"));
+        }
         let user = match &caller.certified {
             Some(user) => user.clone(),
             None => self.user_of_token(headers).await?,
         };
-        let verb = match *method {
-            Method::POST => "create",
-            Method::PUT => "update",
-            Method::DELETE => "delete",
-            Method::PATCH => "patch",
-            _ => "get",
-        };
+        let verb = verb(method, route);
         let subresources = route.subresources();
         for subresource in subresources {
             if self.allows(&user, verb, subresource).await? {
@@ -181,6 +189,21 @@ impl Access {
     }
 }
 
+/// The verb that a request needs. A WebSocket handshake is a GET; what runs a command in a container or reaches its ports
+/// needs `create` all the same.
+fn verb(method: &Method, route: &Route) -> &'static str {
+    if route.acts() {
+        return "create";
+    }
+    match *method {
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::DELETE => "delete",
+        Method::PATCH => "patch",
+        _ => "get",
+    }
+}
+
 fn unanswered(error: &client::ClientError) -> Reply {
     tracing::warn!(%error, "the API server did not say whether a caller may pass");
     text(StatusCode::INTERNAL_SERVER_ERROR, "Authorization error\n")
@@ -190,6 +213,35 @@ fn unanswered(error: &client::ClientError) -> Reply {
 mod tests {
     use super::*;
     use base::pki::{Pki, ServingNames};
+
+    #[test]
+    fn websocket_get_of_exec_needs_create() {
+        for (path, want) in [
+            ("/exec/n/p/c", "create"),
+            ("/attach/n/p/c", "create"),
+            ("/portForward/n/p", "create"),
+            ("/containerLogs/n/p/c", "get"),
+            ("/pods", "get"),
+            ("/metrics", "get"),
+        ] {
+            let route = super::super::route::find(&Method::GET, path).expect("a route");
+            assert_eq!(verb(&Method::GET, &route), want, "{path}");
+        }
+    }
+
+    #[test]
+    fn client_certificate_that_expired_on_open_connection_is_noticed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let now = Timestamp::now();
+        let pki =
+            Pki::open(&directory.path().join("pki"), &ServingNames::default(), now).expect("certificates");
+        let issued = pki.client_authority.issue_client("alice", None, now).expect("a certificate");
+        let caller = Caller::of_certificate(issued.chain.first());
+        assert!(!caller.is_expired(now));
+        let later = Timestamp::from_second(issued.expires() + 1).expect("a time");
+        assert!(caller.is_expired(later));
+        assert!(!Caller::of_certificate(None).is_expired(later), "a token may still be shown");
+    }
 
     #[test]
     fn client_certificate_with_two_common_names_is_no_user() {

@@ -1,13 +1,9 @@
 //! Limits of the listener: what a client without credentials can hold of it, and for how long.
 
-use std::collections::HashMap;
-use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioTimer;
-use parking_lot::Mutex;
 
 /// Time a client has for its handshake.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -28,46 +24,6 @@ pub fn http() -> http1::Builder {
     builder
 }
 
-/// Open connections by address.
-#[derive(Debug, Default)]
-pub struct Addresses {
-    open: Mutex<HashMap<IpAddr, usize>>,
-}
-
-/// A connection that is counted until this is dropped.
-#[derive(Debug)]
-pub struct Counted {
-    addresses: Arc<Addresses>,
-    address: IpAddr,
-}
-
-impl Addresses {
-    /// Counts a connection, unless its address has as many as it may.
-    pub fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Counted> {
-        let address = address.to_canonical();
-        let mut open = self.open.lock();
-        let count = open.entry(address).or_default();
-        if *count >= CONNECTIONS_PER_ADDRESS {
-            return None;
-        }
-        *count += 1;
-        drop(open);
-        Some(Counted { addresses: Arc::clone(self), address })
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        let mut open = self.addresses.open.lock();
-        if let Some(count) = open.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                open.remove(&self.address);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,21 +36,6 @@ mod tests {
     use hyper::service::service_fn;
     use hyper_util::rt::TokioIo;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-
-    #[test]
-    fn address_with_many_connections_is_refused_more() {
-        let addresses = Arc::new(Addresses::default());
-        let (greedy, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
-        let mut held: Vec<Counted> =
-            (0..CONNECTIONS_PER_ADDRESS).map(|_| addresses.admit(greedy).expect("admitted")).collect();
-        let mapped = "::ffff:10.0.0.1".parse().expect("an address");
-        assert!(addresses.admit(greedy).is_none() && addresses.admit(mapped).is_none());
-        assert!(addresses.admit(other).is_some());
-        held.pop();
-        assert!(addresses.admit(greedy).is_some());
-        held.clear();
-        assert!(addresses.open.lock().is_empty(), "what is closed takes no memory");
-    }
 
     /// The answer, and how long the connection lived, when `sent` is all that a client sends.
     async fn lives(sent: &'static [u8]) -> (String, Duration) {

@@ -16,6 +16,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::peers::Peers;
 use base::tasks::TaskGroup;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -30,7 +31,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::pods::Workers;
 use crate::shared::Shared;
 use access::{Access, Caller};
-use limits::{Addresses, CONNECTIONS, HANDSHAKE};
+use limits::{CONNECTIONS, CONNECTIONS_PER_ADDRESS, HANDSHAKE};
 pub use tls::{ServeError, Serving};
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
@@ -68,13 +69,13 @@ impl Server {
     pub async fn run(self, listener: TcpListener, tasks: TaskGroup) {
         let server = Arc::new(self);
         let slots = Arc::new(tokio::sync::Semaphore::new(CONNECTIONS));
-        let addresses = Arc::new(Addresses::default());
+        let peers = Peers::new(CONNECTIONS_PER_ADDRESS);
         let accepting = async {
             loop {
                 let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
                 match listener.accept().await {
                     Ok((stream, peer)) => {
-                        let Some(counted) = addresses.admit(peer.ip()) else {
+                        let Some(counted) = peers.enter(peer.ip()) else {
                             tracing::debug!(%peer, "connection refused, too many from this address");
                             continue;
                         };
@@ -129,7 +130,9 @@ impl Server {
         let Some(route) = route::find(request.method(), request.uri().path()) else {
             return text(StatusCode::NOT_FOUND, "404 page not found\n");
         };
-        if let Err(refusal) = self.access.check(caller, request.method(), request.headers(), &route).await {
+        let now = self.shared.clock.now();
+        let access = self.access.check(caller, request.method(), request.headers(), &route, now);
+        if let Err(refusal) = access.await {
             return refusal;
         }
         self.route(request, route).await

@@ -70,6 +70,12 @@ pub fn find(method: &Method, path: &str) -> Option<Route> {
 }
 
 impl Route {
+    /// Whether the request runs a command in a container, or reaches its streams or ports.
+    #[must_use]
+    pub fn acts(&self) -> bool {
+        matches!(self, Self::Exec { .. } | Self::Run { .. } | Self::Attach { .. } | Self::PortForward { .. })
+    }
+
     /// Subresources of the node, any of which lets the caller in; the last is the one that always did.
     #[must_use]
     pub fn subresources(&self) -> &'static [&'static str] {
