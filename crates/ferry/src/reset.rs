@@ -9,7 +9,7 @@ use clap::Args;
 use rustix::process::geteuid;
 use sys::cgroups::Hierarchy;
 use sys::netlink::Netlink;
-use sys::nftables::{Batch, Family, Socket};
+use sys::nftables::{Batch, Family, Socket, TableFamily};
 
 use crate::cli::DataDir;
 use crate::end_pods::{self, Then};
@@ -158,7 +158,7 @@ fn remove_network(traces: &Traces) -> Result<()> {
     let Ok(socket) = Socket::open() else { return Ok(()) };
     let own = network::table(&traces.bridge);
     for table in TABLES.iter().copied().chain([own.as_str()]) {
-        for family in [Family::Ipv4, Family::Ipv6] {
+        for family in [Family::Ipv4.into(), Family::Ipv6.into(), TableFamily::Bridge] {
             let mut batch = Batch::new(family, table);
             batch.remove_table();
             match socket.apply(batch) {

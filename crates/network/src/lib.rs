@@ -3,6 +3,7 @@
 
 mod addresses;
 pub mod cni;
+mod frames;
 mod link;
 mod ports;
 pub mod routes;
@@ -10,6 +11,8 @@ mod rules;
 mod sources;
 #[cfg(test)]
 mod spoofing_tests;
+#[cfg(test)]
+mod test_namespaces;
 
 pub use addresses::{AddressError, Range};
 pub use rules::table;

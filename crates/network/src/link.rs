@@ -12,12 +12,13 @@ use sys::process::{self, Namespace};
 
 use crate::addresses::Range;
 use crate::cni::{Bandwidth, Configuration, Doing, PluginError};
+use crate::frames::{self, PORT_PREFIX};
 use crate::sources;
 
 /// The name of the node's end of a pod's cable: short, and the same for the same pod.
 pub fn cable(container: &str) -> String {
     let short: String = container.chars().filter(char::is_ascii_alphanumeric).take(11).collect();
-    format!("fe-{short}")
+    format!("{PORT_PREFIX}{short}")
 }
 
 /// Sets a kernel parameter of networks, only where it is not so: many systems have them read-only for such as us.
@@ -57,19 +58,27 @@ pub fn bridge(
     netlink.set_up(name).doing("bring up the bridge")
 }
 
-/// Reports whether bridged frames pass the packet rules, because the kernel's module for that is there.
+/// Reports whether bridged frames pass the packet rules, because the kernel's module for that is there and set so.
 fn bridge_calls_rules() -> bool {
-    std::path::Path::new("/proc/sys/net/bridge").exists()
+    ["bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables"].iter().all(|name| {
+        let _ = set(name, "1");
+        std::fs::read_to_string(format!("/proc/sys/net/{name}")).is_ok_and(|value| value.trim() == "1")
+    })
 }
 
 /// Isolates the pods' ports from each other unless bridged frames pass the rules anyway. Where they do, the kernel itself
-/// bridges packets whose destination was translated to a pod of the same bridge, and isolation would drop these. Done for
-/// all ports each time, as the module may have come or gone since.
+/// bridges packets whose destination was translated to a pod of the same bridge, and isolation would drop these; then only
+/// IP packets go from port to port ([`frames`]). Done for all ports each time, as the module may have come or gone since.
 fn isolate(netlink: &mut Netlink, bridge: &str) -> Result<(), PluginError> {
     let Some(bridge) = netlink.link(bridge).doing("look at the bridge")? else { return Ok(()) };
     let isolated = !bridge_calls_rules();
+    match frames::apply(&bridge.name) {
+        // Isolated ports exchange no frames at all.
+        Err(_) if isolated => {}
+        outcome => outcome?,
+    }
     for port in netlink.links().doing("list links")? {
-        if port.master == Some(bridge.index) && port.name.starts_with("fe-") {
+        if port.master == Some(bridge.index) && port.name.starts_with(PORT_PREFIX) {
             netlink.isolate_port(port.index, isolated).doing("isolate a port of the bridge")?;
         }
     }

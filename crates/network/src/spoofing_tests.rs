@@ -1,20 +1,15 @@
 //! Real packets of pods that pretend to be others, in network namespaces that end with the test: a node and two pods.
 
-use std::fs::File;
-use std::net::{IpAddr, UdpSocket};
-use std::os::fd::AsFd;
+use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::process::Command;
-use std::sync::Arc;
 use std::time::Duration;
-
-use sys::netlink::Netlink;
-use sys::process::{Namespace, enter, unshare};
 
 use crate::addresses::Range;
 use crate::cni::{Bandwidth, Configuration};
 use crate::link;
 use crate::ports::Ports;
 use crate::rules::Rules;
+use crate::test_namespaces::Space;
 
 const SILENCE: Duration = Duration::from_millis(400);
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -23,38 +18,7 @@ const B: &str = "10.223.0.3";
 const NODE: &str = "10.223.0.1";
 const PORT: u16 = 7000;
 
-/// A network namespace that lives as long as a descriptor of it is open.
-#[derive(Clone)]
-struct Space(Arc<File>);
-
 impl Space {
-    fn new() -> Option<Self> {
-        let made = std::thread::spawn(|| {
-            unshare(&[Namespace::Network]).ok()?;
-            Netlink::open().ok()?.set_up("lo").ok()?;
-            File::open("/proc/thread-self/ns/net").ok()
-        });
-        made.join().ok()?.map(|file| Self(Arc::new(file)))
-    }
-
-    fn within<T: Send + 'static>(&self, body: impl FnOnce(&mut Netlink) -> T + Send + 'static) -> T {
-        let file = Arc::clone(&self.0);
-        let inside = std::thread::spawn(move || {
-            enter(file.as_fd(), Namespace::Network).expect("entering the namespace");
-            body(&mut Netlink::open().expect("netlink"))
-        });
-        inside.join().expect("the thread")
-    }
-
-    /// Runs the `ip` command inside.
-    fn ip(&self, arguments: &str) {
-        let arguments: Vec<String> = arguments.split_whitespace().map(str::to_owned).collect();
-        self.within(move |_| {
-            let output = Command::new("ip").args(&arguments).output().expect("the ip command");
-            assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-        });
-    }
-
     fn receiver(&self) -> UdpSocket {
         self.within(|_| UdpSocket::bind(("0.0.0.0", PORT)).expect("a socket"))
     }
@@ -71,19 +35,24 @@ impl Space {
     }
 }
 
-/// The node with its bridge, and the pods A and B.
+/// The node with its bridge, and the pods A and B, in IPv4.
 fn world() -> Option<(Space, Space, Space)> {
+    world_of("10.223.0.0/24", [A, B])
+}
+
+/// The node with its bridge, and two pods with these addresses.
+fn world_of(range: &'static str, [first, second]: [&'static str; 2]) -> Option<(Space, Space, Space)> {
     let root = rustix::process::geteuid().is_root();
     if !root || Command::new("ip").arg("-V").output().is_err() {
         println!("skipped: needs root and the ip command");
         return None;
     }
     let (node, a, b) = (Space::new()?, Space::new()?, Space::new()?);
-    let pods = [("a", A, a.clone()), ("b", B, b.clone())];
+    let pods = [("a", first, a.clone()), ("b", second, b.clone())];
     node.within(move |netlink| {
         let configuration: Configuration =
             serde_json::from_str(r#"{"dataDir": "/nonexistent", "bridge": "br-test"}"#).expect("valid");
-        let range: Range = "10.223.0.0/24".parse().expect("a range");
+        let range: Range = range.parse().expect("a range");
         link::bridge(netlink, &configuration, std::slice::from_ref(&range)).expect("a bridge");
         let all: Vec<(IpAddr, String)> = pods
             .iter()
@@ -101,6 +70,7 @@ fn world() -> Option<(Space, Space, Space)> {
                 pods: &all[..1 + usize::from(*name == "b")],
             };
             rules.apply(Some(name)).expect("rules");
+            rules.apply(Some(name)).expect("the same again");
             let pod = link::Pod {
                 container: name,
                 interface: "eth0",
@@ -193,40 +163,112 @@ fn arp_announcement_of_other_pod_does_not_take_over_its_address() {
 }
 
 #[test]
-fn ipv6_spoofed_source_address_is_dropped() {
-    if !rustix::process::geteuid().is_root() {
-        println!("skipped: needs root");
-        return;
-    }
-    let (Some(node), Some(a)) = (Space::new(), Space::new()) else { return };
-    let pod = a.clone();
-    node.within(move |netlink| {
-        let configuration: Configuration =
-            serde_json::from_str(r#"{"dataDir": "/nonexistent", "bridge": "br-test"}"#).expect("valid");
-        let range: Range = "fd00:223::/64".parse().expect("a range");
-        link::bridge(netlink, &configuration, std::slice::from_ref(&range)).expect("a bridge");
-        let address: IpAddr = "fd00:223::2".parse().expect("an address");
-        let directory = tempfile::tempdir().expect("a directory");
-        let rules = Rules {
-            bridge: "br-test",
-            subnets: std::slice::from_ref(&range),
-            cluster: vec![range.around()],
-            masquerade: true,
-            ports: &Ports::read(directory.path()).expect("no ports"),
-            pods: &[(address, "a".to_owned())],
-        };
-        rules.apply(Some("a")).expect("rules");
-        rules.apply(Some("a")).expect("the same again");
-        let pod = link::Pod {
-            container: "a",
-            interface: "eth0",
-            namespace: &pod.0,
-            bandwidth: Bandwidth::default(),
-        };
-        link::connect(netlink, &configuration, &pod, &[(address, &range)]).expect("connected");
+fn spoofed_packet_sent_straight_to_neighbour_is_dropped() {
+    let Some((node, a, b)) = world() else { return };
+    let at_b = b.receiver();
+    a.ip("addr add 10.223.0.77/32 dev eth0");
+    a.ip(&format!("neigh replace {B} lladdr 0a:58:0a:df:00:03 dev eth0 nud permanent"));
+    a.ip(&format!("route replace {B}/32 dev eth0"));
+    assert!(!a.reaches("10.223.0.77", B, &at_b, false));
+    drop(node);
+}
+
+/// The hardware address that a pod has for its gateway.
+fn gateway(pod: &Space, address: &str) -> String {
+    pod.ip(&format!("neigh show {address} dev eth0"))
+        .split_whitespace()
+        .skip_while(|word| *word != "lladdr")
+        .nth(1)
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// Announces an address that is another's from a pod.
+fn announce(pod: &Space, address: &'static str) {
+    pod.within(move |netlink| {
+        let eth0 = netlink.link("eth0").expect("netlink").expect("the interface");
+        for _ in 0..5 {
+            sys::neighbours::announce(&eth0, address.parse().expect("an address")).expect("announced");
+        }
     });
+}
+
+#[test]
+fn arp_announcement_does_not_reach_caches_of_neighbours() {
+    let Some((node, a, b)) = world() else { return };
+    let at_node = node.receiver();
+    assert!(b.reaches(B, NODE, &at_node, true));
+    let before = gateway(&b, NODE);
+    assert!(!before.is_empty(), "an entry of the gateway");
+    announce(&a, NODE);
+    std::thread::sleep(SILENCE);
+    assert_eq!(gateway(&b, NODE), before, "the gateway is where it was");
+    assert!(b.reaches(B, NODE, &at_node, true));
+}
+
+const A6: &str = "fd00:223::2";
+const B6: &str = "fd00:223::3";
+const NODE6: &str = "fd00:223::1";
+
+#[test]
+fn neighbour_advertisement_does_not_reach_caches_of_neighbours() {
+    let Some((node, a, b)) = world_of("fd00:223::/64", [A6, B6]) else { return };
+    let at_node = node.within(|_| UdpSocket::bind(("::", PORT)).expect("a socket"));
+    assert!(b.reaches(B6, NODE6, &at_node, true));
+    let before = gateway(&b, NODE6);
+    assert!(!before.is_empty(), "an entry of the gateway");
+    announce(&a, NODE6);
+    std::thread::sleep(SILENCE);
+    assert_eq!(gateway(&b, NODE6), before, "the gateway is where it was");
+}
+
+/// A raw socket of ICMPv6 in a pod.
+fn icmp(pod: &Space) -> std::os::fd::OwnedFd {
+    use rustix::net::{AddressFamily, SocketType, ipproto, socket, sockopt};
+    pod.within(|_| {
+        let socket = socket(AddressFamily::INET6, SocketType::RAW, Some(ipproto::ICMPV6)).expect("a socket");
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(SILENCE)).expect("a timeout");
+        socket
+    })
+}
+
+/// Types of the messages that a socket receives until there is silence.
+fn received(socket: &std::os::fd::OwnedFd) -> Vec<u8> {
+    let mut types = Vec::new();
+    let mut buffer = [0; 256];
+    while let Ok((_, length)) = rustix::net::recv(socket, &mut buffer, rustix::net::RecvFlags::empty()) {
+        types.extend(buffer[..length].first());
+    }
+    types
+}
+
+#[test]
+fn router_advertisement_reaches_no_pod() {
+    use rustix::net::{SendFlags, sendto};
+    let Some((node, a, b)) = world_of("fd00:223::/64", [A6, B6]) else { return };
+    let (at_a, at_b) = (icmp(&a), icmp(&b));
+    // A router for ever, with a prefix of its own; hop limits are checked by the receiver.
+    let mut advertisement = vec![134, 0, 0, 0, 64, 0, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0];
+    advertisement.extend([3, 4, 64, 0xc0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
+    advertisement.extend("fd00:bad::".parse::<Ipv6Addr>().expect("an address").octets());
+    let everybody: Ipv6Addr = "ff02::1".parse().expect("an address");
+    let index = a.within(|netlink| netlink.link("eth0").expect("netlink").expect("the interface").index);
+    let to = std::net::SocketAddrV6::new(everybody, 0, 0, index);
+    let echo = [128, 0, 0, 0, 0, 1, 0, 1];
+    let straight = std::net::SocketAddrV6::new(B6.parse().expect("an address"), 0, 0, 0);
+    sendto(&at_a, &advertisement, SendFlags::empty(), &to).expect("sent");
+    sendto(&at_a, &echo, SendFlags::empty(), &straight).expect("sent");
+    let types = received(&at_b);
+    assert!(types.contains(&128), "what is allowed arrives: {types:?}");
+    assert!(!types.contains(&134), "{types:?}");
+    drop(node);
+}
+
+#[test]
+fn ipv6_spoofed_source_address_is_dropped() {
+    let Some((node, a, _b)) = world_of("fd00:223::/64", [A6, B6]) else { return };
     a.ip("addr add fd00:223::77/128 dev eth0 nodad");
     let receiver = node.within(|_| UdpSocket::bind(("::", PORT)).expect("a socket"));
-    assert!(a.reaches("fd00:223::2", "fd00:223::1", &receiver, true), "its own address");
-    assert!(!a.reaches("fd00:223::77", "fd00:223::1", &receiver, false), "another one");
+    assert!(a.reaches(A6, NODE6, &receiver, true), "its own address");
+    assert!(!a.reaches("fd00:223::77", NODE6, &receiver, false), "another one");
 }

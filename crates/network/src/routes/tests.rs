@@ -1,40 +1,14 @@
 //! Real packets between two nodes, in network namespaces that end with the test: on one link, and with a router between.
 
-use std::fs::File;
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sys::process::{Namespace, enter, unshare};
-
 use super::*;
+use crate::test_namespaces::Space;
 
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// A network namespace that lives as long as somebody has it open.
-#[derive(Clone)]
-struct Space(Arc<File>);
-
-impl Space {
-    fn new() -> Option<Self> {
-        let made = std::thread::spawn(|| {
-            unshare(&[Namespace::Network]).ok()?;
-            Netlink::open().ok()?.set_up("lo").ok()?;
-            File::open("/proc/thread-self/ns/net").ok()
-        });
-        made.join().ok()?.map(|file| Self(Arc::new(file)))
-    }
-
-    fn within<T: Send + 'static>(&self, body: impl FnOnce(&mut Netlink) -> T + Send + 'static) -> T {
-        let file = Arc::clone(&self.0);
-        let inside = std::thread::spawn(move || {
-            enter(file.as_fd(), Namespace::Network).expect("entering the namespace");
-            body(&mut Netlink::open().expect("netlink"))
-        });
-        inside.join().expect("the thread")
-    }
-}
 
 fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")

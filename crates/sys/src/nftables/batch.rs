@@ -1,7 +1,7 @@
 //! Changes that happen together or not at all.
 
 use super::message::Writer;
-use super::{Expr, Family, Verdict};
+use super::{Expr, TableFamily, Verdict};
 
 const SUBSYSTEM: u16 = 10;
 const BATCH_BEGIN: u16 = 16;
@@ -109,7 +109,7 @@ impl Element {
 /// Changes to one table.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    family: Family,
+    family: TableFamily,
     table: String,
     pub(super) out: Writer,
     pub(super) sequence: u32,
@@ -119,9 +119,9 @@ pub struct Batch {
 
 impl Batch {
     #[must_use]
-    pub fn new(family: Family, table: &str) -> Self {
-        let mut batch =
-            Self { family, table: table.to_owned(), out: Writer::default(), sequence: 0, steps: Vec::new() };
+    pub fn new(family: impl Into<TableFamily>, table: &str) -> Self {
+        let (family, table) = (family.into(), table.to_owned());
+        let mut batch = Self { family, table, out: Writer::default(), sequence: 0, steps: Vec::new() };
         batch.out.message(BATCH_BEGIN, REQUEST, 0, 0, SUBSYSTEM, |_| {});
         batch
     }

@@ -48,6 +48,28 @@ impl Family {
     }
 }
 
+/// Family of a table: of one address family, or of the frames of bridges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableFamily {
+    Ip(Family),
+    Bridge,
+}
+
+impl TableFamily {
+    const fn code(self) -> u8 {
+        match self {
+            Self::Ip(family) => family.code(),
+            Self::Bridge => 7,
+        }
+    }
+}
+
+impl From<Family> for TableFamily {
+    fn from(family: Family) -> Self {
+        Self::Ip(family)
+    }
+}
+
 /// A register of four bytes, 0 to 15. Longer values take several in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Register(pub u8);

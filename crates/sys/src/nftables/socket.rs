@@ -9,7 +9,7 @@ use rustix::net::{
 };
 
 use super::message::Writer;
-use super::{Batch, Family};
+use super::{Batch, TableFamily};
 
 /// Why the kernel did not take a batch. Nothing of it was done.
 #[derive(Debug, thiserror::Error)]
@@ -71,12 +71,12 @@ impl Socket {
     }
 
     /// The mark that a table was made with; `None` if there is no table, or it has none.
-    pub fn mark(&self, family: Family, table: &str) -> Result<Option<Vec<u8>>, NftError> {
+    pub fn mark(&self, family: impl Into<TableFamily>, table: &str) -> Result<Option<Vec<u8>>, NftError> {
         const GET_TABLE: u16 = 10 << 8 | 1;
         const REQUEST: u16 = 1;
         const USER_DATA: u16 = 6;
         let mut writer = Writer::default();
-        writer.message(GET_TABLE, REQUEST, 1, family.code(), 0, |out| out.text(1, table));
+        writer.message(GET_TABLE, REQUEST, 1, family.into().code(), 0, |out| out.text(1, table));
         let bytes = writer.bytes();
         sendto(&self.fd, bytes, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))
             .map_err(|error| NftError::Send { bytes: bytes.len(), source: error.into() })?;
