@@ -174,6 +174,11 @@ impl Node {
         let tasks = self.daemon.lock().clone();
         let _ = tasks.drain(Duration::from_secs(5)).await;
         let mut left = Vec::new();
+        // The file system in memory stays with the machine; what containers had there does not.
+        let private = self.root.join("state/private");
+        let entries = std::fs::read_dir(&private).into_iter().flatten().flatten();
+        left.extend(entries.map(|entry| format!("private/{}", entry.file_name().to_string_lossy())));
+        sys::mounts::unmount(&private).map_err(|error| format!("unmount {}: {error}", private.display()))?;
         let mounts = sys::mounts::list().unwrap_or_default();
         left.extend(
             mounts

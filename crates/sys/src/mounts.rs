@@ -179,6 +179,25 @@ pub fn attach(tree: BorrowedFd<'_>, place: &Inside) -> io::Result<()> {
     Ok(move_mount(tree, "", &place.file, "", flags)?)
 }
 
+/// Mounts a tmpfs at `path`, unless something is mounted there, that is never swapped out if the kernel can promise that.
+pub fn tmpfs(path: &Path, mode: u32) -> io::Result<()> {
+    if is_mount_point(path)? {
+        return Ok(());
+    }
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    // Swap can be excluded since Linux 6.4.
+    mount("tmpfs", path, "tmpfs", flags, &format!("mode={mode:o},noswap"))
+        .or_else(|_| mount("tmpfs", path, "tmpfs", flags, &format!("mode={mode:o}")))
+}
+
+/// Whether something is mounted on `path`: binds of the same file system count too.
+pub fn is_mount_point(path: &Path) -> io::Result<bool> {
+    use rustix::fs::{AtFlags, StatxAttributes, StatxFlags, statx};
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let found = statx(CWD, path, flags, StatxFlags::BASIC_STATS)?;
+    Ok(found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
+
 /// An empty tmpfs that cannot be written, attached nowhere.
 pub fn empty_tree() -> io::Result<OwnedFd> {
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;

@@ -171,7 +171,11 @@ impl Runtime {
         // It may have been started in between.
         self.stop_container(container, 0).await?;
         let directory = container.directory.clone();
-        self.blocking(move |_| records::vanish(&directory)).await?;
+        self.blocking(move |_| {
+            records::vanish(&directory)?;
+            records::remove_private(&directory)
+        })
+        .await?;
         if self.state.write().containers.remove(&container.meta.id).is_some() {
             self.emit(container, ContainerEventType::ContainerDeletedEvent);
         }
@@ -181,7 +185,9 @@ impl Runtime {
     /// Reads the containers that an earlier daemon left, and follows those that run.
     pub(super) fn find_containers(self: &Arc<Self>) -> Result<(), RuntimeError> {
         let boot = process::boot_id().doing(|| "read the boot id".to_owned())?;
-        for directory in records::directories(&self.config.root.join("containers"))? {
+        let directories = records::directories(&self.config.root.join("containers"))?;
+        records::settle_private(&self.config.root, &directories)?;
+        for directory in directories {
             let meta: Option<ContainerMeta> = records::read(&directory.join("meta.json"))?;
             let (Some(meta), Some(config)) = (meta, records::read_config(&directory)?) else {
                 records::remove_tree(&directory)?;

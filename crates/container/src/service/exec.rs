@@ -12,7 +12,7 @@ use tokio::net::unix::pipe;
 
 use super::records::{self, Container};
 use super::{Doing, Runtime, RuntimeError, new_id};
-use crate::shim::spec::{ExecSpec, Spec};
+use crate::shim::spec::{self, ExecSpec};
 use crate::shim::{Report, Task};
 
 /// Output that is kept of a command whose caller waits for it; more is dropped, as other runtimes do.
@@ -87,8 +87,8 @@ impl Runtime {
         let started = started.ok_or_else(|| RuntimeError::Conflict("container is not running".to_owned()))?;
         let directory = container.directory.clone();
         let launched = self.blocking(move |runtime| {
-            let spec: Option<Spec> = records::read(&directory.join("spec.json"))?;
-            let spec = spec.ok_or_else(|| RuntimeError::NotFound("the container is gone".to_owned()))?;
+            let spec = records::read_spec(&directory)?
+                .ok_or_else(|| RuntimeError::NotFound("the container is gone".to_owned()))?;
             let mut process = spec.process;
             process.arguments = command;
             process.terminal = terminal;
@@ -102,7 +102,7 @@ impl Runtime {
                 process,
                 out_of_memory_score: spec.out_of_memory_score,
             };
-            let path = directory.join(format!("exec-{}.json", &new_id()[..16]));
+            let path = spec::private(&directory).join(format!("exec-{}.json", &new_id()[..16]));
             records::write(&path, &exec)?;
             let launched = runtime.launcher.spawn(Task::Exec, &path, &directory.join("shim.log"), None);
             let socket = launched.inspect_err(|_| drop(std::fs::remove_file(&path)))?;

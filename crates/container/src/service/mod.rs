@@ -150,6 +150,7 @@ impl Runtime {
         // Images have programs with the rights of other users, which the users of this machine are not to run.
         std::fs::set_permissions(&config.root, std::fs::Permissions::from_mode(0o700))
             .doing(|| format!("close {}", config.root.display()))?;
+        records::mount_private(&config.root)?;
         let launcher = Launcher::new(config.program.clone());
         let images = ImageStore::open(&config.root.join("images"), launcher.clone())
             .doing(|| "open the image store".to_owned())?;

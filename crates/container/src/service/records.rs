@@ -11,6 +11,7 @@ use tokio::sync::watch;
 
 use super::{Doing, RuntimeError};
 use crate::network::Attached;
+use crate::shim::spec::{self, PRIVATE, Spec};
 use crate::shim::{Identity, Started};
 
 /// `meta.json` of a sandbox.
@@ -133,6 +134,58 @@ pub fn write_config(directory: &Path, config: &impl prost::Message) -> Result<()
         .doing(|| format!("write {}", path.display()))
 }
 
+/// A container's configuration without environment variables, command and arguments, which may hold values of Secrets:
+/// what is kept on disk, and all that is needed once the container is created.
+pub fn without_secrets(config: ContainerConfig) -> ContainerConfig {
+    ContainerConfig { envs: Vec::new(), command: Vec::new(), args: Vec::new(), ..config }
+}
+
+/// Mounts the file system in memory for what is private to containers, unless an earlier daemon did.
+pub fn mount_private(root: &Path) -> Result<(), RuntimeError> {
+    let path = root.join(PRIVATE);
+    std::fs::create_dir_all(&path).doing(|| format!("make {}", path.display()))?;
+    sys::mounts::tmpfs(&path, 0o700).doing(|| format!("mount a tmpfs at {}", path.display()))
+}
+
+/// Writes what the shim is to do, which may hold values of Secrets, in memory.
+pub fn write_spec(directory: &Path, spec: &Spec) -> Result<(), RuntimeError> {
+    let private = spec::private(directory);
+    std::fs::create_dir_all(&private).doing(|| format!("make {}", private.display()))?;
+    write(&private.join("spec.json"), spec)
+}
+
+/// Reads what [`write_spec`] wrote; `None` after a reboot.
+pub fn read_spec(directory: &Path) -> Result<Option<Spec>, RuntimeError> {
+    read(&spec::private(directory).join("spec.json"))
+}
+
+/// Removes what is private to a container.
+pub fn remove_private(directory: &Path) -> Result<(), RuntimeError> {
+    remove_tree(&spec::private(directory))
+}
+
+/// Moves what an earlier version kept on disk into memory, and removes what belongs to no container.
+pub fn settle_private(root: &Path, containers: &[PathBuf]) -> Result<(), RuntimeError> {
+    for directory in containers {
+        let (path, private) = (directory.join("spec.json"), spec::private(directory));
+        if path.exists() {
+            std::fs::create_dir_all(&private)
+                .and_then(|()| std::fs::copy(&path, private.join("spec.json")))
+                .and_then(|_| std::fs::remove_file(&path))
+                .doing(|| format!("move {}", path.display()))?;
+            if let Some(config) = read_config::<ContainerConfig>(directory)? {
+                write_config(directory, &without_secrets(config))?;
+            }
+        }
+    }
+    for private in directories(&root.join(PRIVATE))? {
+        if !containers.iter().any(|directory| directory.file_name() == private.file_name()) {
+            remove_tree(&private)?;
+        }
+    }
+    Ok(())
+}
+
 /// The subdirectories of `parent`; those with a dot in front are half made or half removed, and go.
 pub fn directories(parent: &Path) -> Result<Vec<PathBuf>, RuntimeError> {
     let mut found = Vec::new();
@@ -173,4 +226,31 @@ pub fn vanish(path: &Path) -> Result<(), RuntimeError> {
         other => other.doing(|| format!("remove {}", path.display()))?,
     }
     remove_tree(&hidden)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spec_of_earlier_version_is_moved_off_the_disk() {
+        let root = tempfile::tempdir().unwrap();
+        let (container, orphan) = (root.path().join("containers/one"), root.path().join(PRIVATE).join("two"));
+        std::fs::create_dir_all(&container).unwrap();
+        std::fs::create_dir_all(&orphan).unwrap();
+        std::fs::write(container.join("spec.json"), "a secret").unwrap();
+        let config = ContainerConfig {
+            envs: vec![cri::v1::KeyValue { key: "A".into(), value: b"a secret".to_vec() }],
+            args: vec!["a secret".into()],
+            log_path: "one.log".into(),
+            ..ContainerConfig::default()
+        };
+        write_config(&container, &config).unwrap();
+        settle_private(root.path(), std::slice::from_ref(&container)).unwrap();
+        assert!(!container.join("spec.json").exists() && !orphan.exists());
+        let moved = std::fs::read(root.path().join(PRIVATE).join("one/spec.json")).unwrap();
+        assert_eq!(moved, b"a secret");
+        let kept: ContainerConfig = read_config(&container).unwrap().unwrap();
+        assert_eq!(kept, ContainerConfig { log_path: "one.log".into(), ..ContainerConfig::default() });
+    }
 }

@@ -50,10 +50,9 @@ impl Runtime {
             group.limit(&limits(asked)).doing(|| "set limits".to_owned())?;
         }
         // A container that starts later starts with these.
-        let path = container.directory.join("spec.json");
-        if let Some(mut spec) = super::records::read::<crate::shim::spec::Spec>(&path)? {
+        if let Some(mut spec) = super::records::read_spec(&container.directory)? {
             spec.resources = limits(&merged);
-            super::records::write(&path, &spec)?;
+            super::records::write_spec(&container.directory, &spec)?;
         }
         // A daemon that comes after this one tells the same.
         let mut config = container.config.clone();

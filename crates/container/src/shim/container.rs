@@ -14,7 +14,7 @@ use sys::process::{self, Fork, Namespace};
 
 use super::log::Log;
 use super::rootfs::Users;
-use super::spec::{PidNamespace, Spec};
+use super::spec::{self, PidNamespace, Spec};
 use super::supervise::{Streams, listen, supervise};
 use super::{
     Exit, GROUP, Identity, Lock, Report, ShimError, Started, Step, failure, identity, now, read_json, report,
@@ -25,7 +25,7 @@ use super::{
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) fn run(directory: &Path, socket: &UnixStream, lock: Option<Lock>) -> Result<(), ShimError> {
-    let spec: Spec = read_json(&directory.join("spec.json"))?;
+    let spec: Spec = read_json(&spec::private(directory).join("spec.json"))?;
     if directory.join("started").exists() {
         return Err(failure("start", "the container was started already"));
     }

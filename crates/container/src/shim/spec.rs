@@ -1,9 +1,20 @@
 //! What the daemon writes down for a shim.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sys::cgroups::Resources;
+
+/// Directory below the runtime's root, in memory, of what is private to containers.
+pub const PRIVATE: &str = "private";
+
+/// The directory in memory that belongs to a container's directory: environment variables and arguments may hold values
+/// of Secrets, which must not be on disk.
+#[must_use]
+pub fn private(directory: &Path) -> PathBuf {
+    let root = directory.parent().and_then(Path::parent).unwrap_or(directory);
+    root.join(PRIVATE).join(directory.file_name().unwrap_or_default())
+}
 
 /// Which numbers the users of a pod have on the host: first inside, first outside, how many.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -13,6 +13,7 @@ use objects::core::v1::{
 };
 use objects::storage::v1::CSIDriver;
 use sha2::{Digest, Sha256};
+use sys::mounts::is_mount_point;
 
 use super::capability::{Wanted, gives_to_group};
 use super::driver::{Driver, Drivers, within};
@@ -21,7 +22,7 @@ use super::record::{self, Published};
 use super::told::{Words, about_pod, check_mode};
 use super::{CsiError, at, call, inline_handle};
 use crate::events::Recorder;
-use crate::volumes::{Tokens, is_block_device, is_mount_point, ownership};
+use crate::volumes::{Tokens, is_block_device, ownership};
 
 /// What publishing needs.
 pub struct Publishing<'a> {

@@ -8,6 +8,7 @@ use std::path::Path;
 use machinery::quantity::Quantity;
 use objects::core::v1::{EmptyDirVolumeSource, PodSpec};
 use rustix::mount::{MountFlags, mount};
+use sys::mounts::is_mount_point;
 
 use crate::lifecycle::members::members;
 
@@ -47,11 +48,7 @@ pub fn keep_in_memory(path: &Path) -> io::Result<()> {
     if is_mount_point(path)? || fs::read_dir(path)?.next().is_some() {
         return Ok(());
     }
-    let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    mount(c"tmpfs", path, c"tmpfs", flags, Some(c"mode=0777,noswap"))
-        // Since Linux 6.4.
-        .or_else(|_| mount(c"tmpfs", path, c"tmpfs", flags, Some(c"mode=0777")))?;
-    Ok(())
+    sys::mounts::tmpfs(path, 0o777)
 }
 
 fn size(source: &EmptyDirVolumeSource) -> Option<i64> {
@@ -90,14 +87,6 @@ fn page_size(medium: &str, spec: &PodSpec) -> io::Result<i64> {
         [] => Err(wrong("medium \"HugePages\" needs a container that asks for huge pages".to_owned())),
         _ => Err(wrong("medium \"HugePages\" is for pods that ask for one size of huge pages".to_owned())),
     }
-}
-
-/// Whether something is mounted on `path`: binds of the same file system count too.
-pub fn is_mount_point(path: &Path) -> io::Result<bool> {
-    use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-    let found = statx(CWD, path, flags, StatxFlags::BASIC_STATS)?;
-    Ok(found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
 #[cfg(test)]

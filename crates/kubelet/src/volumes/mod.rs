@@ -18,7 +18,6 @@ mod trust_bundle;
 pub use devices::{devices, is_block_device, use_of};
 pub use directories::PodDirectories;
 pub use disk_usage::{DiskUsage, disk_usage};
-pub(crate) use empty_dir::is_mount_point;
 pub use mounts::{is_recursive, mounts};
 pub use payload::{File, Payload, PayloadError};
 pub use prepare::{Context, Prepared, PreparedVolume, VolumeError, prepare, release_parts, tear_down};

@@ -383,7 +383,7 @@ pub fn tear_down(directories: &PodDirectories) -> io::Result<()> {
     for plugin in ["empty-dir", "secret", "projected", "downward-api"] {
         let volumes = directories.root.join("volumes").join(format!("kubernetes.io~{plugin}"));
         for entry in std::fs::read_dir(&volumes).into_iter().flatten().flatten() {
-            if empty_dir::is_mount_point(&entry.path())? {
+            if sys::mounts::is_mount_point(&entry.path())? {
                 rustix::mount::unmount(entry.path(), rustix::mount::UnmountFlags::DETACH)?;
             }
         }
