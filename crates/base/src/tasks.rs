@@ -116,6 +116,21 @@ impl Supervision {
     }
 }
 
+/// The tasks of one start of a supervised task.
+struct Scope {
+    group: TaskGroup,
+    tasks: TaskGroup,
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        // A group that stops drains its tasks itself.
+        if !self.group.is_stopping() {
+            self.tasks.abort();
+        }
+    }
+}
+
 type Supervised = Pin<Box<dyn Future<Output = ControlFlow<()>> + Send>>;
 
 /// The message of a panic.
@@ -189,6 +204,27 @@ impl TaskGroup {
         F: Future<Output = ControlFlow<()>> + Send + 'static,
     {
         self.supervise_boxed(name.into(), Box::new(move || Box::pin(start())))
+    }
+
+    /// As [`TaskGroup::supervise_while`], for a task that spawns others: each start gets a group of its own, whose tasks
+    /// are cancelled before the next start.
+    pub fn supervise_scope<F>(
+        &self,
+        name: impl Into<String>,
+        mut start: impl FnMut(TaskGroup) -> F + Send + 'static,
+    ) -> JoinHandle<()>
+    where
+        F: Future<Output = ControlFlow<()>> + Send + 'static,
+    {
+        let group = self.clone();
+        self.supervise_while(name, move || {
+            let scope = Scope { group: group.clone(), tasks: group.scope() };
+            let task = start(scope.tasks.clone());
+            async move {
+                let _scope = scope;
+                task.await
+            }
+        })
     }
 
     fn supervise_boxed(
@@ -369,6 +405,39 @@ mod tests {
         assert_eq!(group.supervision().check(), Err(expected));
         healed.store(true, Ordering::SeqCst);
         tokio::time::sleep(LONGEST_PAUSE + WORKED * 2).await;
+        assert_eq!(group.supervision().check(), Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tasks_of_supervised_scope_are_cancelled_before_its_restart() {
+        let group = TaskGroup::new();
+        let running = Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let count = Arc::clone(&running);
+        struct Counted(Arc<std::sync::atomic::AtomicU32>);
+        impl Drop for Counted {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        let mut starts = 0;
+        group.supervise_scope("parent", move |scope| {
+            starts += 1;
+            let (first, count) = (starts == 1, Arc::clone(&count));
+            async move {
+                assert_eq!(count.fetch_add(1, Ordering::SeqCst), 0, "a task of the start before");
+                let counted = Counted(count);
+                scope.spawn(async move {
+                    let _counted = counted;
+                    std::future::pending().await
+                });
+                tokio::task::yield_now().await;
+                assert!(!first, "the first start fails");
+                std::future::pending().await
+            }
+        });
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(group.supervision().panics("parent"), 1);
+        assert_eq!(running.load(Ordering::SeqCst), 1);
         assert_eq!(group.supervision().check(), Ok(()));
     }
 

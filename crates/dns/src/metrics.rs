@@ -5,7 +5,7 @@ use base::metrics::{IntCounter, Metrics, MetricsError};
 use crate::wire::{rcode, rtype};
 
 /// Counters, one per label that matters, looked up once.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct DnsMetrics {
     asked: Vec<(u16, IntCounter)>,
     asked_other: IntCounter,

@@ -69,22 +69,24 @@ impl Server {
             let udp = Arc::new(udp);
             for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
                 let (udp, resolver, group) = (Arc::clone(&udp), Arc::clone(resolver), tasks.clone());
-                let stopping = tasks.stopping();
-                tasks.spawn(async move {
-                    tokio::select! {
-                        () = serve_udp(udp, resolver, group) => {}
-                        () = stopping => {}
-                    }
+                tasks.supervise("dns-udp", move || {
+                    let serving = serve_udp(Arc::clone(&udp), Arc::clone(&resolver), group.clone());
+                    until_stopped(serving, group.clone())
                 });
             }
-            let (resolver, group, stopping) = (Arc::clone(resolver), tasks.clone(), tasks.stopping());
-            tasks.spawn(async move {
-                tokio::select! {
-                    () = serve_tcp(tcp, resolver, group) => {}
-                    () = stopping => {}
-                }
+            let (tcp, resolver, group) = (Arc::new(tcp), Arc::clone(resolver), tasks.clone());
+            tasks.supervise("dns-tcp", move || {
+                let serving = serve_tcp(Arc::clone(&tcp), Arc::clone(&resolver), group.clone());
+                until_stopped(serving, group.clone())
             });
         }
+    }
+}
+
+async fn until_stopped(serving: impl Future<Output = ()>, tasks: TaskGroup) {
+    tokio::select! {
+        () = serving => {}
+        () = tasks.stopping() => {}
     }
 }
 
@@ -130,7 +132,7 @@ async fn serve_udp(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, tasks: TaskG
     }
 }
 
-async fn serve_tcp(listener: TcpListener, resolver: Arc<Resolver>, tasks: TaskGroup) {
+async fn serve_tcp(listener: Arc<TcpListener>, resolver: Arc<Resolver>, tasks: TaskGroup) {
     let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return };

@@ -14,7 +14,7 @@ use objects::meta::v1::ObjectMeta;
 use parking_lot::{Mutex, RwLock};
 use runtime::{Change, Informers, Selection};
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 
 use crate::config::Config;
 use crate::configure::dns::{self, ClusterDns};
@@ -46,6 +46,8 @@ pub enum KubeletError {
     Register(#[source] ClientError),
     #[error("serving HTTPS")]
     Serve(#[source] server::ServeError),
+    #[error("the task {0} ended")]
+    Ended(&'static str),
 }
 
 /// How long to wait between attempts to reach the runtime or the API server at the start.
@@ -156,7 +158,8 @@ impl Kubelet {
                 .map_err(KubeletError::Serve)?;
             let stopping = shared.tasks.stopping();
             let group = shared.tasks.clone();
-            shared.tasks.spawn(async move { serving.run(listener, group).await });
+            let (parts, mut ended) = Parts::new(shared.tasks.clone());
+            parts.run("server", async move { serving.run(listener, group).await });
 
             begin_cgroups(&shared);
             let pressure = Arc::new(Mutex::default());
@@ -178,15 +181,7 @@ impl Kubelet {
                 () = &mut stopping => return Ok(()),
             }
             let not_ready = node.not_ready();
-            shared.tasks.spawn({
-                let stopping = shared.tasks.stopping();
-                async move {
-                    tokio::select! {
-                        () = node.run() => {}
-                        () = stopping => {}
-                    }
-                }
-            });
+            parts.run("node status", async move { node.run().await });
 
             let selection = Selection::by_field(format!("spec.nodeName={}", shared.config.node_name));
             let pods = informers.of_selected::<Pod>(selection);
@@ -213,38 +208,16 @@ impl Kubelet {
                 not_ready,
                 pods: pods.all().len(),
             });
-            shared.tasks.spawn({
-                let (drivers, stopping) = (csi::follow(Arc::clone(&shared)), shared.tasks.stopping());
-                async move {
-                    tokio::select! {
-                        () = drivers => {}
-                        () = stopping => {}
-                    }
-                }
-            });
+            parts.run("plugin registration", csi::follow(Arc::clone(&shared)));
             if let Some(directory) = shared.config.static_pods.clone() {
-                let (all, stopping) = (Arc::clone(&shared), shared.tasks.stopping());
+                let all = Arc::clone(&shared);
                 let workers = Arc::clone(&workers);
                 // Registered before unknown pods are removed.
                 let found = static_pods::begin(&all, &workers, &directory);
-                shared.tasks.spawn(async move {
-                    tokio::select! {
-                        () = static_pods::follow(all, workers, directory, found, mirrors) => {}
-                        () = stopping => {}
-                    }
-                });
+                parts.run("static pods", static_pods::follow(all, workers, directory, found, mirrors));
             }
             clear_orphans(&shared, &workers).await;
-            shared.tasks.spawn({
-                let keeping = housekeeping::run(Arc::clone(&shared), Arc::clone(&workers), pressure);
-                let stopping = shared.tasks.stopping();
-                async move {
-                    tokio::select! {
-                        () = keeping => {}
-                        () = stopping => {}
-                    }
-                }
-            });
+            parts.run("housekeeping", housekeeping::run(Arc::clone(&shared), Arc::clone(&workers), pressure));
             shared.tasks.spawn(shutdown::follow(Arc::clone(&shared), Arc::clone(&workers)));
             let told = Arc::clone(&workers);
             engine::watch(
@@ -258,9 +231,53 @@ impl Kubelet {
                     health.set(error.is_none());
                 },
             );
-            stopping.await;
-            Ok(())
+            tokio::select! {
+                () = stopping => Ok(()),
+                Some(name) = ended.recv() => {
+                    if shared.tasks.is_stopping() { Ok(()) } else { Err(KubeletError::Ended(name)) }
+                }
+            }
         })
+    }
+}
+
+/// Tasks without which a kubelet does not work: if one panics or returns, the kubelet ends with an error, and whatever
+/// supervises it starts another.
+struct Parts {
+    tasks: TaskGroup,
+    ended: mpsc::UnboundedSender<&'static str>,
+}
+
+impl Parts {
+    fn new(tasks: TaskGroup) -> (Self, mpsc::UnboundedReceiver<&'static str>) {
+        let (ended, receiver) = mpsc::unbounded_channel();
+        (Self { tasks, ended }, receiver)
+    }
+
+    /// Runs a task until the kubelet stops.
+    fn run(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        let end = PartEnd { name, ended: self.ended.clone() };
+        let stopping = self.tasks.stopping();
+        self.tasks.spawn(async move {
+            let _end = end;
+            tokio::select! {
+                () = task => {}
+                () = stopping => {}
+            }
+        });
+    }
+}
+
+/// Reports the end of a task, also by a panic.
+struct PartEnd {
+    name: &'static str,
+    ended: mpsc::UnboundedSender<&'static str>,
+}
+
+impl Drop for PartEnd {
+    fn drop(&mut self) {
+        // Without a receiver the kubelet has ended already.
+        let _ = self.ended.send(self.name);
     }
 }
 
@@ -297,5 +314,23 @@ async fn clear_orphans(shared: &Shared, workers: &Arc<Workers>) {
         tracing::info!(pod = uid, name, "a pod that is not known any more");
         let metadata = ObjectMeta { uid: Some(uid), name, namespace, ..ObjectMeta::default() };
         workers.gone(Arc::new(Pod { metadata, ..Pod::default() }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn part_that_panics_or_returns_is_reported() {
+        let tasks = TaskGroup::new();
+        let (parts, mut ended) = Parts::new(tasks.clone());
+        parts.run("steady", std::future::pending());
+        parts.run("returns", async {});
+        assert_eq!(ended.recv().await, Some("returns"));
+        parts.run("panics", async { panic!("a number of a user") });
+        assert_eq!(ended.recv().await, Some("panics"));
+        tasks.stop();
+        assert_eq!(ended.recv().await, Some("steady"), "it ends with the kubelet");
     }
 }

@@ -180,6 +180,12 @@ impl Harness {
         }
     }
 
+    /// A harness with the same settings whose informers, which use `shared`, and loops run in other `tasks`.
+    #[must_use]
+    pub fn within(&self, shared: Client, tasks: &TaskGroup) -> Self {
+        Self { informers: Informers::new(shared, tasks), tasks: tasks.clone(), ..self.clone() }
+    }
+
     #[must_use]
     pub fn with_metrics(self, metrics: LoopMetrics) -> Self {
         Self { metrics: Some(metrics), ..self }

@@ -33,7 +33,7 @@ pub async fn follow(shared: Arc<Shared>) {
     let directory = shared.config.directory.join("plugins_registry");
     if let Err(error) = std::fs::create_dir_all(&directory) {
         tracing::warn!(%error, directory = %directory.display(), "no directory for plugins");
-        return;
+        return std::future::pending().await;
     }
     let mut changes = match Changes::of(&directory) {
         Ok(changes) => Some(changes),
