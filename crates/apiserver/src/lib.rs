@@ -34,6 +34,7 @@ pub use authenticate::{
     AuthenticationConfig, AuthenticationError, JwtError, OidcFlags, ServiceAccountConfig, SigningKey,
     TokenFileError, WebhookTokenConfig,
 };
+pub use authorize::node::AGENT_ACCOUNTS;
 pub use authorize::{AuthorizationConfig, AuthorizationError, WebhookFlags};
 pub use bootstrap::AuthenticationTrust;
 pub use chain::audit;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
-use objects::authentication::v1::{TokenRequest, TokenRequestSpec};
-use objects::core::v1::ServiceAccount;
+use objects::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use objects::core::v1::{Node, ServiceAccount};
 use objects::meta::v1::ObjectMeta;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -25,6 +25,8 @@ pub struct Account {
     issuer: Client,
     namespace: String,
     name: String,
+    /// The node whose Node object the tokens are bound to.
+    node: Option<String>,
     token: Mutex<Option<Issued>>,
 }
 
@@ -38,7 +40,13 @@ impl Account {
     #[must_use]
     pub fn new(transport: Arc<dyn Transport>, issuer: Client, namespace: &str, name: &str) -> Self {
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        Self { transport, issuer, namespace, name, token: Mutex::new(None) }
+        Self { transport, issuer, namespace, name, node: None, token: Mutex::new(None) }
+    }
+
+    /// Binds tokens to a Node object: they are invalid once it is deleted. The account has to exist.
+    #[must_use]
+    pub fn bound_to_node(self, node: &str) -> Self {
+        Self { node: Some(node.to_owned()), ..self }
     }
 
     /// The token in use; `rejected` is one that is not to be used again.
@@ -54,7 +62,7 @@ impl Account {
             source: Box::new(source),
         };
         let answer = match self.ask().await {
-            Err(error) if error.is_not_found() => {
+            Err(error) if error.is_not_found() && self.node.is_none() => {
                 self.make().await.map_err(failed)?;
                 self.ask().await.map_err(failed)?
             }
@@ -73,8 +81,21 @@ impl Account {
 
     async fn ask(&self) -> Result<TokenRequest, ClientError> {
         let path = format!("/api/v1/namespaces/{}/serviceaccounts/{}/token", self.namespace, self.name);
+        let bound_object_ref = match &self.node {
+            None => None,
+            Some(name) => {
+                let node: Node = self.issuer.get("", name).await?;
+                Some(BoundObjectReference {
+                    api_version: Some("v1".to_owned()),
+                    kind: Some("Node".to_owned()),
+                    name: Some(name.clone()),
+                    uid: node.metadata.uid,
+                })
+            }
+        };
         let request = TokenRequest {
             spec: Some(TokenRequestSpec {
+                bound_object_ref,
                 expiration_seconds: i64::try_from(LIFE.as_secs()).ok(),
                 ..TokenRequestSpec::default()
             }),

@@ -1,7 +1,9 @@
-//! Tokens: a kubelet gets them for its own pods, and for those whom the pods are to present them to.
+//! Tokens: a kubelet gets them for its own pods, and for those whom the pods are to present them to. The agents of a
+//! node get theirs bound to the node itself.
 
 use super::Write;
 use crate::admission::Operation;
+use crate::authorize::node::is_agent_account;
 use crate::authorize::{self, Decision};
 use api::value::{Fields, texts};
 use machinery::status::Result;
@@ -25,10 +27,15 @@ pub async fn check(write: &Write<'_>) -> Result<()> {
     let reference = write.object.field("spec").field("boundObjectRef");
     let (version, kind, name) =
         (reference.text("apiVersion"), reference.text("kind"), reference.text("name"));
+    let uid = reference.text("uid");
+    if (version, kind) == ("v1", "Node")
+        && is_agent_account(write.attributes.context.namespace, write.attributes.name)
+    {
+        return agent(write, name, uid).await;
+    }
     if (version, kind) != ("v1", "Pod") || name.is_empty() {
         return write.refuse("node requested token not bound to a pod");
     }
-    let uid = reference.text("uid");
     if uid.is_empty() {
         return write.refuse("node requested token with a pod binding without a uid");
     }
@@ -42,6 +49,26 @@ pub async fn check(write: &Write<'_>) -> Result<()> {
         return write.refuse("node requested token bound to a pod scheduled on a different node");
     }
     audience(write, &pod).await
+}
+
+/// A token of an agent account is bound to the Node object of the requesting node, and for the API server only.
+async fn agent(write: &Write<'_>, name: &str, uid: &str) -> Result<()> {
+    if name != write.node {
+        return write.refuse("node requested token bound to a different node");
+    }
+    if uid.is_empty() {
+        return write.refuse("node requested token with a node binding without a uid");
+    }
+    if !write.object.field("spec").items("audiences").is_empty() {
+        return write.refuse("node requested token of a node agent for another audience");
+    }
+    let node = write.found("nodes", "", name).await?;
+    if meta::uid(&node) != uid {
+        return write.refuse(format_args!(
+            "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
+        ));
+    }
+    Ok(())
 }
 
 async fn audience(write: &Write<'_>, pod: &Value) -> Result<()> {

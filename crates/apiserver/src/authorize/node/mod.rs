@@ -33,6 +33,15 @@ const NODE_RULES: [(&[&str], &[&str], &[&str]); 9] = [
 const READ: &[&str] = &["get", "list", "watch"];
 const OWN_OBJECT: [&str; 5] = ["get", "create", "update", "patch", "delete"];
 
+/// Service accounts in kube-system of the proxy and network policy agents of a node. Every node may request their
+/// tokens; NodeRestriction requires that such a token is bound to the Node object of the requesting node.
+pub const AGENT_ACCOUNTS: [&str; 2] = ["ferry-proxy", "ferry-network-policy"];
+
+/// Whether a service account is one of [`AGENT_ACCOUNTS`].
+pub fn is_agent_account(namespace: &str, name: &str) -> bool {
+    namespace == "kube-system" && AGENT_ACCOUNTS.contains(&name)
+}
+
 /// Where the objects are that tie others to nodes.
 pub struct Storages {
     pub pods: Arc<Storage>,
@@ -159,6 +168,7 @@ impl Node {
                 self.read(node, ObjectKind::ServiceAccount, wanted).await
             }
             ("", "serviceaccounts") => match (verb, wanted.name, wanted.subresource) {
+                ("create", name, "token") if is_agent_account(wanted.namespace, name) => Ok(Ok(())),
                 ("create", name, "token") if !name.is_empty() => {
                     self.related(node, ObjectKind::ServiceAccount, wanted).await
                 }
@@ -403,6 +413,13 @@ mod tests {
         ] {
             assert_eq!(node_object("n1", &attributes).is_ok(), want, "{attributes:?}");
         }
+    }
+
+    #[test]
+    fn agent_accounts_are_only_those_of_kube_system() {
+        assert!(is_agent_account("kube-system", "ferry-proxy"));
+        assert!(!is_agent_account("default", "ferry-proxy"));
+        assert!(!is_agent_account("kube-system", "default"));
     }
 
     #[test]
