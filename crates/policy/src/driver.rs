@@ -41,6 +41,7 @@ pub fn run<'a>(
     Box::pin(async move {
         let outcome = match Nftables::open() {
             Ok(backend) => {
+                early.open();
                 let informers = Informers::new(client, &tasks);
                 Driver::new(node, backend, &informers, Arc::clone(&early)).run(tasks, ready).await;
                 Ok(())

@@ -70,7 +70,7 @@ impl Early {
             loop {
                 match tokio::time::timeout(PATIENCE, &mut done).await {
                     Ok(Ok(())) => return,
-                    // Nobody will put them in force.
+                    // Nothing will put them in force.
                     Ok(Err(_)) => break,
                     Err(_) if self.on_failure == OnFailure::Start => break,
                     Err(_) => {
@@ -86,9 +86,17 @@ impl Early {
         }
     }
 
-    /// Nobody enforces anything any more. Whoever waits learns that.
+    /// Nothing is enforced until [`Self::open`]. Pods that may start without their policies do so; others keep waiting.
     pub(crate) fn close(&self) {
-        *self.told.lock() = Told { closed: true, ..Told::default() };
+        if self.on_failure == OnFailure::Start {
+            *self.told.lock() = Told { closed: true, ..Told::default() };
+        }
+    }
+
+    /// Policies are enforced again.
+    pub(crate) fn open(&self) {
+        self.told.lock().closed = false;
+        self.any.notify_one();
     }
 
     /// There are no policies: nobody has to wait for any.
@@ -150,6 +158,14 @@ mod tests {
         let closed = Early::default();
         closed.close();
         assert!(!starts(&closed, |_| {}).await, "the driver has ended");
+        assert!(
+            starts(&closed, |early| {
+                early.open();
+                early.forget_all()
+            })
+            .await,
+            "the driver is back"
+        );
     }
 
     #[tokio::test(start_paused = true)]
