@@ -47,7 +47,8 @@ pub fn for_other_machines(listen: SocketAddr) -> SocketAddr {
 }
 
 /// Every address of every interface, except link-local ones.
-fn local() -> Vec<IpAddr> {
+#[must_use]
+pub fn local() -> Vec<IpAddr> {
     let v4 = fs::read_to_string("/proc/net/fib_trie").unwrap_or_default();
     let v6 = fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
     let v4 = parse_fib_trie(&v4).into_iter().filter(|ip| !ip.is_link_local()).map(IpAddr::V4);

@@ -1,6 +1,5 @@
-//! The identities of loops that run alone: each is its service account, as `--use-service-account-credentials` has it
-//! in Kubernetes. The manager's own client asks for the tokens, which is a right it has; what the loops may do is their
-//! accounts' business.
+//! Clients of service accounts: of loops that run alone, as with `--use-service-account-credentials` in Kubernetes, and of
+//! the agents of a joined node. Another client requests the tokens: the controller manager's, or the node's.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,13 +13,20 @@ const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 pub(crate) struct Accounts {
     manager: Client,
     shared: Arc<dyn Transport>,
+    /// The node that tokens are bound to.
+    node: Option<String>,
 }
 
 impl Accounts {
     /// `manager` asks for the tokens; the server is the kubeconfig's.
     pub fn new(manager: Client, kubeconfig: &Path) -> Result<Self, ClientError> {
         let config = Kubeconfig { certificate: None, token: None, ..Kubeconfig::load(kubeconfig)? };
-        Ok(Self { manager, shared: Arc::new(Remote::new(config)?) })
+        Ok(Self { manager, shared: Arc::new(Remote::new(config)?), node: None })
+    }
+
+    /// Binds all tokens to a node.
+    pub fn bound_to_node(self, node: &str) -> Self {
+        Self { node: Some(node.to_owned()), ..self }
     }
 }
 
@@ -30,6 +36,10 @@ impl Identities for Accounts {
         Ok(match account {
             Some((namespace, name)) => {
                 let account = Account::new(Arc::clone(&self.shared), self.manager.clone(), namespace, name);
+                let account = match &self.node {
+                    Some(node) => account.bound_to_node(node),
+                    None => account,
+                };
                 Client::new(Arc::new(account), user_agent)
             }
             // Who the manager is, its kubeconfig says.

@@ -5,10 +5,11 @@
 
 use std::net::SocketAddr;
 
-use client::{Client, ClientError, ResourceKey};
+use client::{Client, ClientError, DeleteOptions, ResourceKey};
+use objects::rbac::v1::ClusterRoleBinding;
 use serde_json::{Value, json};
 
-use crate::cluster_dns;
+use crate::{cluster_dns, service_network};
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 const SYSTEM: &str = "kube-system";
@@ -41,21 +42,28 @@ pub(crate) async fn install(administrator: &Client, url: &str, authority: &str) 
             "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient",
             NODES,
         ),
-        // A node that joined runs its proxy with its own certificate.
-        ("ferry:node-proxier", "system:node-proxier", NODES),
         ("ferry:dns", "ferry:dns", ("User", cluster_dns::USER)),
     ] {
         let binding = binding("ClusterRoleBinding", name, "", ("ClusterRole", role), subject);
         ensure(administrator, &resource(RBAC, "clusterrolebindings", false), "", &binding).await?;
     }
+    proxy_account(administrator).await?;
     let role = json!({
         "apiVersion": format!("{RBAC}/v1"), "kind": "ClusterRole", "metadata": {"name": "ferry:dns"},
         "rules": [
-            {"apiGroups": [""], "resources": ["services", "namespaces"], "verbs": ["list", "watch"]},
+            {"apiGroups": [""], "resources": ["services", "namespaces", "nodes"], "verbs": ["list", "watch"]},
             {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
         ],
     });
-    ensure(administrator, &resource(RBAC, "clusterroles", false), "", &role).await?;
+    let cluster_roles = resource(RBAC, "clusterroles", false);
+    ensure(administrator, &cluster_roles, "", &role).await?;
+    // An earlier version had no clients to admit, and no right to read nodes.
+    let cluster_roles = administrator.dynamic(&cluster_roles);
+    let mut present = cluster_roles.get("", "ferry:dns").await?;
+    if !present["rules"].to_string().contains("\"nodes\"") {
+        present["rules"] = role["rules"].clone();
+        cluster_roles.update("", "ferry:dns", None, &present).await?;
+    }
     let (roles, bindings) = (resource(RBAC, "roles", true), resource(RBAC, "rolebindings", true));
     let verbs = ["get", "create", "update", "delete"];
     let own = json!({
@@ -84,6 +92,29 @@ pub(crate) async fn install(administrator: &Client, url: &str, authority: &str) 
         ensure(administrator, &bindings, namespace, &binding).await?;
     }
     cluster_info(administrator, url, authority).await
+}
+
+/// The service account of the proxy of joined nodes, with the role of kube-proxy. The binding of an earlier version,
+/// which gave that role to all nodes, is deleted.
+async fn proxy_account(administrator: &Client) -> Result<(), ClientError> {
+    let account = json!({
+        "apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": {"name": service_network::ACCOUNT, "namespace": SYSTEM},
+    });
+    ensure(administrator, &resource("", "serviceaccounts", true), SYSTEM, &account).await?;
+    let bindings = resource(RBAC, "clusterrolebindings", false);
+    let mut bound =
+        binding("ClusterRoleBinding", "ferry:proxy", "", ("ClusterRole", "system:node-proxier"), NODES);
+    bound["subjects"] =
+        json!([{"kind": "ServiceAccount", "name": service_network::ACCOUNT, "namespace": SYSTEM}]);
+    ensure(administrator, &bindings, "", &bound).await?;
+    match administrator
+        .delete::<ClusterRoleBinding>("", "ferry:node-proxier", &DeleteOptions::default())
+        .await
+    {
+        Err(error) if !error.is_not_found() => Err(error),
+        _ => Ok(()),
+    }
 }
 
 fn binding(

@@ -1,4 +1,5 @@
-//! A node that joined a cluster somewhere else: kubelet, proxy and routes, as the node's own user.
+//! A node that joined a cluster somewhere else. The kubelet is the node's own user; proxy, routes and network policies
+//! are service accounts, whose tokens the node requests bound to its own Node object.
 
 use futures_util::future::BoxFuture;
 use std::net::IpAddr;
@@ -6,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use base::tasks::TaskGroup;
 use client::{Client, ClientError};
-use objects::core::v1::{ConfigMap, Service};
+use objects::core::v1::{ConfigMap, Node, Service};
+use runtime::Identities;
 
+use crate::accounts::Accounts;
 use crate::{ClusterError, Join, NodeConfig, chain, policies, run_node, service_network, serving};
 
 /// How long a young cluster may take to have a name service.
@@ -42,9 +45,23 @@ pub fn run_agent<'a>(
             };
         }
         let serving = serving::begin(&node, &client, tasks)?;
-        service_network::start(&node.service_network, &node.name, client.clone(), tasks);
+        let accounts = Accounts::new(client.clone(), &kubeconfig).map_err(ClusterError::Client)?;
+        let accounts = accounts.bound_to_node(&node.name);
+        let proxy =
+            accounts.client(service_network::ACCOUNT_USER, "ferry-proxy").map_err(ClusterError::Client)?;
+        let (network, name, group) = (node.service_network.clone(), node.name.clone(), tasks.clone());
+        let registration = registered(client.clone(), node.name.clone(), tasks.clone());
+        tasks.spawn(async move {
+            registration.await;
+            service_network::start(&network, &name, proxy, &group);
+        });
         if node.service_network.policies {
-            node.gate = Some(policies::start(&node.name, client.clone(), None, tasks));
+            let reader = accounts.client(policy::access::USER, "ferry-network-policy");
+            let reader = reader.map_err(ClusterError::Client)?;
+            let registration = registered(client.clone(), node.name.clone(), tasks.clone());
+            let on_failure = node.service_network.policy_failure;
+            let prepared = Box::pin(registration);
+            node.gate = Some(policies::start(&node.name, reader, on_failure, prepared, tasks));
         }
         let outcome = run_node(&node, client, &serving, &[&authority], tasks, ready).await;
         if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
@@ -52,6 +69,16 @@ pub fn run_agent<'a>(
         }
         outcome
     })
+}
+
+/// Waits for the node's own Node object, without which no token can be bound to it.
+async fn registered(client: Client, name: String, tasks: TaskGroup) {
+    while client.get::<Node>("", &name).await.is_err() {
+        tokio::select! {
+            () = tasks.stopping() => return,
+            () = tokio::time::sleep(AGAIN) => {}
+        }
+    }
 }
 
 /// Who vouches for those who call the kubelet, such as the API server.

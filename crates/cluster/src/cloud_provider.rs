@@ -15,7 +15,7 @@ pub use cloud::ProviderConfig;
 use cloud::http::{CallError, Caller, Http};
 use cloud::local::{Local, Pool};
 use cloud::{Provider, Settings};
-use runtime::{Harness, LoopMetrics};
+use runtime::{Harness, LeaderElection, LoopMetrics};
 use serde_json::Value;
 
 use crate::{ClusterError, chain, components};
@@ -132,11 +132,15 @@ pub fn run_cloud<'a>(
             .with_metrics(LoopMetrics::new(&metrics).map_err(ClusterError::Metrics)?)
             .with_settings(vec![Box::new(settings.clone())]);
         let controllers = config.controllers.clone();
-        let begin = move || start(&harness, &settings, &controllers);
+        let begin = move |harness: &Harness| start(harness, &settings, &controllers);
         if config.leader_election {
-            components::lead_then(client, LEASE, clock, tasks, begin);
+            let election = LeaderElection::new(LEASE, components::identity());
+            let shared = client.clone();
+            components::lead_then(client, election, clock, tasks, move |scope| {
+                begin(&harness.within(shared.clone(), scope));
+            });
         } else {
-            begin();
+            begin(&harness);
         }
         tasks.stopping().await;
         if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {

@@ -1,6 +1,6 @@
 //! The cluster's name service in this process, and the service by which pods find it.
 //!
-//! Watches services, endpoint slices and namespaces; writes the service `kube-dns` in kube-system where there is none,
+//! Watches services, endpoint slices, namespaces and nodes; writes the service `kube-dns` in kube-system where there is none,
 //! and its endpoint slices. As soon as that service selects pods of somebody else's, such as CoreDNS, ours steps back.
 
 use futures_util::future::BoxFuture;
@@ -26,7 +26,7 @@ use objects::meta::v1::ObjectMeta;
 use runtime::Informers;
 use tokio::sync::Notify;
 
-use crate::{ClusterError, chain};
+use crate::{ClusterError, chain, dns_clients};
 
 /// Who the name service is.
 pub const USER: &str = "system:serviceaccount:kube-system:ferry-dns";
@@ -56,6 +56,8 @@ pub struct DnsConfig {
     /// Those servers, if not the ones of `resolv_conf`.
     pub upstreams: Vec<SocketAddr>,
     pub stub_domains: Vec<StubDomain>,
+    /// Ranges of pods and services. Only clients there, nodes and their pods, and this machine are answered.
+    pub client_ranges: Vec<String>,
 }
 
 impl Default for DnsConfig {
@@ -69,6 +71,7 @@ impl Default for DnsConfig {
             resolv_conf: "/etc/resolv.conf".into(),
             upstreams: Vec::new(),
             stub_domains: Vec::new(),
+            client_ranges: Vec::new(),
         }
     }
 }
@@ -77,7 +80,7 @@ impl Default for DnsConfig {
 pub(crate) async fn run(
     config: &DnsConfig,
     client: Client,
-    metrics: &Metrics,
+    metrics: DnsMetrics,
     tasks: &TaskGroup,
     ready: impl FnOnce(&[SocketAddr]),
 ) -> Result<(), ClusterError> {
@@ -100,8 +103,10 @@ pub(crate) async fn run(
         let through_us = |server: &SocketAddr| !config.service_ips.contains(&server.ip());
         settings.upstreams = known.into_iter().filter(through_us).collect();
     }
-    let metrics = DnsMetrics::new(metrics).map_err(ClusterError::Metrics)?;
     let resolver = Arc::new(Resolver::new(zone, &settings, metrics));
+    let mut clients = dns_clients::parse(&config.client_ranges);
+    clients.extend(dns_clients::parse(&local_addresses()));
+    dns_clients::follow(&resolver, clients, &informers, tasks);
     let stopping = tasks.stopping();
     tokio::pin!(stopping);
     tokio::select! {
@@ -137,12 +142,18 @@ pub fn run_dns<'a>(
     Box::pin(async move {
         let client = Client::connect(kubeconfig, "ferry-dns").map_err(ClusterError::Client)?;
         let metrics = Metrics::new(clock).map_err(ClusterError::Metrics)?;
-        let outcome = run(config, client, &metrics, tasks, ready).await;
+        let metrics = DnsMetrics::new(&metrics).map_err(ClusterError::Metrics)?;
+        let outcome = run(config, client, metrics, tasks, ready).await;
         if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
             tracing::warn!(error = chain(&error), "tasks were cancelled");
         }
         outcome
     })
+}
+
+/// Addresses of this machine's interfaces: local processes reach a service with any of them as source.
+fn local_addresses() -> Vec<String> {
+    base::addresses::local().iter().map(ToString::to_string).collect()
 }
 
 /// Binds all addresses to the port asked for, or to any.

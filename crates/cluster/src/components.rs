@@ -5,6 +5,7 @@
 
 use futures_util::future::BoxFuture;
 use std::any::Any;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use client::Client;
 use controllers::certificate::signing::{Signers, SigningAuthority};
 use controllers::node_ipam::{Cidr, ClusterCidrs};
 use controllers::service_account_token::LegacyTokens;
+use parking_lot::Mutex;
 use proxy::health::MetricsPort;
 use runtime::{Harness, Identities, LeaderElection, Leading, LoopMetrics, lead};
 
@@ -65,8 +67,7 @@ impl Components {
     }
 }
 
-/// Starts the components in `tasks`. With leader election, they begin when they lead, and `tasks` stops when they no
-/// longer do.
+/// Starts the components in `tasks`. With leader election, they run while they lead.
 pub(crate) fn start(
     components: &Components,
     shared: &dyn Fn(&str) -> Result<Client, ClusterError>,
@@ -89,26 +90,29 @@ pub(crate) fn start(
         .with_metrics(LoopMetrics::new(metrics).map_err(ClusterError::Metrics)?)
         .with_settings(settings);
     if let Some(configuration) = &components.scheduler {
-        scheduling::start(configuration, components.leader_election, &harness, metrics, clock, tasks)?;
+        let election = components.leader_election.then(|| client.clone());
+        scheduling::start(configuration, election, &harness, metrics, clock, tasks)?;
     }
     if rows.is_empty() {
         return Ok(());
     }
-    let begin = move || {
+    let begin = move |harness: &Harness| {
         for row in &rows {
             if let Err(error) = harness.start(row) {
                 tracing::error!(controller = row.descriptor.name, error = chain(&error), "cannot start");
             }
         }
         if let Some(cloud) = &cloud {
-            cloud_provider::start(&harness, cloud, &["*".to_owned()]);
+            cloud_provider::start(harness, cloud, &["*".to_owned()]);
         }
         tracing::info!(controllers = rows.len(), "started the controllers");
     };
     if components.leader_election {
-        lead_then(client, "kube-controller-manager", clock, tasks, begin);
+        let election = LeaderElection::new("kube-controller-manager", identity());
+        let shared = client.clone();
+        lead_then(client, election, clock, tasks, move |scope| begin(&harness.within(shared.clone(), scope)));
     } else {
-        begin();
+        begin(&harness);
     }
     Ok(())
 }
@@ -141,20 +145,30 @@ pub fn legacy_tokens(path: &Path, root_ca: String) -> Result<LegacyTokens, Clust
     Ok(LegacyTokens { sign: Arc::new(move |claims| key.sign(claims).ok()), root_ca })
 }
 
-/// Calls `begin` once this process leads; ends the process' tasks when it no longer does, as Kubernetes' components end.
+/// Name of this process among the candidates of a lease.
+pub(crate) fn identity() -> String {
+    let host = base::addresses::hostname().unwrap_or_else(|| "localhost".to_owned());
+    format!("{host}_{}", uuid::Uuid::new_v4())
+}
+
+/// Calls `begin` whenever this process has become the leader. What it starts runs in the group it is given, which is
+/// cancelled when the lease is lost; the process then is a candidate again.
 pub(crate) fn lead_then(
     client: Client,
-    lease: &'static str,
+    election: LeaderElection,
     clock: &Clock,
     tasks: &TaskGroup,
-    begin: impl FnOnce() + Send + 'static,
+    begin: impl FnMut(&TaskGroup) + Send + 'static,
 ) {
-    let host = base::addresses::hostname().unwrap_or_else(|| "localhost".to_owned());
-    let election = LeaderElection::new(lease, format!("{host}_{}", uuid::Uuid::new_v4()));
-    let (clock, group) = (clock.clone(), tasks.clone());
-    tasks.spawn(async move {
-        if lead(&client, &election, &clock, &group, begin).await == Leading::Lost {
-            group.stop();
+    let (clock, begin) = (clock.clone(), Arc::new(Mutex::new(begin)));
+    tasks.supervise_scope(format!("leader-election {}", election.name), move |scope| {
+        let (client, election, clock) = (client.clone(), election.clone(), clock.clone());
+        let begin = Arc::clone(&begin);
+        async move {
+            match lead(&client, &election, &clock, &scope, || (begin.lock())(&scope)).await {
+                Leading::Stopped => ControlFlow::Break(()),
+                Leading::Lost => ControlFlow::Continue(()),
+            }
         }
     });
 }
@@ -203,4 +217,63 @@ pub fn run_simulation<'a>(
         }
         simulate::remove(&client, &fleet).await.map_err(ClusterError::Client)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use objects::coordination::v1::Lease;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+    use testkit::eventually;
+
+    const LIMIT: Duration = Duration::from_secs(30);
+
+    /// Counts the tasks that run.
+    struct Running(Arc<AtomicUsize>);
+
+    impl Drop for Running {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    async fn give_lease_to(client: &Client, holder: &str) {
+        let given = async || {
+            let mut lease: Lease = client.get("kube-system", "test").await.ok()?;
+            lease.spec.get_or_insert_default().holder_identity = Some(holder.to_owned());
+            client.update(&lease).await.ok()
+        };
+        eventually("the lease is written", LIMIT, given, Option::is_some).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn lost_lease_cancels_what_it_guards_and_is_sought_again() {
+        let server = testkit::Server::start().await.expect("a server");
+        let client = Client::connect(&server.kubeconfig, "test").expect("a client");
+        let (starts, running) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (started, runs) = (Arc::clone(&starts), Arc::clone(&running));
+        let mut election = LeaderElection::new("test", "this process");
+        election.retry_period = Duration::from_millis(100);
+        let tasks = TaskGroup::new();
+        lead_then(client.clone(), election, &Clock::system(), &tasks, move |scope| {
+            started.fetch_add(1, Ordering::SeqCst);
+            runs.fetch_add(1, Ordering::SeqCst);
+            let counted = Running(Arc::clone(&runs));
+            scope.spawn(async move {
+                let _counted = counted;
+                std::future::pending().await
+            });
+        });
+        let seen = async || (starts.load(Ordering::SeqCst), running.load(Ordering::SeqCst));
+        eventually("it leads", LIMIT, seen, |seen| *seen == (1, 1)).await;
+        give_lease_to(&client, "another process").await;
+        eventually("what it started is cancelled", LIMIT, seen, |seen| *seen == (1, 0)).await;
+        assert!(!tasks.is_stopping(), "the rest of the process goes on");
+        give_lease_to(&client, "").await;
+        eventually("it leads again", LIMIT, seen, |seen| *seen == (2, 1)).await;
+        assert!(tasks.supervision().restarts("leader-election test") >= 1);
+        let _ = tasks.drain(Duration::from_secs(5)).await;
+        server.stop().await.expect("stopped");
+    }
 }

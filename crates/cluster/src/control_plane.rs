@@ -2,6 +2,7 @@
 
 use futures_util::future::BoxFuture;
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,10 +10,10 @@ use std::time::Duration;
 
 use apiserver::ApiServer;
 use apiserver::serve;
-use base::metrics::Metrics;
 use base::readiness::Probes;
 use base::tasks::TaskGroup;
 use client::Client;
+use dns::metrics::DnsMetrics;
 use runtime::Identities;
 use store::Store;
 use tokio::net::TcpListener;
@@ -238,10 +239,10 @@ fn act(
             authority: certificates.serving_authority()?,
             alone: config.store == StoreConfig::Embedded,
             dns: dns.transpose()?,
-            metrics: metrics.clone(),
+            metrics: DnsMetrics::new(metrics).map_err(ClusterError::Metrics)?,
             tasks: tasks.clone(),
         };
-        tasks.spawn(addons.run());
+        addons.start();
     }
     Ok(())
 }
@@ -254,12 +255,29 @@ struct Addons {
     /// Whether this is the only API server.
     alone: bool,
     dns: Option<(DnsConfig, Client)>,
-    metrics: Metrics,
+    metrics: DnsMetrics,
     tasks: TaskGroup,
 }
 
 impl Addons {
-    async fn run(self) {
+    /// Installs the objects, and starts the name service once they exist.
+    fn start(self) {
+        let (tasks, addons) = (self.tasks.clone(), Arc::new(self));
+        tasks.supervise_while("add-ons", move || {
+            let addons = Arc::clone(&addons);
+            async move {
+                let stopping = addons.tasks.stopping();
+                tokio::select! {
+                    () = stopping => {}
+                    () = addons.install() => addons.serve_names(),
+                }
+                ControlFlow::Break(())
+            }
+        });
+    }
+
+    /// Installs the objects, however often that takes.
+    async fn install(&self) {
         let url = format!("https://{}", self.advertised);
         let install = async || {
             addons::install(&self.administrator, &url, &self.authority).await?;
@@ -271,12 +289,12 @@ impl Addons {
         };
         while let Err(error) = install().await {
             tracing::warn!(error = chain(&error), "not all objects of the cluster are there; trying again");
-            tokio::select! {
-                () = self.tasks.stopping() => return,
-                () = tokio::time::sleep(AGAIN) => {}
-            }
+            tokio::time::sleep(AGAIN).await;
         }
-        let Some((mut dns, client)) = self.dns else { return };
+    }
+
+    fn serve_names(&self) {
+        let Some((mut dns, client)) = self.dns.clone() else { return };
         let reachable = |ip: &std::net::IpAddr| !ip.is_loopback() && !ip.is_unspecified();
         if dns.addresses.is_empty() {
             dns.addresses.push(self.advertised.ip());
@@ -288,8 +306,15 @@ impl Addons {
             );
             return;
         }
-        if let Err(error) = cluster_dns::run(&dns, client, &self.metrics, &self.tasks, |_| {}).await {
-            tracing::error!(error = chain(&error), "there is no name service");
-        }
+        let metrics = self.metrics.clone();
+        self.tasks.supervise_scope("dns", move |scope| {
+            let (dns, client, metrics) = (dns.clone(), client.clone(), metrics.clone());
+            async move {
+                if let Err(error) = cluster_dns::run(&dns, client, metrics, &scope, |_| {}).await {
+                    tracing::error!(error = chain(&error), "there is no name service");
+                }
+                ControlFlow::Continue(())
+            }
+        });
     }
 }

@@ -33,32 +33,36 @@ pub async fn open(
 /// Reads the configuration again whenever its file changes. What cannot be read changes nothing.
 fn follow(path: PathBuf, encrypted: Arc<Encrypted>, tasks: &TaskGroup) {
     let group = tasks.clone();
-    tasks.spawn(async move {
-        let mut changes = match FileChanges::of(&path) {
-            Ok(changes) => changes,
-            Err(error) => {
-                tracing::warn!(%error, path = %path.display(), "changes of the encryption configuration are not noticed");
-                return;
-            }
+    tasks.supervise("encryption-configuration", move || {
+        follow_changes(path.clone(), Arc::clone(&encrypted), group.clone())
+    });
+}
+
+async fn follow_changes(path: PathBuf, encrypted: Arc<Encrypted>, group: TaskGroup) {
+    let mut changes = match FileChanges::of(&path) {
+        Ok(changes) => changes,
+        Err(error) => {
+            tracing::warn!(%error, path = %path.display(), "changes of the encryption configuration are not noticed");
+            return;
+        }
+    };
+    loop {
+        let changed = tokio::select! {
+            () = group.stopping() => return,
+            changed = changes.changed() => changed,
         };
-        loop {
-            let changed = tokio::select! {
-                () = group.stopping() => return,
-                changed = changes.changed() => changed,
-            };
-            if let Err(error) = changed {
-                tracing::warn!(%error, path = %path.display(), "changes of the encryption configuration are no longer noticed");
-                return;
+        if let Err(error) = changed {
+            tracing::warn!(%error, path = %path.display(), "changes of the encryption configuration are no longer noticed");
+            return;
+        }
+        match Rules::read(&path) {
+            Ok(rules) => {
+                encrypted.replace(rules);
+                tracing::info!(path = %path.display(), "encryption configuration is in use");
             }
-            match Rules::read(&path) {
-                Ok(rules) => {
-                    encrypted.replace(rules);
-                    tracing::info!(path = %path.display(), "encryption configuration is in use");
-                }
-                Err(error) => {
-                    tracing::error!(error = chain(&error), "encryption configuration stays as it was");
-                }
+            Err(error) => {
+                tracing::error!(error = chain(&error), "encryption configuration stays as it was");
             }
         }
-    });
+    }
 }

@@ -11,6 +11,7 @@ mod compaction;
 mod components;
 mod config;
 mod control_plane;
+mod dns_clients;
 mod encryption;
 mod error;
 mod in_process;
@@ -53,10 +54,14 @@ pub use join::{
 pub use kubelet::node::node_ips;
 pub use kubelet::{Begun, Upkeep, housekeeping};
 pub use node::{NodeBeside, NodeConfig, run_kubelet, run_node};
+pub use policy::OnFailure as PolicyFailure;
 pub use proxy::backend::Mode as ProxyMode;
 pub use proxy_file::ProxyFile;
 pub use reencrypt::{ReencryptError, Rewritten, reencrypt};
 pub use scheduler::Configuration as SchedulerConfiguration;
-pub use service_network::{ProxyBeside, ProxyConfig, ServiceNetwork, clean_up_services, run_proxy};
+pub use service_network::{
+    ACCOUNT as PROXY_ACCOUNT, ProxyBeside, ProxyConfig, ServiceNetwork, clean_up_services, run_proxy,
+};
 pub use simulate::Fleet;
 pub use status_port::StatusPort;
+pub use store::embedded::DEFAULT_QUOTA_BYTES;

@@ -39,14 +39,19 @@ pub(crate) fn serve(data_dir: &Path, store: Arc<dyn Store>, tasks: &TaskGroup) {
             return;
         }
     };
-    let stopping = tasks.stopping();
-    tasks.spawn(async move {
-        tokio::select! {
-            () = stopping => {}
-            () = accept(&listener, &passing, &*store) => {}
+    let (group, listener) = (tasks.clone(), Arc::new(listener));
+    tasks.supervise("backup", move || {
+        let (stopping, listener, store) = (group.stopping(), Arc::clone(&listener), Arc::clone(&store));
+        let (socket, passing) = (socket.clone(), passing.clone());
+        async move {
+            tokio::select! {
+                () = stopping => {
+                    let _ = std::fs::remove_file(&passing);
+                    let _ = std::fs::remove_file(&socket);
+                }
+                () = accept(&listener, &passing, &*store) => {}
+            }
         }
-        let _ = std::fs::remove_file(&passing);
-        let _ = std::fs::remove_file(&socket);
     });
 }
 

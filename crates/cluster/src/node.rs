@@ -3,8 +3,10 @@
 use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base::clock::Clock;
@@ -223,31 +225,59 @@ impl NodeBeside {
         Self { node, clients, pki: Arc::clone(pki) }
     }
 
-    /// Runs the node in `tasks`, which stops if the node cannot run. `ready` is told when the node is registered.
+    /// Runs the node in `tasks`, which stops if the node cannot be started. `ready` is told when the node is registered.
     pub fn start(self, tasks: &TaskGroup, ready: Box<dyn FnOnce(Begun) + Send + 'static>) {
-        let group = tasks.clone();
-        tasks.spawn(async move {
-            let Self { mut node, clients, pki } = self;
-            let NodeClients { kubelet, administrator, provisioner, proxy, policies } = clients;
-            service_network::start(&node.service_network, &node.name, proxy, &group);
-            if node.service_network.policies {
-                node.gate = Some(policies::start(&node.name, policies, Some(administrator.clone()), &group));
-            }
-            let (volumes, inner) = (node.data_dir.join("volumes"), group.clone());
-            group.spawn(async move {
-                match local_path::install(&administrator).await {
-                    Ok(()) => local_path::run(provisioner, volumes, inner).await,
-                    Err(error) => tracing::error!(%error, "no storage class of the node"),
+        let Self { mut node, clients, pki } = self;
+        let NodeClients { kubelet, administrator, provisioner, proxy, policies } = clients;
+        service_network::start(&node.service_network, &node.name, proxy, tasks);
+        if node.service_network.policies {
+            let (installer, on_failure) = (administrator.clone(), node.service_network.policy_failure);
+            let prepared = Box::pin(async move {
+                if let Err(error) = policy::access::install(&installer).await {
+                    tracing::error!(error = chain(&error), "failed to install RBAC of network policies");
                 }
             });
-            let run = async {
-                let serving = serving::issued(&node, &pki, &group)?;
-                let authority = pki.client_authority.certificate_pem.as_str();
-                run_node(&node, kubelet, &serving, &[authority], &group, ready).await
-            };
-            if let Err(error) = run.await {
-                tracing::error!(error = chain(&error), "the node cannot run");
-                group.stop();
+            node.gate = Some(policies::start(&node.name, policies, on_failure, prepared, tasks));
+        }
+        let volumes = node.data_dir.join("volumes");
+        tasks.supervise_scope("local-path-provisioner", move |scope| {
+            let (administrator, provisioner) = (administrator.clone(), provisioner.clone());
+            let volumes = volumes.clone();
+            async move {
+                match local_path::install(&administrator).await {
+                    Ok(()) => local_path::run(provisioner, volumes, scope).await,
+                    Err(error) => tracing::error!(%error, "failed to install the storage class of the node"),
+                }
+                ControlFlow::Continue(())
+            }
+        });
+        let (group, node, mut ready) = (tasks.clone(), Arc::new(node), Some(ready));
+        let registered = Arc::new(AtomicBool::new(false));
+        tasks.supervise_scope("kubelet", move |scope| {
+            let (node, client, pki, group) =
+                (Arc::clone(&node), kubelet.clone(), Arc::clone(&pki), group.clone());
+            let (registered, ready) = (Arc::clone(&registered), ready.take());
+            async move {
+                let run = async {
+                    let serving = serving::issued(&node, &pki, &scope)?;
+                    let authority = pki.client_authority.certificate_pem.as_str();
+                    let flag = Arc::clone(&registered);
+                    let ready = Box::new(move |begun: Begun| {
+                        flag.store(true, Ordering::Release);
+                        if let Some(ready) = ready {
+                            ready(begun);
+                        }
+                    });
+                    run_node(&node, client, &serving, &[authority], &scope, ready).await
+                };
+                if let Err(error) = run.await {
+                    tracing::error!(error = chain(&error), "the node cannot run");
+                    // A node that never ran is one that was configured wrongly.
+                    if !registered.load(Ordering::Acquire) {
+                        group.stop();
+                    }
+                }
+                ControlFlow::Continue(())
             }
         });
     }

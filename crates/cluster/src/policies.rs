@@ -1,13 +1,15 @@
 //! Network policies on a node.
 
 use std::net::IpAddr;
+use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use base::tasks::TaskGroup;
 use client::Client;
+use futures_util::future::BoxFuture;
 use kubelet::Gate;
-use policy::Early;
+use policy::{Early, OnFailure};
 
 use crate::chain;
 
@@ -26,25 +28,32 @@ impl Gate for Isolation {
     }
 }
 
-/// Keeps the policies of the node `name` in force, in `tasks`; the gate by which its pods start under them. `client` may
-/// read what they speak of, once `administrator`, if there is one here, has said so.
+/// Enforces the policies of the node `name` in `tasks`, once `prepared` completes. Returns the gate that holds pods back
+/// until their policies are in force; `on_failure` says what happens to pods whose policies cannot be.
 pub(crate) fn start(
     name: &str,
     client: Client,
-    administrator: Option<Client>,
+    on_failure: OnFailure,
+    prepared: BoxFuture<'static, ()>,
     tasks: &TaskGroup,
 ) -> Arc<dyn Gate> {
-    let early = Arc::new(Early::default());
+    let early = Arc::new(Early::new(on_failure));
     let (name, group, told) = (name.to_owned(), tasks.clone(), Arc::clone(&early));
     tasks.spawn(async move {
-        if let Some(administrator) = administrator
-            && let Err(error) = policy::access::install(&administrator).await
-        {
-            tracing::error!(error = chain(&error), "network policies cannot be read");
-        }
-        if let Err(error) = policy::run(&name, client, told, group, Box::new(|| {})).await {
-            tracing::error!(error = chain(&error), "network policies are not enforced on this node");
-        }
+        prepared.await;
+        group.supervise_scope("network-policies", move |scope| {
+            let (name, client, told) = (name.clone(), client.clone(), Arc::clone(&told));
+            async move {
+                let Err(error) = policy::run(&name, client, told, scope, Box::new(|| {})).await else {
+                    return ControlFlow::Continue(());
+                };
+                tracing::error!(error = chain(&error), ?on_failure, "failed to enforce network policies");
+                match on_failure {
+                    OnFailure::Wait => ControlFlow::Continue(()),
+                    OnFailure::Start => ControlFlow::Break(()),
+                }
+            }
+        });
     });
     Arc::new(Isolation(early))
 }

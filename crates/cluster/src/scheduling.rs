@@ -3,57 +3,67 @@
 use base::clock::Clock;
 use base::metrics::Metrics;
 use base::tasks::TaskGroup;
-use runtime::{Harness, LeaderElection, Leading, lead};
+use client::Client;
+use runtime::{Harness, LeaderElection};
 use scheduler::{Configuration, Scheduler, SchedulerMetrics};
 
+use crate::components::{identity, lead_then};
 use crate::{ClusterError, chain};
 
-/// Starts the scheduler, which shares the harness' informers; with leader election it acts once it leads, and `tasks`
-/// stops when it no longer does.
+/// Starts the scheduler, which shares the harness' informers. With `election`, the client of leader election, it runs
+/// while it leads, with informers of its own.
 pub(crate) fn start(
     configuration: &Configuration,
-    leader_election: bool,
+    election: Option<Client>,
     harness: &Harness,
     metrics: &Metrics,
     clock: &Clock,
     tasks: &TaskGroup,
 ) -> Result<(), ClusterError> {
-    let context = harness.context(&scheduler::DESCRIPTOR).map_err(ClusterError::Client)?;
-    let client = context.client.clone();
     let metrics = SchedulerMetrics::new(metrics).map_err(ClusterError::Metrics)?;
-    let first =
-        Scheduler::new(context, configuration, Some(metrics.clone())).map_err(ClusterError::Scheduler)?;
-    let (group, harness, settings) = (tasks.clone(), harness.clone(), configuration.clone());
-    let begin = move || {
-        let mut first = Some(first);
-        group.supervise("kube-scheduler", move || {
-            // After a panic its state is in doubt: the next scheduler builds its own from the caches.
-            let again = || {
-                let context = harness.context(&scheduler::DESCRIPTOR).map_err(|error| chain(&error))?;
-                Scheduler::new(context, &settings, Some(metrics.clone())).map_err(|error| chain(&error))
-            };
-            let scheduler = first.take().map_or_else(again, Ok);
-            async move {
-                match scheduler {
-                    Ok(scheduler) => scheduler.run().await,
-                    Err(error) => tracing::error!(error, "failed to build the scheduler"),
-                }
-            }
-        });
+    let build = |harness: &Harness| {
+        let context = harness.context(&scheduler::DESCRIPTOR).map_err(ClusterError::Client)?;
+        Scheduler::new(context, configuration, Some(metrics.clone())).map_err(ClusterError::Scheduler)
     };
-    if !leader_election {
-        begin();
+    let Some(client) = election else {
+        let first = build(harness)?;
+        supervise(Some(first), harness.clone(), configuration.clone(), metrics, tasks);
         return Ok(());
-    }
-    let host = base::addresses::hostname().unwrap_or_else(|| "localhost".to_owned());
+    };
+    // Errors of the configuration show at the start, not when the lease is acquired.
+    let probe = tasks.scope();
+    build(&harness.within(client.clone(), &probe)).map(drop)?;
+    probe.abort();
     let lease = &configuration.leader_election;
-    let mut election = LeaderElection::new(&lease.resource_name, format!("{host}_{}", uuid::Uuid::new_v4()));
+    let mut election = LeaderElection::new(&lease.resource_name, identity());
     election.namespace.clone_from(&lease.resource_namespace);
-    let (clock, group) = (clock.clone(), tasks.clone());
-    tasks.spawn(async move {
-        if lead(&client, &election, &clock, &group, begin).await == Leading::Lost {
-            group.stop();
-        }
+    let (harness, settings) = (harness.clone(), configuration.clone());
+    lead_then(client.clone(), election, clock, tasks, move |scope| {
+        let harness = harness.within(client.clone(), scope);
+        supervise(None, harness, settings.clone(), metrics.clone(), scope);
     });
     Ok(())
+}
+
+/// Runs `first`, or one that is built from the caches: after a panic the state of a scheduler is in doubt.
+fn supervise(
+    mut first: Option<Scheduler>,
+    harness: Harness,
+    settings: Configuration,
+    metrics: SchedulerMetrics,
+    tasks: &TaskGroup,
+) {
+    tasks.supervise("kube-scheduler", move || {
+        let again = || {
+            let context = harness.context(&scheduler::DESCRIPTOR).map_err(|error| chain(&error))?;
+            Scheduler::new(context, &settings, Some(metrics.clone())).map_err(|error| chain(&error))
+        };
+        let scheduler = first.take().map_or_else(again, Ok);
+        async move {
+            match scheduler {
+                Ok(scheduler) => scheduler.run().await,
+                Err(error) => tracing::error!(error, "failed to build the scheduler"),
+            }
+        }
+    });
 }

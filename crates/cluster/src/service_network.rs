@@ -3,6 +3,7 @@
 
 use futures_util::future::BoxFuture;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use base::tasks::TaskGroup;
 use client::Client;
 use cloud::local::{Pool, announce};
 use objects::core::v1::Node;
+use policy::OnFailure;
 use proxy::backend::{self, Mode};
 use proxy::driver::Driver;
 use proxy::health::{Answer, Health, HealthPort, MetricsPort};
@@ -21,8 +23,11 @@ use runtime::Informers;
 
 use crate::{ClusterError, StatusPort, chain};
 
-/// Who the proxy is when it has a certificate of its own.
+/// User name of the proxy in the process of the control plane.
 pub const USER: &str = "system:kube-proxy";
+/// Name of the service account in kube-system of the proxy of a joined node, and its user name.
+pub const ACCOUNT: &str = "ferry-proxy";
+pub const ACCOUNT_USER: &str = "system:serviceaccount:kube-system:ferry-proxy";
 const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// What a node does for services and for pods of other nodes.
@@ -34,6 +39,8 @@ pub struct ServiceNetwork {
     pub routes: bool,
     /// Whether network policies are enforced.
     pub policies: bool,
+    /// Handling of pods whose network policies cannot be enforced.
+    pub policy_failure: OnFailure,
     /// Ranges of load balancers' addresses that nodes answer for.
     pub load_balancer_ranges: Vec<String>,
 }
@@ -44,6 +51,7 @@ impl Default for ServiceNetwork {
             proxy: Some(ProxyConfig::default()),
             routes: true,
             policies: true,
+            policy_failure: OnFailure::default(),
             load_balancer_ranges: Vec::new(),
         }
     }
@@ -85,20 +93,38 @@ impl Default for ProxyConfig {
 pub(crate) fn start(config: &ServiceNetwork, name: &str, client: Client, tasks: &TaskGroup) {
     let informers = Informers::new(client, tasks);
     if config.routes {
-        tasks.spawn(network::routes::run(name.to_owned(), informers.clone(), tasks.clone()));
+        let (name, informers) = (name.to_owned(), informers.clone());
+        tasks.supervise_scope("routes", move |scope| {
+            let run = network::routes::run(name.clone(), informers.clone(), scope);
+            async move {
+                run.await;
+                ControlFlow::Continue(())
+            }
+        });
     }
     match Pool::parse(&config.load_balancer_ranges) {
         Ok(_) if config.load_balancer_ranges.is_empty() => {}
         Ok(pool) => {
-            tasks.spawn(announce::run(name.to_owned(), pool, informers.clone(), tasks.clone()));
+            let (name, informers) = (name.to_owned(), informers.clone());
+            tasks.supervise_scope("load-balancer-announcements", move |scope| {
+                let run = announce::run(name.clone(), pool.clone(), informers.clone(), scope);
+                async move {
+                    run.await;
+                    ControlFlow::Continue(())
+                }
+            });
         }
         Err(error) => tracing::error!(%error, "no address of a load balancer is answered for on this node"),
     }
     if let Some(proxy) = config.proxy.clone() {
-        let (name, group) = (name.to_owned(), tasks.clone());
-        tasks.spawn(async move {
-            if let Err(error) = run(&proxy, &name, &informers, &group, Box::new(|| {})).await {
-                tracing::error!(error = chain(&error), "services are not served on this node");
+        let name = name.to_owned();
+        tasks.supervise_scope("kube-proxy", move |scope| {
+            let (proxy, name, informers) = (proxy.clone(), name.clone(), informers.clone());
+            async move {
+                if let Err(error) = run(&proxy, &name, &informers, &scope, Box::new(|| {})).await {
+                    tracing::error!(error = chain(&error), "failed to serve services on this node");
+                }
+                ControlFlow::Continue(())
             }
         });
     }
@@ -121,6 +147,7 @@ impl ProxyBeside {
             proxy: Some(self.config),
             routes: false,
             policies: false,
+            policy_failure: OnFailure::default(),
             load_balancer_ranges: Vec::new(),
         };
         start(&network, "", self.client, tasks);

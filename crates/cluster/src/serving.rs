@@ -8,6 +8,7 @@ use base::pki::{Identity, KubeletPki, Pki};
 use base::tasks::TaskGroup;
 use client::Client;
 use kubelet::server::Serving;
+use parking_lot::Mutex;
 
 use crate::{ClusterError, NodeConfig, chain};
 
@@ -77,23 +78,28 @@ fn keep(
     tasks: &TaskGroup,
     current: impl Fn(Option<&Identity>) -> Result<Identity, ClusterError> + Send + Sync + 'static,
 ) -> Result<Serving, ClusterError> {
-    let mut identity = current(None)?;
-    let serving = serve(&identity)?;
-    let (shown, group) = (serving.clone(), tasks.clone());
-    tasks.spawn(async move {
-        loop {
-            tokio::select! {
-                () = group.stopping() => return,
-                () = tokio::time::sleep(CHECK) => {}
-            }
-            match current(Some(&identity)) {
-                Ok(now) if now.chain != identity.chain => {
-                    replace(&shown, &now);
-                    identity = now;
+    let identity = Arc::new(Mutex::new(current(None)?));
+    let serving = serve(&identity.lock())?;
+    let (shown, group, current) = (serving.clone(), tasks.clone(), Arc::new(current));
+    tasks.supervise("kubelet-certificate", move || {
+        let (shown, group) = (shown.clone(), group.clone());
+        let (identity, current) = (Arc::clone(&identity), Arc::clone(&current));
+        async move {
+            loop {
+                tokio::select! {
+                    () = group.stopping() => return,
+                    () = tokio::time::sleep(CHECK) => {}
                 }
-                Ok(_) => {}
-                Err(error) => {
-                    tracing::warn!(error = chain(&error), "the certificate of the kubelet's API is kept");
+                let before = identity.lock().clone();
+                match current(Some(&before)) {
+                    Ok(now) if now.chain != before.chain => {
+                        replace(&shown, &now);
+                        *identity.lock() = now;
+                    }
+                    Ok(_) => {}
+                    Err(error) => {
+                        tracing::warn!(error = chain(&error), "the certificate of the kubelet's API is kept");
+                    }
                 }
             }
         }

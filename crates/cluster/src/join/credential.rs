@@ -1,6 +1,7 @@
 //! A certificate of a node's: asked for once, kept in a file, renewed before it ends.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::clock::Clock;
@@ -64,29 +65,37 @@ impl Credential {
         tasks: &TaskGroup,
         renewed: impl Fn(&Identity) + Send + Sync + 'static,
     ) {
-        let group = tasks.clone();
-        tasks.spawn(async move {
-            loop {
-                if self.load().is_none_or(|identity| identity.is_due(self.clock.now())) {
-                    let renewal = tokio::select! {
-                        () = group.stopping() => return,
-                        renewal = self.renew(&client) => renewal,
-                    };
-                    match renewal {
-                        Ok(identity) => {
-                            tracing::info!(node = self.node, file = %self.file.display(), "a certificate is renewed");
-                            renewed(&identity);
-                        }
-                        Err(error) => {
-                            tracing::warn!(error = crate::chain(&error), file = %self.file.display(), "a certificate is not renewed");
-                        }
+        let (credential, group, renewed) = (Arc::new(self), tasks.clone(), Arc::new(renewed));
+        tasks.supervise(format!("certificate {}", credential.file.display()), move || {
+            let (credential, client) = (Arc::clone(&credential), client.clone());
+            let (group, renewed) = (group.clone(), Arc::clone(&renewed));
+            async move {
+                let renewing = async {
+                    loop {
+                        credential.renew_if_due(&client, &*renewed).await;
+                        tokio::time::sleep(CHECK).await;
                     }
-                }
+                };
                 tokio::select! {
-                    () = group.stopping() => return,
-                    () = tokio::time::sleep(CHECK) => {}
+                    () = group.stopping() => {}
+                    () = renewing => {}
                 }
             }
         });
+    }
+
+    async fn renew_if_due(&self, client: &Client, renewed: &(impl Fn(&Identity) + Send + Sync)) {
+        if self.load().is_some_and(|identity| !identity.is_due(self.clock.now())) {
+            return;
+        }
+        match self.renew(client).await {
+            Ok(identity) => {
+                tracing::info!(node = self.node, file = %self.file.display(), "a certificate is renewed");
+                renewed(&identity);
+            }
+            Err(error) => {
+                tracing::warn!(error = crate::chain(&error), file = %self.file.display(), "a certificate is not renewed");
+            }
+        }
     }
 }

@@ -10,6 +10,7 @@ mod encryption;
 mod ingress;
 mod issuers;
 mod lifecycle;
+mod node_identities;
 mod policies;
 mod service_account_keys;
 mod stock_kubectl;

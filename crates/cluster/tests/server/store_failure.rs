@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use http::StatusCode;
 use serde_json::json;
 use store::embedded::{Disk, Io};
@@ -93,5 +93,35 @@ async fn data_directory_with_certificates_but_no_store_is_refused() -> Result<()
 async fn background_tasks_are_a_liveness_check() -> Result<()> {
     let server = Server::start().await?;
     assert_eq!(server.admin.get("/livez/background-tasks").await?.status, StatusCode::OK);
+    server.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn store_at_its_quota_refuses_writes_until_objects_are_deleted() -> Result<()> {
+    let server = Server::start_with(|config| config.store_quota_bytes = 4 << 20).await?;
+    let map = |at: usize| {
+        json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("m{at}")},
+            "data": {"text": "x".repeat(256 << 10)},
+        })
+    };
+    let mut refused = None;
+    for at in 0..64 {
+        let reply = server.admin.post(MAPS, &map(at)).await?;
+        if reply.status != StatusCode::CREATED {
+            refused = Some((at, reply));
+            break;
+        }
+    }
+    let (at, reply) = refused.context("the quota was never reached")?;
+    assert!(at > 4 && reply.status.is_server_error(), "{at}: {}", reply.body);
+    assert!(reply.body["message"].as_str().unwrap_or_default().contains("space exceeded"), "{}", reply.body);
+    assert_eq!(server.admin.get(&format!("{MAPS}/m0")).await?.status, StatusCode::OK, "reads go on");
+    for gone in 0..at {
+        assert_eq!(server.admin.delete(&format!("{MAPS}/m{gone}")).await?.status, StatusCode::OK);
+    }
+    let written =
+        async || server.admin.post(MAPS, &map(100)).await.map(|reply| reply.status).unwrap_or_default();
+    eventually("room for another object", LIMIT, written, |status| *status == StatusCode::CREATED).await;
     server.stop().await
 }
