@@ -12,6 +12,7 @@ use cluster::{Join, NodeConfig};
 use sys::process::{Namespace, enter};
 
 use crate::cli::DataDir;
+use crate::flags::NetworkPolicyArgs;
 use crate::node::{self, NodeArgs};
 use crate::serve::{say, stop_on_signal};
 use crate::traces::Traces;
@@ -65,6 +66,9 @@ pub struct AgentArgs {
 
     #[command(flatten)]
     pub node: NodeArgs,
+
+    #[command(flatten)]
+    pub network_policy: NetworkPolicyArgs,
 }
 
 /// Moves the whole process; it must not have threads yet.
@@ -96,6 +100,7 @@ pub async fn run(arguments: AgentArgs) -> Result<ExitCode> {
     node.static_pods.get_or_insert_with(|| data_dir.join("manifests"));
     crate::serve::without(&mut node.service_network, &arguments.disable);
     node.service_network.load_balancer_ranges = arguments.load_balancers;
+    node.service_network.policy_failure = arguments.network_policy.on_failure;
     let cluster_ranges = arguments.cluster_cidr;
     if let Some(proxy) = &mut node.service_network.proxy {
         proxy.cluster_cidrs.clone_from(&cluster_ranges);

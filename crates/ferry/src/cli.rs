@@ -181,6 +181,11 @@ pub struct ServeArgs {
           value_parser = ["dns", "network-policy", "proxy", "routes"])]
     pub disable: Vec<String>,
 
+    /// Size limit of the embedded store in bytes; beyond it, writes other than deletes are refused.
+    #[arg(long, value_name = "BYTES", default_value_t = cluster::DEFAULT_QUOTA_BYTES,
+          value_parser = clap::value_parser!(u64).range(1..), help_heading = "Store")]
+    pub quota_backend_bytes: u64,
+
     /// Where objects are kept.
     #[arg(long, value_name = "STORE", default_value = "embedded", help_heading = "Store")]
     pub store: StoreKind,

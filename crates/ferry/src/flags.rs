@@ -3,6 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use clap::Args;
+use cluster::PolicyFailure;
+
 /// One or two address ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cidrs(pub Vec<(IpAddr, u8)>);
@@ -102,6 +105,29 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         rest = next;
     }
     Ok(total)
+}
+
+/// How network policies are enforced on a node.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct NetworkPolicyArgs {
+    /// Handling of pods whose network policies cannot be enforced: `Fail` does not start them until the policies are in
+    /// force, `Ignore` starts them without any policy after 20 seconds.
+    #[arg(
+        long = "network-policy-failure-policy",
+        value_name = "Fail|Ignore",
+        default_value = "Fail",
+        value_parser = parse_policy_failure,
+        help_heading = "Node"
+    )]
+    pub on_failure: PolicyFailure,
+}
+
+fn parse_policy_failure(text: &str) -> Result<PolicyFailure, String> {
+    match text {
+        "Fail" => Ok(PolicyFailure::Wait),
+        "Ignore" => Ok(PolicyFailure::Start),
+        _ => Err("expected Fail or Ignore".to_owned()),
+    }
 }
 
 #[cfg(test)]

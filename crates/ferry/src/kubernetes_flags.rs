@@ -282,6 +282,14 @@ mod tests {
     }
 
     #[test]
+    fn store_quota_flag_sets_the_size_limit() {
+        assert_eq!(configured(&[]).expect("valid").store_quota_bytes, cluster::DEFAULT_QUOTA_BYTES);
+        let config = configured(&["--quota-backend-bytes=1048576"]).expect("valid");
+        assert_eq!(config.store_quota_bytes, 1 << 20);
+        assert!(configured(&["--quota-backend-bytes=0"]).is_err());
+    }
+
+    #[test]
     fn what_cannot_be_is_said() {
         for (flag, want) in [
             ("--authorization-mode=Webhook", "go together"),

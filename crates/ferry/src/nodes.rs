@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -20,6 +21,7 @@ use sys::mounts;
 use sys::netlink::Netlink;
 use sys::process::{Namespace, enter, is_namespace_file, unshare};
 use tokio::process::{Child, Command};
+use tokio::sync::Mutex;
 
 use crate::serve::say;
 use crate::upkeep_flags::UpkeepArgs;
@@ -103,11 +105,13 @@ pub fn directories(data_dir: &Path) -> Vec<PathBuf> {
     entries.into_iter().flatten().flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
 }
 
-/// Of a command line, the flags that hold for every node of this machine: how many pods, and housekeeping.
+/// Of a command line, the flags that hold for every node of this machine: how many pods, housekeeping, and what happens
+/// to pods without enforced policies.
 pub fn flags_of_all_nodes(arguments: impl Iterator<Item = String>) -> Vec<String> {
     let housekeeping = UpkeepArgs::augment_args(clap::Command::new("node"));
+    let others = ["max-pods", "network-policy-failure-policy"];
     let names: Vec<&str> =
-        housekeeping.get_arguments().filter_map(clap::Arg::get_long).chain(["max-pods"]).collect();
+        housekeeping.get_arguments().filter_map(clap::Arg::get_long).chain(others).collect();
     let mut flags = Vec::new();
     let mut arguments = arguments.skip(1);
     while let Some(argument) = arguments.next() {
@@ -212,7 +216,11 @@ impl Nodes {
                             member.ips(),
                             member.directory.join("agent.log").display()
                         ));
-                        group.spawn(keep(member.name, command, group.clone()));
+                        let (command, tasks) = (Arc::new(Mutex::new(command)), group.clone());
+                        let name = member.name;
+                        group.supervise(format!("agent {name}"), move || {
+                            keep(name.clone(), Arc::clone(&command), tasks.clone())
+                        });
                     }
                     Err(error) => {
                         tracing::error!(node = member.name, error = format!("{error:#}"), "no agent")
@@ -293,13 +301,17 @@ impl Member {
 }
 
 /// Keeps an agent running until `tasks` stop.
-async fn keep(name: String, mut command: Command, tasks: TaskGroup) {
+async fn keep(name: String, command: Arc<Mutex<Command>>, tasks: TaskGroup) {
     loop {
-        let mut child = match command.spawn() {
+        let spawned = command.lock().await.spawn();
+        let mut child = match spawned {
             Ok(child) => child,
             Err(error) => {
-                tracing::error!(node = name, %error, "the agent cannot be started");
-                return;
+                tracing::error!(node = name, %error, "the agent cannot be started; trying again");
+                tokio::select! {
+                    () = tokio::time::sleep(AGAIN) => continue,
+                    () = tasks.stopping() => return,
+                }
             }
         };
         tokio::select! {
@@ -348,9 +360,11 @@ mod tests {
 
     #[test]
     fn what_holds_for_every_node_is_passed_on() {
-        let line = "ferry up --nodes 2 --image-gc-high-threshold=99 --data-dir d --max-pods 20 --listen :0";
+        let line = "ferry up --nodes 2 --image-gc-high-threshold=99 --data-dir d --max-pods 20 --listen :0 --network-policy-failure-policy Ignore";
         let got = flags_of_all_nodes(line.split(' ').map(str::to_owned));
-        assert_eq!(got, ["--image-gc-high-threshold=99", "--max-pods=20"]);
+        let wanted =
+            ["--image-gc-high-threshold=99", "--max-pods=20", "--network-policy-failure-policy=Ignore"];
+        assert_eq!(got, wanted);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use container::{Config, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::RuntimeArgs;
+use crate::up::serve_runtime;
 
 /// How long calls in flight may take when the runtime is told to stop; containers go on.
 const GRACE: Duration = Duration::from_secs(5);
@@ -25,10 +26,8 @@ pub async fn run(arguments: RuntimeArgs) -> Result<ExitCode> {
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for signals")?;
     let tasks = TaskGroup::new();
     let runtime = Runtime::open(config, tasks.clone()).context("opening the container runtime")?;
-    let listener =
-        cri::server::bind(&socket).with_context(|| format!("listening on {}", socket.display()))?;
+    serve_runtime(runtime, &socket, &tasks)?;
     println!("container runtime: unix://{}", socket.display());
-    tasks.spawn(async move { runtime.serve(listener).await });
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}

@@ -58,6 +58,7 @@ pub fn configure(arguments: ServeArgs, role: Role) -> Result<Config> {
     config.listen = arguments.listen;
     config.advertise = arguments.advertise_address;
     config.cluster_domain = arguments.cluster_domain;
+    config.store_quota_bytes = arguments.quota_backend_bytes;
     config.store = match arguments.store {
         StoreKind::Embedded => StoreConfig::Embedded,
         StoreKind::Etcd => StoreConfig::Etcd(EtcdConfig {
@@ -124,8 +125,14 @@ pub fn configure(arguments: ServeArgs, role: Role) -> Result<Config> {
     if !arguments.disable.iter().any(|part| part == "dns") {
         let service_ips: Vec<_> = services.name_service().into_iter().collect();
         let domain = config.cluster_domain.clone();
-        config.components.dns =
-            (!service_ips.is_empty()).then(|| DnsConfig { service_ips, domain, ..DnsConfig::default() });
+        let pods = config.components.cluster_cidrs.iter().cloned();
+        let client_ranges = pods.chain(ranges).collect();
+        config.components.dns = (!service_ips.is_empty()).then(|| DnsConfig {
+            service_ips,
+            domain,
+            client_ranges,
+            ..DnsConfig::default()
+        });
     }
     arguments.kubernetes.apply(&mut config)?;
     if role == Role::ApiServer {

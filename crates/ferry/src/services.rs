@@ -144,6 +144,10 @@ pub struct DnsArgs {
     /// A domain that servers of its own know.
     #[arg(long, value_name = "DOMAIN=ADDR[,ADDR]", value_parser = parse_stub)]
     pub stub_domain: Vec<StubDomain>,
+
+    /// Ranges of clients that are answered besides this machine and the nodes and pods of the cluster.
+    #[arg(long, value_name = "CIDR[,CIDR]", value_delimiter = ',')]
+    pub client_cidr: Vec<String>,
 }
 
 fn parse_stub(text: &str) -> Result<StubDomain, String> {
@@ -164,6 +168,7 @@ pub async fn dns(arguments: DnsArgs) -> Result<ExitCode> {
         resolv_conf: arguments.resolv_conf,
         upstreams: arguments.upstream,
         stub_domains: arguments.stub_domain,
+        client_ranges: arguments.client_cidr,
     };
     let ready = |own: &[SocketAddr]| {
         let own: Vec<String> = own.iter().map(ToString::to_string).collect();

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -13,6 +14,7 @@ use rustix::process::geteuid;
 use crate::check;
 use crate::cli::{DataDir, ServeArgs};
 use crate::end_pods::{self, Then};
+use crate::flags::NetworkPolicyArgs;
 use crate::mark::{self, Mark};
 use crate::node::{self, NodeArgs};
 use crate::nodes::{self, NodeRange, Nodes};
@@ -28,6 +30,9 @@ pub struct UpArgs {
 
     #[command(flatten)]
     pub node: NodeArgs,
+
+    #[command(flatten)]
+    pub network_policy: NetworkPolicyArgs,
 
     /// Another container runtime than Ferry's own, such as `unix:///run/containerd/containerd.sock`.
     #[arg(long, value_name = "URL", help_heading = "Node")]
@@ -84,6 +89,7 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
     beside.cluster_domain.clone_from(&config.cluster_domain);
     beside.clock = config.clock.clone();
     node::configure(&mut beside, arguments.node)?;
+    beside.service_network.policy_failure = arguments.network_policy.on_failure;
     beside.static_pods.get_or_insert_with(|| data_dir.join("manifests"));
     let mut nodes = None;
     if geteuid().is_root() {
@@ -320,10 +326,25 @@ pub fn own_runtime(data_dir: &Path, ranges: PodRanges, tasks: &TaskGroup) -> Res
     config.bridge = bridge(data_dir);
     let runtime = container::Runtime::open(config, tasks.clone()).context("opening the container runtime")?;
     let socket = data_dir.join("runtime.sock");
-    let listener =
-        cri::server::bind(&socket).with_context(|| format!("listening on {}", socket.display()))?;
-    tasks.spawn(async move { runtime.serve(listener).await });
+    serve_runtime(runtime, &socket, tasks)?;
     Ok(format!("unix://{}", socket.display()))
+}
+
+/// Serves a container runtime on a socket until `tasks` stop.
+pub fn serve_runtime(runtime: Arc<container::Runtime>, socket: &Path, tasks: &TaskGroup) -> Result<()> {
+    let listener = cri::server::bind(socket).with_context(|| format!("listening on {}", socket.display()))?;
+    let (mut first, socket) = (Some(listener), socket.to_owned());
+    tasks.supervise("container-runtime", move || {
+        let listener = first.take().map_or_else(|| cri::server::bind(&socket), Ok);
+        let runtime = Arc::clone(&runtime);
+        async move {
+            match listener {
+                Ok(listener) => runtime.serve(listener).await,
+                Err(error) => tracing::error!(%error, "failed to listen for CRI"),
+            }
+        }
+    });
+    Ok(())
 }
 
 /// A short number for a path (FNV-1a).
