@@ -5,24 +5,9 @@ use std::path::Path;
 
 use cri::v1::*;
 
+use super::escape_table::{CAPABILITIES, LINKS, MASKED, MOUNTS, REFUSED, TARGETS, WRITES};
 use super::image::{self, Entry};
 use crate::Node;
-
-/// The kubelet's default for `procMount: Default`.
-const MASKED: &[&str] = &[
-    "/proc/asound",
-    "/proc/acpi",
-    "/proc/interrupts",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/latency_stats",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/sys/firmware",
-    "/sys/devices/virtual/powercap",
-];
 
 const READ_ONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
@@ -56,53 +41,27 @@ async fn start_error(node: &Node, name: &str, config: ContainerConfig) -> Result
 /// CVE-2025-31133, CVE-2025-52881: a volume over a part of `/proc` or `/sys`, by its name or through a link of the image.
 pub async fn cve_2025_31133_volume_in_proc_or_sys_is_refused(node: Node) {
     let program = std::fs::read("/bin/busybox").unwrap();
-    let entries: &[Entry<'_>] = &[
+    let mut entries: Vec<Entry<'_>> = vec![
         ("bin/", 0o755, b""),
         ("bin/busybox", 0o755, &program),
         ("bin/sh", 0, b"busybox"),
         ("bin/sleep", 0, b"busybox"),
-        ("to-proc", 0, b"/proc"),
-        ("to-self", 0, b"/proc/self"),
-        ("to-sys", 0, b"../../sys"),
-        ("to-root", 0, b"/"),
         ("deep/", 0o755, b""),
-        ("deep/link", 0, b"../to-self"),
     ];
-    node.import("escape:links", &[image::layer(entries)]).await.unwrap();
+    entries.extend(LINKS.iter().map(|(name, to)| (*name, 0, to.as_bytes())));
+    node.import("escape:links", &[image::layer(&entries)]).await.unwrap();
     let directory = node.root.join("volume");
     std::fs::create_dir(&directory).unwrap();
     let file = node.root.join("status");
-    std::fs::write(&file, "CapBnd:\t00000000a80425fb\n").unwrap();
-    for (at, (target, source)) in [
-        ("/proc", &directory),
-        ("/proc/self", &directory),
-        ("/proc/self/status", &file),
-        ("/proc/self/attr", &directory),
-        ("/proc/thread-self", &directory),
-        ("/proc/1", &directory),
-        ("/proc/sys", &directory),
-        ("/proc/sys/kernel/core_pattern", &file),
-        ("/proc/../proc/self", &directory),
-        ("/to-proc", &directory),
-        ("/to-proc/self/status", &file),
-        ("/to-self", &directory),
-        ("/to-self/status", &file),
-        ("/to-root/proc/self", &directory),
-        ("/deep/link/status", &file),
-        ("/sys", &directory),
-        ("/sys/kernel", &directory),
-        ("/sys/fs/cgroup", &directory),
-        ("/to-sys/kernel", &directory),
-    ]
-    .into_iter()
-    .enumerate()
-    {
+    std::fs::write(&file, format!("CapBnd:\t{CAPABILITIES}\n")).unwrap();
+    for (at, (target, is_file)) in TARGETS.iter().enumerate() {
+        let source = if *is_file { &file } else { &directory };
         let name = format!("escape-{at}");
         let mut config = baseline(&node, &name, &["/bin/sleep", "1000"]);
         config.image = Some(ImageSpec { image: "escape:links".into(), ..ImageSpec::default() });
         config.mounts = vec![mount(target, source)];
         let error = start_error(&node, &name, config).await.unwrap_or_else(|ok| panic!("{target}: {ok}"));
-        assert!(error.contains("cannot be mounted because"), "{target}: {error}");
+        assert!(error.contains(REFUSED), "{target}: {error}");
     }
     let mut config = baseline(&node, "root", &["/bin/sleep", "1000"]);
     config.mounts = vec![mount("/", &directory)];
@@ -135,11 +94,11 @@ pub async fn masked_and_read_only_paths_hold(node: Node) {
         let (_, out, _) = node.exec(&id, &["sh", "-c", &script]).await;
         assert_eq!(out, "", "{path}");
     }
-    for path in ["/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/proc/sys/vm/panic_on_oom"] {
+    for path in WRITES {
         let (code, ..) = node.exec(&id, &["sh", "-c", &format!("echo h > {path}")]).await;
         assert_ne!(code, 0, "{path}");
     }
-    for script in ["umount /proc/sys", "mount -o remount,rw /proc/sys", "mount -t proc none /tmp"] {
+    for script in MOUNTS {
         assert_ne!(node.exec(&id, &["sh", "-c", script]).await.0, 0, "{script}");
     }
     assert_eq!(std::fs::read("/proc/sys/kernel/core_pattern").unwrap(), pattern);
@@ -150,7 +109,7 @@ pub async fn bounding_set_has_default_capabilities(node: Node) {
     for process in ["1", "self"] {
         let status = node.exec(&id, &["cat", &format!("/proc/{process}/status")]).await.1;
         for set in ["CapPrm", "CapEff", "CapBnd"] {
-            assert!(status.contains(&format!("{set}:\t00000000a80425fb")), "{process}: {status}");
+            assert!(status.contains(&format!("{set}:\t{CAPABILITIES}")), "{process}: {status}");
         }
     }
 }

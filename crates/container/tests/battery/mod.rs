@@ -2,6 +2,7 @@
 
 mod crash;
 mod escape;
+mod escape_table;
 mod hostile;
 pub mod image;
 mod isolation;

@@ -87,11 +87,29 @@ pub fn run(cluster: &Cluster) {
     streams_from_both_nodes(cluster, &pods);
     kinds::run(cluster, &pods);
     isolation::run(cluster, &pods);
+    a_node_sees_its_own_pods_only(cluster);
     described::run(cluster, &pods);
     the_proxy_answers_those_who_ask();
     the_name_service_steps_back(cluster);
     pods_are_replaced_without_a_failed_request(cluster);
     a_node_is_lost(cluster);
+}
+
+/// The second node proxies services and enforces policies, and its own identity still reads nothing of other nodes.
+fn a_node_sees_its_own_pods_only(cluster: &Cluster) {
+    let kubeconfig = cluster.data().join("nodes/n-2/agent/kubeconfig").display().to_string();
+    let as_node = |arguments: &[&str]| {
+        let arguments: Vec<&str> = ["--kubeconfig", &kubeconfig].iter().chain(arguments).copied().collect();
+        cluster.try_kubectl(&arguments)
+    };
+    for kind in ["pods", "namespaces", "nodes", "endpointslices", "networkpolicies", "secrets"] {
+        let error = as_node(&["get", kind, "-A"]).expect_err("refused");
+        assert!(error.contains("Forbidden"), "{kind}: {error}");
+    }
+    let own = as_node(&["get", "pods", "-A", "--field-selector", "spec.nodeName=n-2", "-o", "name"]);
+    assert!(own.as_ref().is_ok_and(|names| names.contains("pod/web")), "{own:?}");
+    let users = cluster.kubectl(&["get", "serviceaccounts", "-n", "kube-system", "-o", "name"]);
+    assert!(users.contains("ferry-proxy") && users.contains("ferry-network-policy"), "{users}");
 }
 
 fn get(address: &str, port: u16) -> String {

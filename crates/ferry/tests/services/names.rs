@@ -1,8 +1,12 @@
 //! Names: from pods through the resolvers of busybox and of Debian, and against the specification with `dig` where it is installed.
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::net::UdpSocket;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use super::cluster::{self, Cluster, has, until};
 
@@ -70,6 +74,63 @@ fn from_pods(cluster: &Cluster, pods: &[(String, String)]) {
     }
 }
 
+/// A question for the address of the API server's service, as a resolver sends it.
+fn question() -> Vec<u8> {
+    let mut message = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    for label in ["kubernetes", "default", "svc", "cluster", "local"] {
+        message.push(u8::try_from(label.len()).expect("a short label"));
+        message.extend(label.as_bytes());
+    }
+    message.extend([0, 0, 1, 0, 1]);
+    message
+}
+
+/// Whether a server answers `message`, sent by UDP from an address in a network namespace.
+fn answers(namespace: &Path, from: &str, to: &str, message: &[u8], patience: Duration) -> bool {
+    let file = File::open(namespace).expect("the namespace");
+    let (from, to, message) = (from.to_owned(), to.to_owned(), message.to_vec());
+    let inside = std::thread::spawn(move || {
+        sys::process::enter(file.as_fd(), sys::process::Namespace::Network).expect("inside");
+        let socket = UdpSocket::bind((from.as_str(), 0)).expect("a socket");
+        socket.set_read_timeout(Some(patience)).expect("a limit");
+        socket.send_to(&message, &to).expect("sent");
+        socket.recv(&mut [0; 1500]).is_ok()
+    });
+    inside.join().expect("the thread")
+}
+
+/// The name service answers nodes, and nobody from elsewhere whose packets reach it.
+fn only_the_cluster_is_answered(cluster: &Cluster) {
+    const ELSEWHERE: &str = "198.51.100.9";
+    let second = cluster.second();
+    let mut ip = Command::new("nsenter");
+    ip.arg(format!("--net={}", second.display()));
+    cluster::run(ip.args(["ip", "addr", "add", &format!("{ELSEWHERE}/32"), "dev", "lo"]));
+    cluster::run(Command::new("ip").args(["route", "add", ELSEWHERE, "via", "172.30.0.2"]));
+    let path = "jsonpath={.endpoints[0].addresses[0]}:{.ports[0].port}";
+    let server =
+        cluster.kubectl(&["get", "endpointslice", "kube-dns-ferry-ipv4", "-n", "kube-system", "-o", path]);
+    until("the second node is answered", || {
+        let answered = answers(&second, "172.30.0.2", &server, &question(), Duration::from_secs(2));
+        if answered { Ok(()) } else { Err(server.clone()) }
+    });
+    // The way there and back works, as another server shows.
+    let echo = UdpSocket::bind("172.30.0.1:0").expect("a socket");
+    let address = echo.local_addr().expect("an address").to_string();
+    let echoing = std::thread::spawn(move || {
+        let mut buffer = [0; 1500];
+        let (length, from) = echo.recv_from(&mut buffer).expect("a packet");
+        echo.send_to(&buffer[..length], from).expect("sent");
+    });
+    assert!(answers(&second, ELSEWHERE, &address, b"echo", Duration::from_secs(5)));
+    echoing.join().expect("the thread");
+    assert!(!answers(&second, ELSEWHERE, &server, &question(), Duration::from_secs(2)), "{ELSEWHERE}");
+    cluster::run(Command::new("ip").args(["route", "del", ELSEWHERE]));
+    let mut ip = Command::new("nsenter");
+    ip.arg(format!("--net={}", second.display()));
+    cluster::run(ip.args(["ip", "addr", "del", &format!("{ELSEWHERE}/32"), "dev", "lo"]));
+}
+
 /// Programs that every Debian has, with what they need: one that looks up names as all of them do, and one that speaks
 /// UDP. None where this is not such a machine.
 pub fn programs_of_debian() -> Vec<PathBuf> {
@@ -105,6 +166,7 @@ fn from_glibc(cluster: &Cluster, pods: &[(String, String)]) {
 pub fn run(cluster: &Cluster, pods: &[(String, String)]) {
     from_pods(cluster, pods);
     from_glibc(cluster, pods);
+    only_the_cluster_is_answered(cluster);
     if has("dig") {
         specification(cluster);
     } else {

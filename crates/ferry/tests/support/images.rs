@@ -12,10 +12,11 @@ const APPLETS: [&str; 23] = [
     "tar", "ps", "touch", "kill", "head", "grep", "mkdir", "rm", "date", "nslookup",
 ];
 
-/// Writes an image as docker would save it, with more files of this machine, and returns the file.
+/// Writes an image as docker would save it, with more files of this machine, and returns the file. Links, and whatever
+/// else the image is to have, can be in its root directory already: see [`root`].
 pub fn make(directory: &Path, name: &str, command: &[&str], files: &[PathBuf]) -> PathBuf {
     let stem = name.replace(['/', ':'], "_");
-    let (root, archive) = (directory.join(format!("{stem}.root")), directory.join(format!("{stem}.image")));
+    let (root, archive) = (root(directory, name), directory.join(format!("{stem}.image")));
     for part in ["bin", "tmp", "etc"] {
         fs::create_dir_all(root.join(part)).expect("a directory");
     }
@@ -48,6 +49,11 @@ pub fn make(directory: &Path, name: &str, command: &[&str], files: &[PathBuf]) -
     let file = directory.join(format!("{stem}.tar"));
     pack(&archive, &file);
     file
+}
+
+/// The directory that an image is made of.
+pub fn root(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!("{}.root", name.replace(['/', ':'], "_")))
 }
 
 fn pack(directory: &Path, file: &Path) {

@@ -6,6 +6,9 @@
 
 mod csi;
 mod endings;
+#[path = "../../../container/tests/battery/escape_table.rs"]
+mod escape_table;
+mod escapes;
 #[path = "../support/ferry.rs"]
 mod ferry;
 #[path = "../support/images.rs"]
@@ -21,6 +24,7 @@ mod pods;
 #[path = "../support/programs.rs"]
 mod programs;
 mod promises;
+mod secrets;
 #[path = "../support/wait.rs"]
 mod wait;
 mod workloads;
@@ -148,6 +152,34 @@ fn conformance_is_kept_inside() {
     if let Some(cgroup) = inside() {
         let machine = machine::Machine::start(&cgroup);
         promises::run(&machine);
+        machine.reset();
+    }
+}
+
+#[test]
+fn secrets_are_never_on_disk() {
+    apart("secrets_are_never_on_disk_inside");
+}
+
+#[test]
+#[ignore = "started by its sibling in namespaces of its own"]
+fn secrets_are_never_on_disk_inside() {
+    if let Some(cgroup) = inside() {
+        secrets::run(&cgroup);
+    }
+}
+
+#[test]
+fn containers_of_baseline_pods_are_not_escaped() {
+    apart("containers_of_baseline_pods_are_not_escaped_inside");
+}
+
+#[test]
+#[ignore = "started by its sibling in namespaces of its own"]
+fn containers_of_baseline_pods_are_not_escaped_inside() {
+    if let Some(cgroup) = inside() {
+        let machine = machine::Machine::start(&cgroup);
+        escapes::run(&machine);
         machine.reset();
     }
 }
