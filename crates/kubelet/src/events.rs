@@ -1,6 +1,7 @@
 //! Events about pods and the node: `v1` events that count repetitions, as `kubectl describe` shows them.
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use base::clock::Clock;
@@ -9,7 +10,7 @@ use client::{Client, Patch};
 use jiff::Timestamp;
 use objects::core::v1::{Event, EventSource, ObjectReference, Pod};
 use objects::meta::v1::ObjectMeta;
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 
 use crate::lifecycle::members::members;
 use crate::lifecycle::status::seconds;
@@ -77,12 +78,19 @@ impl Recorder {
     #[must_use]
     pub fn new(client: Client, node: &str, clock: Clock, tasks: &TaskGroup) -> Self {
         let (sender, receiver) = mpsc::channel(BACKLOG);
-        let writer = Writer { client, node: node.to_owned(), known: HashMap::new() };
-        let group = tasks.clone();
-        tasks.spawn(async move {
-            tokio::select! {
-                () = writer.run(receiver) => {}
-                () = group.stopping() => {}
+        let receiver = Arc::new(Mutex::new(receiver));
+        let (node, group) = (node.to_owned(), tasks.clone());
+        tasks.supervise_while("kubelet-events", move || {
+            let writer = Writer { client: client.clone(), node: node.clone(), known: HashMap::new() };
+            let (receiver, stopping) = (Arc::clone(&receiver), group.stopping());
+            async move {
+                let mut receiver = receiver.lock().await;
+                tokio::select! {
+                    () = writer.run(&mut receiver) => {}
+                    () = stopping => {}
+                }
+                // It returns when nothing records events any more.
+                ControlFlow::Break(())
             }
         });
         Self { sender, clock }
@@ -131,7 +139,7 @@ struct Writer {
 }
 
 impl Writer {
-    async fn run(mut self, mut receiver: mpsc::Receiver<Occurrence>) {
+    async fn run(mut self, receiver: &mut mpsc::Receiver<Occurrence>) {
         while let Some(occurrence) = receiver.recv().await {
             if let Err(error) = self.write(occurrence).await {
                 tracing::debug!(%error, "an event was not written");

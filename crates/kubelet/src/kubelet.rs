@@ -220,9 +220,8 @@ impl Kubelet {
             parts.run("housekeeping", housekeeping::run(Arc::clone(&shared), Arc::clone(&workers), pressure));
             shared.tasks.spawn(shutdown::follow(Arc::clone(&shared), Arc::clone(&workers)));
             let told = Arc::clone(&workers);
-            engine::watch(
+            let watching = engine::watch(
                 shared.engine.clone(),
-                &shared.tasks,
                 move |uid| told.look(uid),
                 move |error| {
                     if let Some(error) = error {
@@ -231,6 +230,7 @@ impl Kubelet {
                     health.set(error.is_none());
                 },
             );
+            parts.run("runtime events", watching);
             tokio::select! {
                 () = stopping => Ok(()),
                 Some(name) = ended.recv() => {

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use base::tasks::TaskGroup;
 use cri::v1;
 
 use super::{Engine, EngineError, Seen};
@@ -15,34 +14,22 @@ const POLL: Duration = Duration::from_secs(1);
 /// How long to wait before a broken stream is opened again.
 const RECONNECT: Duration = Duration::from_millis(500);
 
-/// Calls `changed` with the UID of every pod whose sandboxes or containers changed, until `tasks` stops. `missed` is
-/// called when the runtime did not answer, and with `None` when it does again.
-pub fn watch(
+/// Calls `changed` with the UID of every pod whose sandboxes or containers changed, until dropped. `health` is called when
+/// the runtime did not answer, and with `None` when it does again.
+pub async fn watch(
     engine: Engine,
-    tasks: &TaskGroup,
     changed: impl Fn(&str) + Send + Sync + 'static,
     health: impl Fn(Option<&EngineError>) + Send + Sync + 'static,
 ) {
-    let group = tasks.clone();
-    tasks.spawn(async move {
-        let watching = async {
-            let mut last = Seen::default();
-            loop {
-                match stream(&engine, &mut last, &changed, &health).await {
-                    Err(error) if error.is_unimplemented() => {
-                        poll(&engine, &mut last, &changed, &health).await
-                    }
-                    Err(error) => health(Some(&error)),
-                    Ok(()) => {}
-                }
-                tokio::time::sleep(RECONNECT).await;
-            }
-        };
-        tokio::select! {
-            () = watching => {}
-            () = group.stopping() => {}
+    let mut last = Seen::default();
+    loop {
+        match stream(&engine, &mut last, &changed, &health).await {
+            Err(error) if error.is_unimplemented() => poll(&engine, &mut last, &changed, &health).await,
+            Err(error) => health(Some(&error)),
+            Ok(()) => {}
         }
-    });
+        tokio::time::sleep(RECONNECT).await;
+    }
 }
 
 async fn stream(
