@@ -156,6 +156,13 @@ mod tests {
     }
 
     #[test]
+    fn network_policy_failure_policies() {
+        assert_eq!(parse_policy_failure("Fail"), Ok(PolicyFailure::Wait));
+        assert_eq!(parse_policy_failure("Ignore"), Ok(PolicyFailure::Start));
+        assert!(parse_policy_failure("ignore").is_err());
+    }
+
+    #[test]
     fn ranges() {
         let first = |text| parse_cidrs(text).ok().map(|cidrs| cidrs.first_address().to_string());
         let cases = [

@@ -58,12 +58,9 @@ pub fn bridge(
     netlink.set_up(name).doing("bring up the bridge")
 }
 
-/// Reports whether bridged frames pass the packet rules, because the kernel's module for that is there and set so.
-fn bridge_calls_rules() -> bool {
-    ["bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables"].iter().all(|name| {
-        let _ = set(name, "1");
-        std::fs::read_to_string(format!("/proc/sys/net/{name}")).is_ok_and(|value| value.trim() == "1")
-    })
+/// Makes bridged frames pass the packet rules; false if the kernel's module for that is not there.
+fn call_rules(netlink: &mut Netlink, bridge: &str) -> bool {
+    std::path::Path::new("/proc/sys/net/bridge").exists() && netlink.call_rules_for_bridge(bridge).is_ok()
 }
 
 /// Isolates the pods' ports from each other unless bridged frames pass the rules anyway. Where they do, the kernel itself
@@ -71,7 +68,7 @@ fn bridge_calls_rules() -> bool {
 /// IP packets go from port to port ([`frames`]). Done for all ports each time, as the module may have come or gone since.
 fn isolate(netlink: &mut Netlink, bridge: &str) -> Result<(), PluginError> {
     let Some(bridge) = netlink.link(bridge).doing("look at the bridge")? else { return Ok(()) };
-    let isolated = !bridge_calls_rules();
+    let isolated = !call_rules(netlink, &bridge.name);
     match frames::apply(&bridge.name) {
         // Isolated ports exchange no frames at all.
         Err(_) if isolated => {}

@@ -256,6 +256,22 @@ impl Netlink {
         }
     }
 
+    /// Makes the frames of a bridge pass the packet rules where the kernel has `br_netfilter`, whatever holds for bridges
+    /// in general.
+    pub fn call_rules_for_bridge(&mut self, name: &str) -> io::Result<()> {
+        const IFLA_INFO_KIND: u16 = 1;
+        const IFLA_INFO_DATA: u16 = 2;
+        const NF_CALL_IPTABLES: u16 = 36;
+        const NF_CALL_IP6TABLES: u16 = 37;
+        let index = self.need(name)?.index;
+        let message = Message::new(NEW_LINK, 0).link(index, 0, 0).nested(IFLA_LINKINFO, |message| {
+            message.text(IFLA_INFO_KIND, "bridge").nested(IFLA_INFO_DATA, |message| {
+                message.attribute(NF_CALL_IPTABLES, &[1]).attribute(NF_CALL_IP6TABLES, &[1])
+            })
+        });
+        self.ask(message).map(drop)
+    }
+
     /// Makes two interfaces that are each other's cable: `name` here, `peer` in another network namespace.
     pub fn add_pair(
         &mut self,

@@ -112,6 +112,12 @@ impl Server {
         self.directory.path()
     }
 
+    /// The background tasks of the server.
+    #[must_use]
+    pub fn tasks(&self) -> &TaskGroup {
+        &self.tasks
+    }
+
     /// A client with a certificate of the cluster's client authority for any user.
     pub fn client_as(&self, user: &str, group: Option<&str>) -> Result<Client> {
         let pki = &self.certificates.pki;

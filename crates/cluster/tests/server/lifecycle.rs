@@ -126,3 +126,18 @@ async fn only_the_cluster_s_own_get_in() -> Result<()> {
     stranger.stop().await?;
     server.stop().await
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn livez_fails_while_a_background_task_cannot_be_restarted() -> Result<()> {
+    let server = Server::start().await?;
+    let live = async || server.admin.get("/livez").await.map(|reply| reply.status).unwrap_or_default();
+    assert_eq!(live().await, StatusCode::OK);
+    server.tasks().supervise("broken", || async { panic!("again") });
+    eventually("not live", LIMIT, live, |status| *status == StatusCode::INTERNAL_SERVER_ERROR).await;
+    let metrics = server.admin.get("/metrics").await?;
+    let text = String::from_utf8_lossy(&metrics.bytes).into_owned();
+    for name in ["ferry_task_restarts_total", "ferry_task_panics_total"] {
+        assert!(text.contains(&format!("{name}{{task=\"broken\"}}")), "{name}");
+    }
+    server.stop().await
+}

@@ -44,11 +44,9 @@ async fn create<K: Object>(client: &Client, ns: &str, object: Value) -> Result<K
 
 /// A client with the driver's token.
 async fn driver(server: &Server, administrator: &Client, directory: &Path) -> Result<Client> {
-    let account = json!({ "metadata": { "name": "network-policy" } });
-    create::<ServiceAccount>(administrator, "kube-system", account).await?;
-    let path = "/api/v1/namespaces/kube-system/serviceaccounts/network-policy/token";
+    let path = format!("/api/v1/namespaces/kube-system/serviceaccounts/{}/token", policy::access::ACCOUNT);
     let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {} });
-    let review: Value = administrator.post(path, &request).await?;
+    let review: Value = administrator.post(&path, &request).await?;
     let token = review["status"]["token"].as_str().context("a token")?;
     let root = std::fs::read_to_string(&server.kubeconfig)?;
     let authority = root
