@@ -30,7 +30,10 @@ impl StatusPort {
             Ok(listener) => {
                 let address = listener.local_addr().unwrap_or(address);
                 tracing::info!(%address, purpose, "a port is open");
-                tasks.spawn(health::serve(listener, answer, tasks.clone()));
+                let (listener, group) = (Arc::new(listener), tasks.clone());
+                tasks.supervise(format!("port {address}"), move || {
+                    health::serve(Arc::clone(&listener), Arc::clone(&answer), group.clone())
+                });
                 Ok(())
             }
             Err(error) if !needed => {

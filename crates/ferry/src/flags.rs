@@ -107,7 +107,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(total)
 }
 
-/// How network policies are enforced on a node.
+/// Enforcement of network policies on a node.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct NetworkPolicyArgs {
     /// Handling of pods whose network policies cannot be enforced: `Fail` does not start them until the policies are in

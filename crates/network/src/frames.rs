@@ -2,8 +2,8 @@
 //! goes from one port to another. ARP and neighbour discovery between pods, router advertisements, frames with VLAN tags
 //! and other protocols are dropped.
 //!
-//! Where the kernel has `br_netfilter`, ports cannot be isolated from each other (see [`crate::link`]): without these
-//! rules a pod could overwrite the neighbour entries of other pods.
+//! Ports cannot be isolated from each other if the kernel has `br_netfilter` (see [`crate::link`]): without these rules a
+//! pod could overwrite the neighbour entries of other pods.
 
 use sys::nftables::{
     Base, Batch, Chain, Expr, Hook, MetaKey, NftError, Register, Socket, TableFamily, Verdict,

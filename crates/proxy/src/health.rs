@@ -222,7 +222,7 @@ impl ServicePorts {
                 bound => bound,
             };
             match listener {
-                Ok(listener) => serve(listener, Arc::new(answer), group).await,
+                Ok(listener) => serve(Arc::new(listener), Arc::new(answer), group).await,
                 Err(error) => {
                     tracing::warn!(service = name_text, port, %error, "no health check port");
                 }
@@ -245,7 +245,11 @@ fn local(service: &Service) -> usize {
 }
 
 /// Serves until `tasks` stop.
-pub fn serve(listener: TcpListener, answer: Arc<dyn Answer>, tasks: TaskGroup) -> BoxFuture<'static, ()> {
+pub fn serve(
+    listener: Arc<TcpListener>,
+    answer: Arc<dyn Answer>,
+    tasks: TaskGroup,
+) -> BoxFuture<'static, ()> {
     Box::pin(async move {
         let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let accepting = async {

@@ -190,7 +190,7 @@ pub fn tmpfs(path: &Path, mode: u32) -> io::Result<()> {
         .or_else(|_| mount("tmpfs", path, "tmpfs", flags, &format!("mode={mode:o}")))
 }
 
-/// Whether something is mounted on `path`: binds of the same file system count too.
+/// Reports whether something is mounted on `path`: binds of the same file system count too.
 pub fn is_mount_point(path: &Path) -> io::Result<bool> {
     use rustix::fs::{AtFlags, StatxAttributes, StatxFlags, statx};
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;

@@ -1,4 +1,4 @@
-//! What containers are tried to be escaped by, shared by the tests of the runtime and those with pods.
+//! Scenarios of container escapes, shared by the tests of the runtime and those with pods.
 
 /// Links of the image that lead to kernel file systems: name and destination.
 pub const LINKS: &[(&str, &str)] = &[

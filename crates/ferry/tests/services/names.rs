@@ -85,7 +85,7 @@ fn question() -> Vec<u8> {
     message
 }
 
-/// Whether a server answers `message`, sent by UDP from an address in a network namespace.
+/// Reports whether a server answers `message`, sent by UDP from an address in a network namespace.
 fn answers(namespace: &Path, from: &str, to: &str, message: &[u8], patience: Duration) -> bool {
     let file = File::open(namespace).expect("the namespace");
     let (from, to, message) = (from.to_owned(), to.to_owned(), message.to_vec());

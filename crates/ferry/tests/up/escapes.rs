@@ -77,7 +77,7 @@ fn refused() -> Vec<(Value, &'static str)> {
         let container = json!({"volumeMounts": [{"name": "d", "mountPath": "/m", "subPath": "sub"}]});
         pods.push((
             pod(name, container, spec(&format!("busybox ln -s {to} /v/sub"))),
-            "CreateContainerConfigError",
+            "failed to prepare subPath",
         ));
     }
     // CVE-2025-52565.

@@ -53,7 +53,7 @@ impl Caller {
         Self { certified, expires }
     }
 
-    /// Whether the certificate has expired. Connections may outlive certificates, so this is checked for every request.
+    /// Reports whether the certificate has expired. Connections may outlive certificates, so this is checked for every request.
     fn is_expired(&self, now: Timestamp) -> bool {
         self.certified.is_some() && self.expires < now.as_second()
     }

@@ -70,7 +70,7 @@ pub fn find(method: &Method, path: &str) -> Option<Route> {
 }
 
 impl Route {
-    /// Whether the request runs a command in a container, or reaches its streams or ports.
+    /// Reports whether the request runs a command in a container, or reaches its streams or ports.
     #[must_use]
     pub fn acts(&self) -> bool {
         matches!(self, Self::Exec { .. } | Self::Run { .. } | Self::Attach { .. } | Self::PortForward { .. })

@@ -71,7 +71,13 @@ pub fn mounts(
         } else {
             let target =
                 directories.sub_paths().join(&mount.name).join(&container.name).join(index.to_string());
-            sub_path::bind(&volume.path, &part, &target)?;
+            sub_path::bind(&volume.path, &part, &target).map_err(|error| {
+                let text = format!(
+                    "failed to prepare subPath for volumeMount {:?} of container {:?}: {error}",
+                    mount.name, container.name
+                );
+                io::Error::new(error.kind(), text)
+            })?;
             made.host_path = target.display().to_string();
         }
         out.push(made);

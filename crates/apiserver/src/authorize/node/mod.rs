@@ -37,7 +37,7 @@ const OWN_OBJECT: [&str; 5] = ["get", "create", "update", "patch", "delete"];
 /// tokens; NodeRestriction requires that such a token is bound to the Node object of the requesting node.
 pub const AGENT_ACCOUNTS: [&str; 2] = ["ferry-proxy", "ferry-network-policy"];
 
-/// Whether a service account is one of [`AGENT_ACCOUNTS`].
+/// Reports whether a service account is one of [`AGENT_ACCOUNTS`].
 pub fn is_agent_account(namespace: &str, name: &str) -> bool {
     namespace == "kube-system" && AGENT_ACCOUNTS.contains(&name)
 }

@@ -94,7 +94,7 @@ fn user(run: &RunConfig, security: &LinuxContainerSecurityContext) -> Result<Use
     })
 }
 
-/// What is held, and what plain programs of other users inherit of it.
+/// Capabilities that are held, and those that programs of other users inherit (the ambient set).
 fn capabilities_of(security: &LinuxContainerSecurityContext) -> Result<(u64, u64), RuntimeError> {
     if security.privileged {
         return Ok((capabilities::all(), 0));
