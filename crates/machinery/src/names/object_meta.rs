@@ -7,6 +7,7 @@ use crate::field::{ErrorList, FieldError, Path};
 use crate::gvk::split_api_version;
 use crate::member;
 use serde_json::{Map, Value};
+use std::collections::HashSet;
 
 /// How long a field manager's name may be.
 pub const FIELD_MANAGER_MAX: usize = 128;
@@ -172,7 +173,8 @@ pub fn validate_finalizers(finalizers: &[Value], path: &Path<'_>) -> ErrorList {
 
 /// An object that is being deleted takes no new finalizers.
 pub fn validate_no_new_finalizers(new: &[Value], old: &[Value], path: &Path<'_>) -> ErrorList {
-    let mut extra: Vec<&str> = new.iter().filter(|f| !old.contains(f)).filter_map(Value::as_str).collect();
+    let known: HashSet<&str> = old.iter().filter_map(Value::as_str).collect();
+    let mut extra: Vec<&str> = new.iter().filter_map(Value::as_str).filter(|f| !known.contains(f)).collect();
     if extra.is_empty() {
         return Vec::new();
     }
