@@ -41,16 +41,22 @@ pub struct Mistake {
 /// Where the nodes of a tree are in its text.
 pub struct Positions {
     info: SourceInfo,
+    /// Where lines begin, in characters.
+    lines: Vec<usize>,
 }
 
 impl Positions {
+    fn new(info: SourceInfo) -> Self {
+        let breaks = info.source.chars().enumerate().filter(|(_, c)| *c == '\n');
+        let lines = std::iter::once(0).chain(breaks.map(|(at, _)| at + 1)).collect();
+        Self { info, lines }
+    }
+
     /// Line from 1 and column from 0.
     pub fn of(&self, id: u64) -> (usize, usize) {
         let offset = self.info.offset_for(id).map_or(0, |(start, _)| start as usize);
-        let before: String = self.info.source.chars().take(offset).collect();
-        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
-        let column = before.get(line_start..).unwrap_or("").chars().count();
-        (before.matches('\n').count() + 1, column)
+        let line = self.lines.partition_point(|begin| *begin <= offset);
+        (line, offset - self.lines.get(line.wrapping_sub(1)).unwrap_or(&0))
     }
 }
 
@@ -78,7 +84,7 @@ pub fn parse(text: &str, has_bindings: bool) -> Result<(IdedExpr, Positions), Ve
         return Err(at_start("the language could not be set up".to_owned()));
     };
     match language.parser().parse_with_source_info(text) {
-        Ok((tree, info)) => Ok((tree, Positions { info })),
+        Ok((tree, info)) => Ok((tree, Positions::new(info))),
         Err(errors) => Err(mistakes(&errors)),
     }
 }

@@ -8,10 +8,11 @@ use super::{MODIFIED, Registry, Served, WriteContext, Written, store_error, writ
 use crate::admission::{Attributes, Operation};
 use crate::authorize::escalation;
 use crate::cache::Entry;
+use crate::chain::offload;
 use api::kind::{Kind, MetadataCheck, Scope};
 use bytes::Bytes;
 use machinery::apply;
-use machinery::field::{ErrorList, FieldError, Path};
+use machinery::field::{ErrorBudget, ErrorList, FieldError, Path};
 use machinery::status::{Result, Status};
 use machinery::{Value, meta, names};
 use std::sync::Arc;
@@ -117,6 +118,7 @@ impl Registry {
         entry: &Arc<Entry>,
         make: &mut impl FnMut(&Value) -> Result<Change>,
     ) -> Result<Attempt> {
+        offload::heavy_if_large(entry.bytes.len()).await;
         let old = served.present(entry.value());
         let (mut new, applied) = match make(&old)? {
             Change::Replace(new) => {
@@ -166,6 +168,7 @@ impl Registry {
             count_generation(&mut new, &old);
         }
         keep_system_fields(&mut new, &old);
+        let budget = ErrorBudget::begin();
         let path = Path::new("metadata");
         let namespaced = kind.scope == Scope::Namespaced;
         let (metadata, old_metadata) = (&new["metadata"], &old["metadata"]);
@@ -188,6 +191,7 @@ impl Registry {
             }
         }
         errors.extend((door.validate)(&new, &old));
+        drop(budget);
         refuse(served, name, errors, context)?;
         let warnings = match context.subresource {
             "status" => (kind.status_warnings)(&new),
