@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 /// The longest expression, in characters.
 pub const MAX_CHARACTERS: usize = 100_000;
 /// Texts up to this length cannot make a tree so deep that the stack of any thread is too small for it.
-const SMALL: usize = 256;
+const SMALL: usize = 64;
 /// What the parser of a longer one may use. Memory is taken as it is needed.
 const STACK: usize = 256 * 1024 * 1024;
 
@@ -60,6 +60,93 @@ impl Positions {
     }
 }
 
+/// Texts whose trees are estimated to be deeper are not parsed: the checker refuses a quarter of it, and the parser needs
+/// stack for each level.
+const MAX_ESTIMATED_DEPTH: usize = 1000;
+
+/// One pair of brackets, or the whole text: how deep the tree of what stands in it is.
+#[derive(Clone, Copy, Default)]
+struct Level {
+    /// Of the operands so far, left of an operator.
+    left: Option<usize>,
+    /// Of the present operand: selections, calls, negations.
+    operand: usize,
+    /// Of what stands before the last comma or logical operator, whose trees are balanced.
+    most: usize,
+}
+
+impl Level {
+    fn whole(self) -> usize {
+        self.left.map_or(self.operand, |left| 1 + left.max(self.operand))
+    }
+
+    fn operator(&mut self) {
+        *self = Self { left: Some(self.whole()), operand: 0, most: self.most };
+    }
+
+    fn separator(&mut self) {
+        *self = Self { left: None, operand: 0, most: self.most.max(self.whole()) };
+    }
+}
+
+/// How deep the tree of a text is, at the most; all binary operators count as if they had one precedence.
+fn estimated_depth(text: &str) -> usize {
+    let bytes = text.as_bytes();
+    let (mut levels, mut level, mut deepest, mut at) = (Vec::new(), Level::default(), 0, 0);
+    while let Some(byte) = bytes.get(at) {
+        let next = bytes.get(at + 1);
+        match byte {
+            b'"' | b'\'' => at = end_of_string(bytes, at),
+            b'/' if next == Some(&b'/') => {
+                at += bytes[at..].iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len() - at);
+            }
+            b'(' | b'[' | b'{' => {
+                levels.push(level);
+                level = Level::default();
+            }
+            b')' | b']' | b'}' => {
+                let inner = level.most.max(level.whole()) + 1;
+                level = levels.pop().unwrap_or_default();
+                level.operand = level.operand.max(inner);
+            }
+            b'.' | b'!' if next != Some(&b'=') => level.operand += 1,
+            b'&' | b'|' if next == Some(byte) => {
+                level.separator();
+                at += 1;
+            }
+            b',' => level.separator(),
+            b'=' | b'<' | b'>' | b'!' if next == Some(&b'=') => {
+                level.operator();
+                at += 1;
+            }
+            b'+' | b'-' | b'*' | b'/' | b'%' | b'<' | b'>' | b'?' | b':' => level.operator(),
+            _ => {}
+        }
+        deepest = deepest.max(level.most.max(level.whole()) + levels.len());
+        at += 1;
+    }
+    deepest
+}
+
+/// The place of the quote that ends a string, which begins at `at`.
+fn end_of_string(bytes: &[u8], at: usize) -> usize {
+    let quote = bytes[at];
+    let is_raw = at > 0 && matches!(bytes[at - 1], b'r' | b'R');
+    let mark = if bytes[at..].starts_with(&[quote; 3]) { 3 } else { 1 };
+    let mut place = at + mark;
+    while place < bytes.len() {
+        if bytes[place] == b'\\' && !is_raw {
+            place += 2;
+            continue;
+        }
+        if bytes[place..].starts_with(&[quote; 3][..mark]) {
+            return place + mark - 1;
+        }
+        place += 1;
+    }
+    bytes.len()
+}
+
 /// Runs what recurses as deep as its text is nested where there is stack enough for it.
 pub fn with_stack<T: Send>(text: &str, work: impl FnOnce() -> T + Send) -> Option<T> {
     if text.len() <= SMALL {
@@ -78,6 +165,9 @@ pub fn parse(text: &str, has_bindings: bool) -> Result<(IdedExpr, Positions), Ve
         return Err(at_start(format!(
             "expression code point size exceeds limit: size: {size}, limit {MAX_CHARACTERS}"
         )));
+    }
+    if estimated_depth(text) > MAX_ESTIMATED_DEPTH {
+        return Err(at_start("expression is nested too deeply".to_owned()));
     }
     let language = if has_bindings { &LANGUAGE_WITH_BINDINGS } else { &LANGUAGE };
     let Some(language) = &**language else {
@@ -152,6 +242,31 @@ mod tests {
         ] {
             let found = parse(text, false).map(|_| ()).expect_err(text);
             assert_eq!(show(text, &found), want);
+        }
+    }
+
+    #[test]
+    fn depth_of_trees_is_estimated_from_their_text() {
+        for (text, depth) in [
+            ("a", 0),
+            ("a.b.c", 2),
+            ("a + b + c", 2),
+            ("a.b + c.d.e + f", 4),
+            ("f(x, y.z)", 2),
+            ("((a))", 2),
+            ("a && b && c || d", 0),
+            ("'((((' == \"[[\" // ((((", 1),
+            ("r'\\' + '''it's ((( ''' + b\"\\\"((\"", 2),
+            ("!!!a", 3),
+            ("a ? b : c ? d : e", 4),
+        ] {
+            assert_eq!(estimated_depth(text), depth, "{text}");
+        }
+        let legitimate = (0..200).map(|n| format!("object.spec.a{n} == 'x.y.z' && (a.b + c.d > {n})"));
+        assert!(estimated_depth(&legitimate.collect::<Vec<_>>().join(" || ")) < 20);
+        for text in ["(", "[", "!", "-", "a.", "1+", "a?b:", "f({"] {
+            let parsed = parse(&text.repeat(90_000 / text.len()), false).map(drop).expect_err(text);
+            assert_eq!(parsed[0].message, "expression is nested too deeply", "{text}");
         }
     }
 

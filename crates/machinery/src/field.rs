@@ -143,6 +143,11 @@ impl ErrorBudget {
     pub fn begin() -> Self {
         Self { before: LEFT.replace(Self::BYTES), _thread: PhantomData }
     }
+
+    /// Reports whether further errors would have no text: lists need not be looked through any more.
+    pub fn is_spent() -> bool {
+        LEFT.get() == 0
+    }
 }
 
 impl Drop for ErrorBudget {

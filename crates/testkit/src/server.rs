@@ -61,6 +61,11 @@ impl Server {
         Self::launch(Directory::Given(directory.to_owned()), |_| {}).await
     }
 
+    /// As [`Server::start_in`], with changes to the configuration.
+    pub async fn start_in_with(directory: &Path, change: impl FnOnce(&mut Config)) -> Result<Self> {
+        Self::launch(Directory::Given(directory.to_owned()), change).await
+    }
+
     /// Starts a server on a store that the test has opened, and may look into or trouble.
     pub async fn start_on(store: Arc<dyn Store>, change: impl FnOnce(&mut Config)) -> Result<Self> {
         let directory = tempfile::tempdir().context("a data directory")?;

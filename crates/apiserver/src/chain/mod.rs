@@ -128,6 +128,8 @@ const LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-priorityl
 /// How long a request may wait for a seat: this part of the time it has, and never longer than a minute.
 const WAIT_PART: u32 = 4;
 const MAX_WAIT: Duration = Duration::from_secs(60);
+/// Memory that compiling expressions takes, as a multiple of what decoding them does.
+const COMPILED_FACTOR: u64 = 20;
 
 impl Chain {
     pub fn new(
@@ -238,7 +240,10 @@ impl Chain {
             return Ok(None);
         }
         let most = self.rest.limits.max_body_bytes as u64;
-        let length = body.size_hint().upper().unwrap_or(most).min(most);
+        let mut length = body.size_hint().upper().unwrap_or(most).min(most);
+        if offload::is_compiled(context) {
+            length = length.saturating_mul(COMPILED_FACTOR);
+        }
         self.memory.reserve(length, offload::is_heavy(context, body), until).await
     }
 

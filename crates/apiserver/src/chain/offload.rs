@@ -31,7 +31,12 @@ pub fn is_heavy(context: &Context, body: &RequestBody) -> bool {
         return false;
     }
     let large = body.size_hint().upper().is_none_or(|most| most > LARGE as u64);
-    large || COMPILED.contains(&&*context.info.group)
+    large || is_compiled(context)
+}
+
+/// Reports whether what the request sends is compiled, which takes more memory than decoding it.
+pub fn is_compiled(context: &Context) -> bool {
+    COMPILED.contains(&&*context.info.group)
 }
 
 /// Mode in which the current thread polls a request.
@@ -80,6 +85,11 @@ pub async fn heavy() {
     .await;
 }
 
+/// Reports whether the request has a thread of its own.
+pub fn is_heavy_now() -> bool {
+    MODE.get() == Mode::Heavy
+}
+
 /// Asks for a thread of its own before working on an object of this size.
 pub async fn heavy_if_large(bytes: usize) {
     if bytes > LARGE {
@@ -100,23 +110,30 @@ fn can_hand_over() -> bool {
     Handle::try_current().is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread)
 }
 
-/// The processors that heavy requests may use at a time.
+/// The processors that heavy requests may use at a time. Requests that turn out to be heavy do not wait for those that
+/// send much.
 pub struct Offload {
     processors: Semaphore,
+    asked: Semaphore,
 }
 
 impl Default for Offload {
-    /// Half of the processors, at least one.
+    /// Half of the processors each, at least one.
     fn default() -> Self {
         let all = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Self { processors: Semaphore::new((all / 2).max(1)) }
+        Self::of((all / 2).max(1))
     }
 }
 
 impl Offload {
+    fn of(processors: usize) -> Self {
+        Self { processors: Semaphore::new(processors), asked: Semaphore::new(processors) }
+    }
+
     /// Runs `work`. While it is heavy, each poll has a thread of its own: the other tasks of the thread move on.
     pub async fn run<F: Future>(&self, work: F, is_heavy: bool) -> F::Output {
         let mut work = pin!(work);
+        let processors = if is_heavy { &self.processors } else { &self.asked };
         let mut is_heavy = is_heavy;
         if !can_hand_over() {
             return work.await;
@@ -125,7 +142,7 @@ impl Offload {
             let was_heavy = is_heavy;
             let outcome = if is_heavy {
                 // Given back while the work waits for something. Nobody closes the semaphore.
-                let _processor = self.processors.acquire().await;
+                let _processor = processors.acquire().await;
                 poll_fn(|cx| {
                     Poll::Ready(tokio::task::block_in_place(|| {
                         let _polled = Polled::begin(Mode::Heavy);
@@ -204,7 +221,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn heavy_work_uses_a_bounded_number_of_processors() {
-        let offload = Arc::new(Offload { processors: Semaphore::new(2) });
+        let offload = Arc::new(Offload::of(2));
         let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let tasks: Vec<_> = (0..8)
             .map(|_| {

@@ -67,6 +67,7 @@ impl Registry {
         access: CreateAccess,
     ) -> Result<Written> {
         ensure_namespace(&mut object, served, context.namespace)?;
+        metadata::check_size(&object)?;
         metadata::dedup_owner_references(&mut object, context);
         served.track(None, &mut object, context);
         self.admit_create(served, "", &mut object, context).await?;

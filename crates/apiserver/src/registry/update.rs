@@ -2,7 +2,8 @@
 
 use super::allocate::WriteOutcome;
 use super::metadata::{
-    count_generation, dedup_owner_references, ensure_namespace, keep_generation, keep_system_fields, refuse,
+    check_size, count_generation, dedup_owner_references, ensure_namespace, keep_generation,
+    keep_system_fields, refuse,
 };
 use super::{MODIFIED, Registry, Served, WriteContext, Written, store_error, write_error};
 use crate::admission::{Attributes, Operation};
@@ -128,6 +129,7 @@ impl Registry {
             Change::Patched(new) => (new, false),
             Change::Applied(new) => (new, true),
         };
+        check_size(&new)?;
         dedup_owner_references(&mut new, context);
         if !applied {
             served.track(Some(&old), &mut new, context);

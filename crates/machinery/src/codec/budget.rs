@@ -38,6 +38,19 @@ pub(crate) fn footprint(value: &Value) -> usize {
     }
 }
 
+/// Length of a value as JSON, escapes aside.
+pub fn text_length(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) => 4,
+        Value::Number(_) => 1,
+        Value::String(text) => text.len() + 2,
+        Value::Array(items) => items.iter().fold(2, |sum, item| sum + 1 + text_length(item)),
+        Value::Object(map) => {
+            map.iter().fold(2, |sum, (key, value)| sum + key.len() + 4 + text_length(value))
+        }
+    }
+}
+
 /// The body would take more memory than its size allows for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the body takes too much memory when decoded: it has too many small values for its size")]
