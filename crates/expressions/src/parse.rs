@@ -8,8 +8,10 @@ use std::sync::LazyLock;
 
 /// The longest expression, in characters.
 pub const MAX_CHARACTERS: usize = 100_000;
-/// Texts up to this length cannot make a tree so deep that the stack of any thread is too small for it.
-const SMALL: usize = 64;
+/// Texts up to this length and estimated depth need little stack: each pair of brackets takes the parser through all rules
+/// of its grammar.
+const SMALL: usize = 256;
+const SHALLOW: usize = 6;
 /// What the parser of a longer one may use. Memory is taken as it is needed.
 const STACK: usize = 256 * 1024 * 1024;
 
@@ -149,7 +151,7 @@ fn end_of_string(bytes: &[u8], at: usize) -> usize {
 
 /// Runs what recurses as deep as its text is nested where there is stack enough for it.
 pub fn with_stack<T: Send>(text: &str, work: impl FnOnce() -> T + Send) -> Option<T> {
-    if text.len() <= SMALL {
+    if text.len() <= SMALL && estimated_depth(text) <= SHALLOW {
         return Some(work());
     }
     std::thread::scope(|scope| {

@@ -57,7 +57,7 @@ pub static QUANTITY: Target = Target {
     corpus: &[b"1", b"1.5Gi", b"-250m", b"1e3", b"0.000000001", b"12E"],
     words: &[b"Ki", b"Ei", b"n", b"u", b"m", b"k", b"E", b"e", b"e-", b".", b"-", b"+", b"000000000"],
     run: |input| {
-        let Some(text) = text(input) else { return 0 };
+        let Some(text) = text(input).map(str::trim) else { return 0 };
         let read = Quantity::parse(text);
         if let Ok(quantity) = &read {
             let canonical =
