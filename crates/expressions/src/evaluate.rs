@@ -37,7 +37,7 @@ pub struct Inputs<'e, 'a> {
     pub composed: Option<&'e Composition<'e, 'a>>,
     /// What the authorizer has said so far.
     pub answers: Option<&'e Answers>,
-    /// What the evaluation may cost. Below [`PER_CALL_LIMIT`], one that costs more ends with [`Fault::Cost`] whatever its
+    /// Cost limit of the evaluation. Below [`PER_CALL_LIMIT`], one that costs more ends with [`Fault::Cost`] whatever its
     /// value may be: it is to be repeated with the full limit.
     pub limit: u64,
 }

@@ -43,7 +43,7 @@ pub struct Mistake {
 /// Where the nodes of a tree are in its text.
 pub struct Positions {
     info: SourceInfo,
-    /// Where lines begin, in characters.
+    /// Beginnings of lines, in characters.
     lines: Vec<usize>,
 }
 
@@ -91,7 +91,7 @@ impl Level {
     }
 }
 
-/// How deep the tree of a text is, at the most; all binary operators count as if they had one precedence.
+/// The depth of a text's tree, at the most; all binary operators count as if they had one precedence.
 fn estimated_depth(text: &str) -> usize {
     let bytes = text.as_bytes();
     let (mut levels, mut level, mut deepest, mut at) = (Vec::new(), Level::default(), 0, 0);

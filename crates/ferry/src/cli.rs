@@ -235,7 +235,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "DURATION", default_value = "1m0s", value_parser = parse_duration, help_heading = "API server")]
     pub request_timeout: Duration,
 
-    /// Whether requests without credentials are served as `system:anonymous` instead of being refused; true unless said
+    /// Serves requests without credentials as `system:anonymous` instead of refusing them; true unless said
     /// otherwise. Not with an `anonymous` block in the authentication configuration.
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1,
           default_missing_value = "true", require_equals = true, help_heading = "API server")]

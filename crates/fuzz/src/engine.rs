@@ -20,7 +20,7 @@ pub struct Target {
     pub factor: usize,
 }
 
-/// How a run went.
+/// The outcome of a run.
 #[derive(Debug)]
 pub struct Report {
     pub executions: u64,

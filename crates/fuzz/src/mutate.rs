@@ -30,7 +30,7 @@ impl Random {
 const USUAL: usize = 4096;
 const LONGEST: usize = 64 << 10;
 
-/// What surrounds a value in the formats that are read here.
+/// Brackets around a value in the formats that are read here.
 const NESTS: &[(&[u8], &[u8])] = &[
     (b"[", b"]"),
     (b"{\"a\":", b"}"),

@@ -247,7 +247,7 @@ impl Authentication {
     }
 }
 
-/// Who may come without credentials. As in Kubernetes, the block of a configuration file decides alone; the flag, or its
+/// The rule for requests without credentials. As in Kubernetes, the block of a configuration file decides alone; the flag, or its
 /// default, does not hold where an authorizer allows everything: requests without credentials could do everything.
 fn anonymous(
     config: &AuthenticationConfig,

@@ -141,7 +141,7 @@ impl Offload {
         loop {
             let was_heavy = is_heavy;
             let outcome = if is_heavy {
-                // Given back while the work waits for something. Nobody closes the semaphore.
+                // Given back while the work waits for something. The semaphore is never closed.
                 let _processor = processors.acquire().await;
                 poll_fn(|cx| {
                     Poll::Ready(tokio::task::block_in_place(|| {

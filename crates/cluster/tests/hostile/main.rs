@@ -24,7 +24,7 @@ const MEMORY: u64 = 256 << 20;
 /// Hostile requests at a time.
 const AT_ONCE: usize = 4;
 /// While a hostile request takes longer than this, requests of the other client must be answered.
-const LONG: Duration = Duration::from_secs(1);
+const LONG: Duration = Duration::from_secs(2);
 /// The time in which any hostile request is answered. The server is not optimised and the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(180);
 
@@ -76,7 +76,7 @@ impl Ordinary {
     }
 }
 
-/// How one hostile request went.
+/// The outcome of one hostile request.
 struct Outcome {
     name: &'static str,
     code: u16,

@@ -134,7 +134,7 @@ impl Process {
         self.cgroup.kills()
     }
 
-    /// What is known of the process, for messages.
+    /// The state of the process, for messages.
     pub fn state(&self) -> String {
         format!("running: {}, killed: {}, at most {} MB", self.is_running(), self.kills(), self.peak() >> 20)
     }

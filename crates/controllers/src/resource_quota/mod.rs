@@ -2,8 +2,8 @@
 //!
 //! Admission raises the numbers as objects are made; this loop lowers them as objects go, and corrects what was missed.
 //! What admission wrote is no reason to count: an object it has let in may not be there yet, and would be let in twice.
-//! Admission charges nothing to a quota whose status does not say its limits yet. Objects of that time, or older, nobody
-//! has counted; if one is seen late, that is a reason. One that was let in then may be stored a little later: a quota is
+//! Admission charges nothing to a quota whose status does not say its limits yet. Objects of that time, or older, are
+//! not counted; if one is seen late, that is a reason. One that was let in then may be stored a little later: a quota is
 //! counted again some time after its status was first written.
 
 pub mod usage;

@@ -1,4 +1,4 @@
-//! What comes over connections, and certificates.
+//! Messages of network protocols, and certificates.
 
 use super::{outcome, steps};
 use crate::engine::Target;

@@ -62,7 +62,7 @@ impl Rules {
         }
     }
 
-    /// What the file lacks for the checks to mean anything.
+    /// Settings that the file lacks for the checks to mean anything.
     pub fn gaps(&self) -> Vec<String> {
         let lists = [
             ("graph.targets", &self.targets),

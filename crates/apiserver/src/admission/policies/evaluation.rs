@@ -21,11 +21,17 @@ use std::sync::LazyLock;
 
 /// Nobody asks more of the authorizer about one write.
 const MAX_QUESTIONS: usize = 100;
-/// What an expression may cost before the request gets a thread of its own: some milliseconds of computing.
+/// Cost of an expression up to which the request needs no thread of its own: some milliseconds of computing.
 const INLINE_LIMIT: u64 = 20_000;
 
 static HOOK_CONDITIONS: LazyLock<Environment> =
     LazyLock::new(|| admission::environment(Options { has_authorizer: true, ..Options::default() }));
+
+#[cfg(test)]
+thread_local! {
+    /// Evaluations of programs on this thread.
+    pub static EVALUATIONS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
 
 /// A condition that must hold for a hook to be asked, or a policy to be looked at.
 pub struct Condition {
@@ -81,7 +87,7 @@ pub struct Evaluation<'e, 'a> {
     answers: RefCell<Answers>,
     /// Values and costs of programs, by their addresses.
     known: RefCell<HashMap<usize, (expressions::Outcome<'a>, u64)>>,
-    /// What the expressions of this pass may cost each.
+    /// Cost limit of each expression in this pass.
     limit: u64,
 }
 
@@ -136,6 +142,8 @@ impl<'e, 'a> Evaluation<'e, 'a> {
             limit: self.limit,
         };
         let (outcome, cost) = program.evaluate(&inputs);
+        #[cfg(test)]
+        EVALUATIONS.set(EVALUATIONS.get() + 1);
         match &outcome {
             Err(Fault::Asks(check)) => return Err(Stop::Asks(Box::new((**check).clone()))),
             Err(Fault::Cost) if self.limit < PER_CALL_LIMIT => return Err(Stop::Heavy),
