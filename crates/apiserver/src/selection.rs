@@ -7,6 +7,11 @@ use crate::registry::Served;
 use machinery::selector::{FieldSelector, LabelSelector};
 use machinery::status::{Result, Status};
 
+/// Requirements of the selectors of one request. Each is compared with every object in scope.
+const MAX_REQUIREMENTS: usize = 1000;
+/// Selectors with more requirements are matched with copies of the references, so that writes need not wait for it.
+const COSTLY: usize = 16;
+
 /// What a list, watch or deletecollection asks for.
 #[derive(Debug)]
 pub struct Selection {
@@ -22,6 +27,11 @@ impl Selection {
             LabelSelector::parse(&options.label_selector).map_err(|e| Status::bad_request(e.to_string()))?;
         let fields =
             FieldSelector::parse(&options.field_selector).map_err(|e| Status::bad_request(e.to_string()))?;
+        let count = labels.requirements().len() + fields.terms.len();
+        if count > MAX_REQUIREMENTS {
+            let why = format!("the selectors have {count} requirements, the limit is {MAX_REQUIREMENTS}");
+            return Err(Status::bad_request(why));
+        }
         let kind = served.kind;
         let unsupported = fields.unsupported(|name| {
             api::field_selectors::find(kind.group, kind.version, kind.resource, name).is_ok()
@@ -43,6 +53,11 @@ impl Selection {
 
     pub fn is_everything(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    /// Reports whether matching takes so long that it must not hold up writes.
+    pub fn is_costly(&self) -> bool {
+        self.labels.requirements().len() + self.fields.terms.len() > COSTLY
     }
 
     pub fn matches(&self, entry: &Entry, layout: &Layout) -> bool {

@@ -4,7 +4,7 @@
 use crate::check::Checked;
 use crate::cost;
 use crate::functions::authorizer::{Answers, Check};
-use crate::functions::{Function, operators};
+use crate::functions::{self, Function, operators};
 use crate::plan::{Loop, Node, Step};
 use crate::types::Type;
 use crate::value::{Fault, Key, Made, Map, Outcome, Text, Value};
@@ -30,13 +30,22 @@ impl std::fmt::Debug for Program {
 }
 
 /// What an expression is evaluated on.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub struct Inputs<'e, 'a> {
     /// In the order of their declaration.
     pub variables: &'e [Value<'a>],
     pub composed: Option<&'e Composition<'e, 'a>>,
     /// What the authorizer has said so far.
     pub answers: Option<&'e Answers>,
+    /// Cost limit of the evaluation. Below [`PER_CALL_LIMIT`], one that costs more ends with [`Fault::Cost`] whatever its
+    /// value may be: it is to be repeated with the full limit.
+    pub limit: u64,
+}
+
+impl Default for Inputs<'_, '_> {
+    fn default() -> Self {
+        Self { variables: &[], composed: None, answers: None, limit: PER_CALL_LIMIT }
+    }
 }
 
 /// The values of composed variables: each is evaluated when it is first used, and once.
@@ -73,8 +82,11 @@ impl<'e, 'a> Composition<'e, 'a> {
             return Err(Fault::new(format!("composited variable {name:?} is nested too deeply")));
         }
         self.depth.set(self.depth.get() + 1);
-        let (outcome, cost) = program.evaluate(inputs);
+        let (outcome, cost) = program.run(inputs);
         self.depth.set(self.depth.get() - 1);
+        if matches!(outcome, Err(Fault::Cost)) && inputs.limit < PER_CALL_LIMIT {
+            return outcome;
+        }
         self.spent.set(self.spent.get().saturating_add(cost));
         let outcome = outcome.map_err(|fault| match fault {
             Fault::Asks(check) => Fault::Asks(check),
@@ -118,8 +130,17 @@ impl Program {
 
     /// The result and its cost.
     pub fn evaluate<'a>(&self, inputs: &Inputs<'_, 'a>) -> (Outcome<'a>, u64) {
-        let mut run = Run { inputs, locals: Vec::new(), cost: 0, limit: PER_CALL_LIMIT };
+        functions::strings::begin_evaluation();
+        self.run(inputs)
+    }
+
+    fn run<'a>(&self, inputs: &Inputs<'_, 'a>) -> (Outcome<'a>, u64) {
+        let limit = inputs.limit.min(PER_CALL_LIMIT);
+        let mut run = Run { inputs, locals: Vec::new(), cost: 0, limit };
         let outcome = run.value(&self.checked.node);
+        if run.cost > limit && limit < PER_CALL_LIMIT {
+            return (Err(Fault::Cost), run.cost);
+        }
         (outcome, run.cost)
     }
 }

@@ -8,8 +8,10 @@ use std::sync::LazyLock;
 
 /// The longest expression, in characters.
 pub const MAX_CHARACTERS: usize = 100_000;
-/// Texts up to this length cannot make a tree so deep that the stack of any thread is too small for it.
+/// Texts up to this length and estimated depth need little stack: each pair of brackets takes the parser through all rules
+/// of its grammar.
 const SMALL: usize = 256;
+const SHALLOW: usize = 6;
 /// What the parser of a longer one may use. Memory is taken as it is needed.
 const STACK: usize = 256 * 1024 * 1024;
 
@@ -41,22 +43,115 @@ pub struct Mistake {
 /// Where the nodes of a tree are in its text.
 pub struct Positions {
     info: SourceInfo,
+    /// Beginnings of lines, in characters.
+    lines: Vec<usize>,
 }
 
 impl Positions {
+    fn new(info: SourceInfo) -> Self {
+        let breaks = info.source.chars().enumerate().filter(|(_, c)| *c == '\n');
+        let lines = std::iter::once(0).chain(breaks.map(|(at, _)| at + 1)).collect();
+        Self { info, lines }
+    }
+
     /// Line from 1 and column from 0.
     pub fn of(&self, id: u64) -> (usize, usize) {
         let offset = self.info.offset_for(id).map_or(0, |(start, _)| start as usize);
-        let before: String = self.info.source.chars().take(offset).collect();
-        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
-        let column = before.get(line_start..).unwrap_or("").chars().count();
-        (before.matches('\n').count() + 1, column)
+        let line = self.lines.partition_point(|begin| *begin <= offset);
+        (line, offset - self.lines.get(line.wrapping_sub(1)).unwrap_or(&0))
     }
+}
+
+/// Texts whose trees are estimated to be deeper are not parsed: the checker refuses a quarter of it, and the parser needs
+/// stack for each level.
+const MAX_ESTIMATED_DEPTH: usize = 1000;
+
+/// One pair of brackets, or the whole text: how deep the tree of what stands in it is.
+#[derive(Clone, Copy, Default)]
+struct Level {
+    /// Of the operands so far, left of an operator.
+    left: Option<usize>,
+    /// Of the present operand: selections, calls, negations.
+    operand: usize,
+    /// Of what stands before the last comma or logical operator, whose trees are balanced.
+    most: usize,
+}
+
+impl Level {
+    fn whole(self) -> usize {
+        self.left.map_or(self.operand, |left| 1 + left.max(self.operand))
+    }
+
+    fn operator(&mut self) {
+        *self = Self { left: Some(self.whole()), operand: 0, most: self.most };
+    }
+
+    fn separator(&mut self) {
+        *self = Self { left: None, operand: 0, most: self.most.max(self.whole()) };
+    }
+}
+
+/// The depth of a text's tree, at the most; all binary operators count as if they had one precedence.
+fn estimated_depth(text: &str) -> usize {
+    let bytes = text.as_bytes();
+    let (mut levels, mut level, mut deepest, mut at) = (Vec::new(), Level::default(), 0, 0);
+    while let Some(byte) = bytes.get(at) {
+        let next = bytes.get(at + 1);
+        match byte {
+            b'"' | b'\'' => at = end_of_string(bytes, at),
+            b'/' if next == Some(&b'/') => {
+                at += bytes[at..].iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len() - at);
+            }
+            b'(' | b'[' | b'{' => {
+                levels.push(level);
+                level = Level::default();
+            }
+            b')' | b']' | b'}' => {
+                let inner = level.most.max(level.whole()) + 1;
+                level = levels.pop().unwrap_or_default();
+                level.operand = level.operand.max(inner);
+            }
+            b'.' | b'!' if next != Some(&b'=') => level.operand += 1,
+            b'&' | b'|' if next == Some(byte) => {
+                level.separator();
+                at += 1;
+            }
+            b',' => level.separator(),
+            b'=' | b'<' | b'>' | b'!' if next == Some(&b'=') => {
+                level.operator();
+                at += 1;
+            }
+            b'+' | b'-' | b'*' | b'/' | b'%' | b'<' | b'>' | b'?' | b':' => level.operator(),
+            _ => {}
+        }
+        deepest = deepest.max(level.most.max(level.whole()) + levels.len());
+        at += 1;
+    }
+    deepest
+}
+
+/// The place of the quote that ends a string, which begins at `at`.
+fn end_of_string(bytes: &[u8], at: usize) -> usize {
+    let quote = bytes[at];
+    let is_raw = at > 0 && matches!(bytes[at - 1], b'r' | b'R');
+    let mark = if bytes[at..].starts_with(&[quote; 3]) { 3 } else { 1 };
+    let mut place = at + mark;
+    while place < bytes.len() {
+        if bytes[place] == b'\\' && !is_raw {
+            place += 2;
+            continue;
+        }
+        if bytes[place..].starts_with(&[quote; 3][..mark]) {
+            return place + mark - 1;
+        }
+        place += 1;
+    }
+    bytes.len()
 }
 
 /// Runs what recurses as deep as its text is nested where there is stack enough for it.
 pub fn with_stack<T: Send>(text: &str, work: impl FnOnce() -> T + Send) -> Option<T> {
-    if text.len() <= SMALL {
+    if text.len() <= SMALL && estimated_depth(text) <= SHALLOW {
         return Some(work());
     }
     std::thread::scope(|scope| {
@@ -73,12 +168,15 @@ pub fn parse(text: &str, has_bindings: bool) -> Result<(IdedExpr, Positions), Ve
             "expression code point size exceeds limit: size: {size}, limit {MAX_CHARACTERS}"
         )));
     }
+    if estimated_depth(text) > MAX_ESTIMATED_DEPTH {
+        return Err(at_start("expression is nested too deeply".to_owned()));
+    }
     let language = if has_bindings { &LANGUAGE_WITH_BINDINGS } else { &LANGUAGE };
     let Some(language) = &**language else {
         return Err(at_start("the language could not be set up".to_owned()));
     };
     match language.parser().parse_with_source_info(text) {
-        Ok((tree, info)) => Ok((tree, Positions { info })),
+        Ok((tree, info)) => Ok((tree, Positions::new(info))),
         Err(errors) => Err(mistakes(&errors)),
     }
 }
@@ -146,6 +244,31 @@ mod tests {
         ] {
             let found = parse(text, false).map(|_| ()).expect_err(text);
             assert_eq!(show(text, &found), want);
+        }
+    }
+
+    #[test]
+    fn depth_of_trees_is_estimated_from_their_text() {
+        for (text, depth) in [
+            ("a", 0),
+            ("a.b.c", 2),
+            ("a + b + c", 2),
+            ("a.b + c.d.e + f", 4),
+            ("f(x, y.z)", 2),
+            ("((a))", 2),
+            ("a && b && c || d", 0),
+            ("'((((' == \"[[\" // ((((", 1),
+            ("r'\\' + '''it's ((( ''' + b\"\\\"((\"", 2),
+            ("!!!a", 3),
+            ("a ? b : c ? d : e", 4),
+        ] {
+            assert_eq!(estimated_depth(text), depth, "{text}");
+        }
+        let legitimate = (0..200).map(|n| format!("object.spec.a{n} == 'x.y.z' && (a.b + c.d > {n})"));
+        assert!(estimated_depth(&legitimate.collect::<Vec<_>>().join(" || ")) < 20);
+        for text in ["(", "[", "!", "-", "a.", "1+", "a?b:", "f({"] {
+            let parsed = parse(&text.repeat(90_000 / text.len()), false).map(drop).expect_err(text);
+            assert_eq!(parsed[0].message, "expression is nested too deeply", "{text}");
         }
     }
 

@@ -235,6 +235,31 @@ fn nothing_runs_for_ever() {
 }
 
 #[test]
+fn patterns_beyond_limit_of_compilations_exceed_cost() {
+    let patterns: Vec<String> = (0..1000).map(|index| format!("a{{{index}}}")).collect();
+    let object = json!({"p": patterns});
+    let outcome = evaluate("object.p.exists(p, 'b'.matches(p + 'c'))", &object);
+    assert_eq!(outcome, Err("operation cancelled: actual cost limit exceeded".to_owned()));
+    assert_eq!(evaluate("object.p.all(p, !'b'.matches('c' + 'd'))", &object), Ok(json!(true)), "one pattern");
+}
+
+#[test]
+fn evaluation_with_a_lower_limit_ends_with_its_cost() {
+    let object = json!({"l": vec![1; 1000]});
+    let environment = environment();
+    let variables = [Value::from(&object)];
+    let run = |text: &str, limit: u64| {
+        let program = environment.compile(text).expect("compiles");
+        program.evaluate(&Inputs { variables: &variables, limit, ..Inputs::default() }).0
+    };
+    // The right side alone decides, but the left one has cost too much.
+    let text = "object.l.all(a, a == 1) || true";
+    assert!(matches!(run(text, 100), Err(Fault::Cost)));
+    assert_eq!(run(text, 1_000_000).expect("a value").as_bool(), Some(true));
+    assert_eq!(run("1 == 1", 100).expect("a value").as_bool(), Some(true));
+}
+
+#[test]
 fn composed_variables_are_evaluated_once() {
     let mut environment = environment().with_composed("variables");
     let mut programs: Vec<(String, Result<Program, String>)> = Vec::new();
@@ -249,7 +274,7 @@ fn composed_variables_are_evaluated_once() {
     let object = json!({"n": 1});
     let variables = [Value::from(&object)];
     let composition = Composition::new(&programs);
-    let inputs = Inputs { variables: &variables, composed: Some(&composition), answers: None };
+    let inputs = Inputs { variables: &variables, composed: Some(&composition), ..Inputs::default() };
     let run = |text: &str| {
         let program = environment.compile(text).map_err(|error| error.to_string())?;
         program.evaluate(&inputs).0.map_err(|fault| fault.to_string())?.to_json()
@@ -275,13 +300,13 @@ fn the_authorizer_is_asked() {
     let program = environment().compile(text).expect("compiles");
     let variables = [Value::Null, Value::Null, Check::authorizer()];
     let mut answers = Answers::default();
-    let inputs = Inputs { variables: &variables, composed: None, answers: Some(&answers) };
+    let inputs = Inputs { variables: &variables, answers: Some(&answers), ..Inputs::default() };
     let Err(Fault::Asks(check)) = program.evaluate(&inputs).0 else {
         panic!("nothing is asked");
     };
     assert_eq!(check.verb, "get");
     answers.add((*check).clone(), Decision { allowed: true, reason: String::new(), error: None });
-    let inputs = Inputs { variables: &variables, composed: None, answers: Some(&answers) };
+    let inputs = Inputs { variables: &variables, answers: Some(&answers), ..Inputs::default() };
     let (outcome, cost) = program.evaluate(&inputs);
     assert_eq!(outcome.expect("answered").as_bool(), Some(true));
     assert!(cost > 350_000);

@@ -240,10 +240,11 @@ pub struct ServeArgs {
     #[arg(long, value_name = "DURATION", default_value = "1m0s", value_parser = parse_duration, help_heading = "API server")]
     pub request_timeout: Duration,
 
-    /// Whether requests without credentials are served as `system:anonymous` instead of being refused.
-    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1,
+    /// Serves requests without credentials as `system:anonymous` instead of refusing them; true unless said
+    /// otherwise. Not with an `anonymous` block in the authentication configuration.
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1,
           default_missing_value = "true", require_equals = true, help_heading = "API server")]
-    pub anonymous_auth: bool,
+    pub anonymous_auth: Option<bool>,
 
     /// A file of tokens: lines of `token,user,uid[,"group1,group2"]`.
     #[arg(long, value_name = "FILE", help_heading = "API server")]
@@ -578,7 +579,7 @@ mod tests {
         let cli = Cli::try_parse_from(line).expect("parses");
         assert_eq!(cli.verbosity, Some(3));
         let Command::Apiserver(arguments) = cli.command else { panic!("another command") };
-        assert!(!arguments.anonymous_auth);
+        assert_eq!(arguments.anonymous_auth, Some(false));
         assert_eq!(arguments.request_timeout, Duration::from_secs(90));
     }
 }

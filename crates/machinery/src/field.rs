@@ -1,7 +1,9 @@
 //! Paths into objects and the errors that name them, worded as Kubernetes words them.
 
 use serde_json::Value;
+use std::cell::Cell;
 use std::fmt;
+use std::marker::PhantomData;
 
 /// A path such as `spec.containers[0].ports[1].name`, built from the root down.
 ///
@@ -120,44 +122,98 @@ pub struct FieldError {
 /// Errors of one object, in the order in which Kubernetes reports them.
 pub type ErrorList = Vec<FieldError>;
 
+thread_local! {
+    /// Bytes that errors made on this thread may still take.
+    static LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// A limit on the memory of errors made on this thread while it lives. Errors beyond it are made without text, and
+/// [`FieldError::is_omitted`]. An object of many small wrong values has errors many times its size.
+#[must_use]
+pub struct ErrorBudget {
+    before: usize,
+    /// The limit is the thread's, so this must not leave it.
+    _thread: PhantomData<*const ()>,
+}
+
+impl ErrorBudget {
+    /// Enough for any error list that is read by people.
+    const BYTES: usize = 4 << 20;
+
+    pub fn begin() -> Self {
+        Self { before: LEFT.replace(Self::BYTES), _thread: PhantomData }
+    }
+
+    /// Reports whether further errors would have no text: lists need not be looked through any more.
+    pub fn is_spent() -> bool {
+        LEFT.get() == 0
+    }
+}
+
+impl Drop for ErrorBudget {
+    fn drop(&mut self) {
+        LEFT.set(self.before);
+    }
+}
+
 impl FieldError {
-    fn new(kind: ErrorKind, path: &Path<'_>, value: Option<String>, detail: impl Into<String>) -> Self {
-        Self { kind, field: path.to_string(), value, detail: detail.into() }
+    fn new(
+        kind: ErrorKind,
+        path: &Path<'_>,
+        value: impl FnOnce() -> Option<String>,
+        detail: impl Into<String>,
+    ) -> Self {
+        let left = LEFT.get();
+        if left == 0 {
+            return Self { kind, field: String::new(), value: None, detail: String::new() };
+        }
+        let error = Self { kind, field: path.to_string(), value: value(), detail: detail.into() };
+        if left != usize::MAX {
+            let value = error.value.as_ref().map_or(0, String::len);
+            let size = size_of::<Self>() + error.field.len() + value + error.detail.len();
+            LEFT.set(left.saturating_sub(size));
+        }
+        error
+    }
+
+    /// Reports whether the text was left out because there were too many errors before.
+    pub fn is_omitted(&self) -> bool {
+        self.field.is_empty() && self.value.is_none() && self.detail.is_empty()
     }
 
     pub fn not_found(path: &Path<'_>, value: &Value) -> Self {
-        Self::new(ErrorKind::NotFound, path, Some(show(value)), "")
+        Self::new(ErrorKind::NotFound, path, || Some(show(value)), "")
     }
 
     pub fn required(path: &Path<'_>, detail: impl Into<String>) -> Self {
-        Self::new(ErrorKind::Required, path, None, detail)
+        Self::new(ErrorKind::Required, path, || None, detail)
     }
 
     pub fn duplicate(path: &Path<'_>, value: &Value) -> Self {
-        Self::new(ErrorKind::Duplicate, path, Some(show(value)), "")
+        Self::new(ErrorKind::Duplicate, path, || Some(show(value)), "")
     }
 
     pub fn invalid(path: &Path<'_>, value: &Value, detail: impl Into<String>) -> Self {
-        Self::new(ErrorKind::Invalid, path, Some(show(value)), detail)
+        Self::new(ErrorKind::Invalid, path, || Some(show(value)), detail)
     }
 
     pub fn type_invalid(path: &Path<'_>, value: &Value, detail: impl Into<String>) -> Self {
-        Self::new(ErrorKind::TypeInvalid, path, Some(show(value)), detail)
+        Self::new(ErrorKind::TypeInvalid, path, || Some(show(value)), detail)
     }
 
     /// An invalid string, the most common case.
     pub fn invalid_str(path: &Path<'_>, value: &str, detail: impl Into<String>) -> Self {
-        Self::new(ErrorKind::Invalid, path, Some(show_str(value)), detail)
+        Self::new(ErrorKind::Invalid, path, || Some(show_str(value)), detail)
     }
 
     /// An invalid word of a type of its own.
     pub fn invalid_word(path: &Path<'_>, word: &str, detail: impl Into<String>) -> Self {
-        Self::new(ErrorKind::Invalid, path, Some(show_word(word)), detail)
+        Self::new(ErrorKind::Invalid, path, || Some(show_word(word)), detail)
     }
 
     /// An invalid value whose shown form the caller has made.
     pub fn invalid_shown(path: &Path<'_>, shown: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self::new(ErrorKind::Invalid, path, Some(shown.into()), detail)
+        Self::new(ErrorKind::Invalid, path, || Some(shown.into()), detail)
     }
 
     /// `Unsupported value: "x": supported values: "a", "b"`; the list is given in its shown order.
@@ -183,17 +239,17 @@ impl FieldError {
             let quoted: Vec<String> = supported.iter().map(|s| format!("{s:?}")).collect();
             format!("supported values: {}", quoted.join(", "))
         };
-        Self::new(ErrorKind::NotSupported, path, Some(shown), detail)
+        Self::new(ErrorKind::NotSupported, path, || Some(shown), detail)
     }
 
     pub fn forbidden(path: &Path<'_>, detail: impl Into<String>) -> Self {
-        Self::new(ErrorKind::Forbidden, path, None, detail)
+        Self::new(ErrorKind::Forbidden, path, || None, detail)
     }
 
     /// `Too long: may not be more than N bytes`.
     pub fn too_long(path: &Path<'_>, max_bytes: usize) -> Self {
         let noun = if max_bytes == 1 { "byte" } else { "bytes" };
-        Self::new(ErrorKind::TooLong, path, None, format!("may not be more than {max_bytes} {noun}"))
+        Self::new(ErrorKind::TooLong, path, || None, format!("may not be more than {max_bytes} {noun}"))
     }
 
     /// `Too many: N: must have at most M items`.
@@ -202,13 +258,13 @@ impl FieldError {
         Self::new(
             ErrorKind::TooMany,
             path,
-            Some(actual.to_string()),
+            || Some(actual.to_string()),
             format!("must have at most {max} {noun}"),
         )
     }
 
     pub fn internal(path: &Path<'_>, detail: impl Into<String>) -> Self {
-        Self::new(ErrorKind::Internal, path, None, detail)
+        Self::new(ErrorKind::Internal, path, || None, detail)
     }
 
     /// The message without the field: what stands in a cause of a Status.
@@ -284,6 +340,18 @@ pub fn show_word(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_beyond_budget_are_made_without_text() {
+        let make = || FieldError::invalid_str(&Path::new("x"), "y", "z".repeat(1000));
+        let budget = ErrorBudget::begin();
+        let errors: Vec<FieldError> = (0..10_000).map(|_| make()).collect();
+        let bytes: usize = errors.iter().map(|error| error.field.len() + error.detail.len()).sum();
+        assert!((ErrorBudget::BYTES / 2..ErrorBudget::BYTES + 2000).contains(&bytes), "{bytes}");
+        assert!(!errors[0].is_omitted() && errors[9_999].is_omitted());
+        drop(budget);
+        assert!(!make().is_omitted());
+    }
 
     #[test]
     fn strings_are_shown_with_the_escapes_of_their_type() {

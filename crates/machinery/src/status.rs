@@ -2,6 +2,7 @@
 
 use crate::field::{ErrorList, FieldError, show_str};
 use serde_json::{Map, Value, json};
+use std::collections::HashSet;
 use std::fmt;
 
 /// A failure (or, rarely, a success) as the API reports it.
@@ -130,7 +131,10 @@ impl Status {
     }
 
     /// Fields were refused. `kind` is the kind, not the plural: `Pod "x" is invalid: …`.
+    /// From the first error without text on, errors are left out.
     pub fn invalid(group: &str, kind: &str, name: &str, errors: &ErrorList) -> Self {
+        let shown = errors.iter().position(FieldError::is_omitted).unwrap_or(errors.len());
+        let errors = &errors[..shown];
         let causes = errors
             .iter()
             .map(|e| Cause { reason: e.kind.reason().to_owned(), message: e.body(), field: e.field.clone() })
@@ -245,12 +249,8 @@ fn aggregate(errors: &[FieldError]) -> String {
 
 /// The same for texts that belong to no field.
 pub fn aggregate_texts(texts: &[String]) -> String {
-    let mut once: Vec<&str> = Vec::with_capacity(texts.len());
-    for text in texts {
-        if !once.contains(&text.as_str()) {
-            once.push(text);
-        }
-    }
+    let mut seen = HashSet::with_capacity(texts.len());
+    let once: Vec<&str> = texts.iter().map(String::as_str).filter(|text| seen.insert(*text)).collect();
     match once.as_slice() {
         [one] => (*one).to_owned(),
         many => format!("[{}]", many.join(", ")),

@@ -3,6 +3,7 @@
 use super::Refusal;
 use crate::serve::PeerCertificates;
 use crate::user::UserInfo;
+use base::pki::user_of_subject;
 use http::HeaderMap;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -31,17 +32,14 @@ pub fn user(
         return Err(Refusal("front proxy certificate has expired since the connection was made".to_owned()));
     }
     if !allowed.is_empty() {
-        let name = common_name(&leaf).unwrap_or_default();
+        let name = user_of_subject(leaf.subject())
+            .map_err(|error| Refusal(format!("front proxy certificate: {error}")))?
+            .name;
         if !allowed.contains(&name) {
             return Err(Refusal(format!("x509: subject with cn={name} is not in the allowed list")));
         }
     }
     Ok(Some(user))
-}
-
-fn common_name(certificate: &X509Certificate<'_>) -> Option<String> {
-    let name = certificate.subject().iter_common_name().next()?;
-    name.as_str().ok().map(str::to_owned)
 }
 
 /// The user the headers name; `None`: they name none.
@@ -90,6 +88,38 @@ mod tests {
         assert_eq!(found(now), Ok(Some("alice".to_owned())));
         let later = now + (50 * 365 * 24).hours();
         assert!(found(later).is_err(), "the connection outlived the certificate");
+    }
+
+    #[test]
+    fn front_proxy_certificate_with_two_common_names_is_refused() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let now = Timestamp::now();
+        let pki =
+            Pki::open(&directory.path().join("pki"), &ServingNames::default(), now).expect("certificates");
+        let issued = pki
+            .front_proxy_authority
+            .issue_client_in("front-proxy-client", &["another-proxy-x"], now)
+            .expect("a certificate");
+        let mut headers = HeaderMap::new();
+        headers.insert(USER, http::HeaderValue::from_static("alice"));
+        let found = |der: Vec<u8>| {
+            let certificates = PeerCertificates {
+                chain: vec![der.into()].into(),
+                client: Verification::NoAuthority,
+                front_proxy: Verification::Trusted,
+            };
+            let allowed = ["front-proxy-client".to_owned(), "another-proxy-x".to_owned()];
+            user(&headers, &certificates, &allowed, now).map(|user| user.map(|user| user.name))
+        };
+        let one = issued.chain[0].to_vec();
+        assert_eq!(found(one.clone()), Ok(Some("alice".to_owned())));
+        // The organization becomes a common name; the signature has been verified before.
+        let (organization, common_name) = ([6, 3, 0x55, 4, 10], [6, 3, 0x55, 4, 3]);
+        let at = one.windows(5).position(|window| window == organization).expect("an organization");
+        let mut two = one;
+        two[at..at + 5].copy_from_slice(&common_name);
+        let refused = found(two).expect_err("two common names");
+        assert!(refused.0.contains("exactly one common name"), "{}", refused.0);
     }
 
     #[test]

@@ -42,8 +42,9 @@ use webhook::WebhookTokens;
 /// What can be set.
 #[derive(Clone, Debug)]
 pub struct AuthenticationConfig {
-    /// Requests without credentials are `system:anonymous`; otherwise they are refused at once.
-    pub anonymous: bool,
+    /// Requests without credentials are `system:anonymous`; otherwise they are refused at once. `None`: not said, which
+    /// allows them.
+    pub anonymous: Option<bool>,
     pub service_accounts: ServiceAccountConfig,
     /// A file of tokens, read at the start.
     pub token_file: Option<PathBuf>,
@@ -60,7 +61,7 @@ pub struct AuthenticationConfig {
 impl Default for AuthenticationConfig {
     fn default() -> Self {
         Self {
-            anonymous: true,
+            anonymous: None,
             service_accounts: ServiceAccountConfig::default(),
             token_file: None,
             bootstrap_tokens: true,
@@ -83,6 +84,10 @@ pub enum AuthenticationError {
     Configuration(#[from] ConfigurationError),
     #[error("the issuer of tokens: {0}")]
     Oidc(String),
+    #[error(
+        "anonymous: Forbidden: --anonymous-auth flag cannot be set when anonymous field is configured in authentication configuration file"
+    )]
+    AnonymousTwice,
     #[error("the token webhook")]
     Webhook(#[from] KubeconfigError),
 }
@@ -125,16 +130,7 @@ impl Authentication {
             (None, Some(flags)) => flags.configuration().map_err(AuthenticationError::Oidc)?,
             (None, None) => Configuration::default(),
         };
-        let plain = Anonymous { enabled: config.anonymous, conditions: Vec::new() };
-        let mut anonymous = configuration.anonymous.clone().unwrap_or(plain);
-        // Otherwise requests without credentials could do everything. Kubernetes disables it for the flags; here a
-        // configuration file makes no difference.
-        if anonymous.enabled && registry.authorization.always_allows() {
-            tracing::warn!(
-                "AnonymousAuth is not allowed with the AlwaysAllow authorizer. Resetting AnonymousAuth to false. You should use a different authorizer"
-            );
-            anonymous.enabled = false;
-        }
+        let anonymous = anonymous(&config, &configuration, registry.authorization.always_allows())?;
         let oidc = Oidc::new(configuration, config.file, clock).map_err(AuthenticationError::Oidc)?;
         let webhook = match &config.webhook {
             Some(webhook) => Some(WebhookTokens::new(read_kubeconfig(&webhook.kubeconfig)?, webhook)),
@@ -251,6 +247,29 @@ impl Authentication {
     }
 }
 
+/// The rule for requests without credentials. As in Kubernetes, the block of a configuration file decides alone; the flag, or its
+/// default, does not hold where an authorizer allows everything: requests without credentials could do everything.
+fn anonymous(
+    config: &AuthenticationConfig,
+    configuration: &Configuration,
+    always_allows: bool,
+) -> Result<Anonymous, AuthenticationError> {
+    if let Some(anonymous) = &configuration.anonymous {
+        return match config.anonymous {
+            Some(_) => Err(AuthenticationError::AnonymousTwice),
+            None => Ok(anonymous.clone()),
+        };
+    }
+    let mut enabled = config.anonymous.unwrap_or(true);
+    if enabled && always_allows {
+        tracing::warn!(
+            "AnonymousAuth is not allowed with the AlwaysAllow authorizer. Resetting AnonymousAuth to false. You should use a different authorizer"
+        );
+        enabled = false;
+    }
+    Ok(Anonymous { enabled, conditions: Vec::new() })
+}
+
 /// Whoever has proven something is `system:authenticated`.
 fn with_group(mut user: UserInfo) -> UserInfo {
     let known = user.name == "system:anonymous"
@@ -272,12 +291,12 @@ mod tests {
     use std::path::Path;
     use store::{Embedded, EmbeddedOptions};
 
-    /// Reports whether a request without credentials is served with this configuration.
+    /// Reports whether a request without credentials is served with this configuration; an error is that of the start.
     async fn serves_anonymous(
         authentication: AuthenticationConfig,
         authorization: &AuthorizationConfig,
         path: &str,
-    ) -> bool {
+    ) -> Result<bool, String> {
         let directory = tempfile::tempdir().expect("a directory");
         let store = Embedded::open(EmbeddedOptions::new(directory.path().join("store"))).expect("a store");
         let registry = Arc::new(Registry::with_authorizers(
@@ -286,11 +305,11 @@ mod tests {
             Services::new(ServiceConfig::default()),
             authorization.choices().expect("a chain"),
         ));
-        let authentication =
-            Authentication::new(authentication, registry, &Clock::system()).expect("authentication");
+        let authentication = Authentication::new(authentication, registry, &Clock::system())
+            .map_err(|error| error.to_string())?;
         let trust = ClientTrust::new(&[], &[]).expect("no authorities");
         let connection = Connection::in_process(Vec::new(), &trust);
-        authentication.user(&connection, &HeaderMap::new(), path).await.is_ok()
+        Ok(authentication.user(&connection, &HeaderMap::new(), path).await.is_ok())
     }
 
     fn authorization_file(directory: &Path, modes: &[&str]) -> PathBuf {
@@ -302,19 +321,39 @@ mod tests {
         path
     }
 
-    /// Every combination of authorizers and switches, by flags and by files: requests without credentials are never served
-    /// where AlwaysAllow is one of the authorizers.
+    /// Outcome for a request without credentials.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Access {
+        Served,
+        Refused,
+        /// The server does not start.
+        NoStart,
+    }
+
+    /// Every combination of authorizers, the flag and the block of a configuration file. Where AlwaysAllow is one of the
+    /// authorizers, by flag or by file, requests without credentials are served only if a block says so.
     #[tokio::test]
     async fn anonymous_requests_with_always_allow_are_refused() {
         let directory = tempfile::tempdir().expect("a directory");
-        let chains: [&[&str]; 7] = [
+        let chains: [&[&str]; 9] = [
             &["Node", "RBAC"],
             &["RBAC"],
             &["AlwaysDeny"],
             &["AlwaysAllow"],
             &["RBAC", "AlwaysAllow"],
+            &["AlwaysAllow", "RBAC"],
             &["AlwaysAllow", "Node", "RBAC"],
+            &["Node", "AlwaysAllow", "RBAC"],
             &["AlwaysDeny", "AlwaysAllow"],
+        ];
+        let blocks: [(Option<&str>, &str, bool); 7] = [
+            (None, "/api", true),
+            (Some(""), "/api", true),
+            (Some("anonymous: {enabled: true}\n"), "/api", true),
+            (Some("anonymous: {enabled: false}\n"), "/api", false),
+            (Some("anonymous: {enabled: true, conditions: [{path: /livez}]}\n"), "/livez", true),
+            (Some("anonymous: {enabled: true, conditions: [{path: /livez}]}\n"), "/api", false),
+            (Some("anonymous: {enabled: true, conditions: [{path: /livez}]}\n"), "/livez/ping", false),
         ];
         let authentication_file = directory.path().join("authentication.yaml");
         let head = "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n";
@@ -326,28 +365,33 @@ mod tests {
             };
             let by_file = AuthorizationConfig { file: Some(file), ..AuthorizationConfig::default() };
             let open = modes.contains(&"AlwaysAllow");
-            for authorization in [&by_flags, &by_file] {
-                for (anonymous, section, path, enabled) in [
-                    (true, None, "/api", true),
-                    (false, None, "/api", false),
-                    (true, Some("anonymous: {enabled: true}\n"), "/api", true),
-                    (true, Some("anonymous: {enabled: false}\n"), "/api", false),
-                    (
-                        true,
-                        Some("anonymous: {enabled: true, conditions: [{path: /livez}]}\n"),
-                        "/livez",
-                        true,
-                    ),
-                    (true, Some("anonymous: {enabled: true, conditions: [{path: /livez}]}\n"), "/api", false),
-                ] {
-                    let mut config = AuthenticationConfig { anonymous, ..AuthenticationConfig::default() };
-                    if let Some(section) = section {
-                        std::fs::write(&authentication_file, format!("{head}{section}")).expect("written");
-                        config.file = Some(authentication_file.clone());
+            for (authorization, by) in [(&by_flags, "flags"), (&by_file, "file")] {
+                for anonymous in [None, Some(true), Some(false)] {
+                    for (section, path, lets) in blocks {
+                        let mut config =
+                            AuthenticationConfig { anonymous, ..AuthenticationConfig::default() };
+                        if let Some(section) = section {
+                            std::fs::write(&authentication_file, format!("{head}{section}"))
+                                .expect("written");
+                            config.file = Some(authentication_file.clone());
+                        }
+                        let has_block = section.is_some_and(|section| !section.is_empty());
+                        let expected = match (has_block, anonymous) {
+                            (true, Some(_)) => Access::NoStart,
+                            (true, None) if lets => Access::Served,
+                            (false, None | Some(true)) if !open => Access::Served,
+                            _ => Access::Refused,
+                        };
+                        let found = match serves_anonymous(config, authorization, path).await {
+                            Ok(true) => Access::Served,
+                            Ok(false) => Access::Refused,
+                            Err(why) => {
+                                assert!(why.contains("--anonymous-auth flag cannot be set"), "{why}");
+                                Access::NoStart
+                            }
+                        };
+                        assert_eq!(found, expected, "{modes:?} by {by}, {anonymous:?} {section:?} {path}");
                     }
-                    let served = serves_anonymous(config, authorization, path).await;
-                    let by = if authorization.file.is_some() { "file" } else { "flags" };
-                    assert_eq!(served, enabled && !open, "{modes:?} by {by}, {anonymous} {section:?} {path}");
                 }
             }
         }

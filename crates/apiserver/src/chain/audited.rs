@@ -2,6 +2,7 @@
 
 use super::Chain;
 use super::audit::{Audit, Record};
+use super::offload;
 use crate::context::Context;
 use crate::reply::Reply;
 use crate::serve::{RequestBody, ResponseBody};
@@ -72,7 +73,8 @@ impl Chain {
         }
         let wanted = record.wants_response() && !long_running;
         if wanted && let ResponseBody::Full(bytes) = reply.body() {
-            record.response_body(bytes, content_type(reply.headers()));
+            let media = content_type(reply.headers());
+            offload::blocking(bytes.len(), || record.response_body(bytes, media));
         }
         let recorded =
             wanted.then(|| Answer { media: content_type(reply.headers()).to_owned(), bytes: Vec::new() });
@@ -105,7 +107,7 @@ impl Drop for Ending {
     fn drop(&mut self) {
         if let Some(Answer { media, bytes }) = self.recorded.take().filter(|answer| !answer.bytes.is_empty())
         {
-            self.record.response_body(&bytes, &media);
+            offload::blocking(bytes.len(), || self.record.response_body(&bytes, &media));
         }
         self.audit.completed(&self.record);
     }

@@ -1,21 +1,13 @@
-//! Bodies are read before their request takes a seat: whoever sends slowly keeps nobody waiting.
+//! Buffers request bodies before queueing, so a slow upload never holds a concurrency seat.
 
 use super::Chain;
+use super::offload::LARGE;
 use crate::context::Context;
 use crate::serve::RequestBody;
 use http_body::Body;
 use machinery::status::Status;
-use std::sync::Arc;
 use std::time::Instant;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-/// Bytes of bodies whose requests wait, all together; beyond that, bodies are read by those who have a seat.
-const BUDGET_KIB: usize = 128 * 1024;
-
-/// What bodies may take before their requests run.
-pub struct Intake {
-    budget: Arc<Semaphore>,
-}
+use tokio::sync::OwnedSemaphorePermit;
 
 /// A body on its way to the handler, and its part of the budget.
 pub struct Taken {
@@ -24,14 +16,9 @@ pub struct Taken {
     pub share: Option<OwnedSemaphorePermit>,
 }
 
-impl Default for Intake {
-    fn default() -> Self {
-        Self { budget: Arc::new(Semaphore::new(BUDGET_KIB)) }
-    }
-}
-
 impl Chain {
-    /// Reads the body if that may take its time and there is room for it. Nobody in particular has to wait.
+    /// Reads the body if that may take its time. A large body waits until there is memory for it; if there is none for a
+    /// small one, it is read when the request has a seat.
     pub(super) async fn take_in(&self, context: &Context, body: RequestBody, deadline: Instant) -> Taken {
         let expected = body.size_hint();
         let most = self.rest.limits.max_body_bytes as u64;
@@ -44,14 +31,25 @@ impl Chain {
             return Taken { body: Ok(body), share: None };
         }
         let length = expected.exact().unwrap_or(most).div_ceil(1024).max(1);
-        let share =
-            self.intake.budget.clone().try_acquire_many_owned(u32::try_from(length).unwrap_or(u32::MAX));
-        let Ok(share) = share else { return Taken { body: Ok(body), share: None } };
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        let bodies = &self.memory.bodies;
+        let late = || Status::timeout("Timeout: request did not complete within the allotted timeout", 0);
+        let share = match bodies.clone().try_acquire_many_owned(length) {
+            Ok(share) => share,
+            Err(_) if expected.exact().is_some_and(|exact| exact <= LARGE as u64) => {
+                return Taken { body: Ok(body), share: None };
+            }
+            Err(_) => {
+                let room = bodies.clone().acquire_many_owned(length);
+                match tokio::time::timeout_at(deadline.into(), room).await {
+                    Ok(Ok(share)) => share,
+                    _ => return Taken { body: Err(late()), share: None },
+                }
+            }
+        };
         let read = match tokio::time::timeout_at(deadline.into(), self.rest.read_body(body)).await {
             Ok(outcome) => outcome.map(RequestBody::Bytes),
-            Err(_) => {
-                Err(Status::timeout("Timeout: request did not complete within the allotted timeout", 0))
-            }
+            Err(_) => Err(late()),
         };
         Taken { body: read, share: Some(share) }
     }

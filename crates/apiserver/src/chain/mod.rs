@@ -14,9 +14,10 @@ mod impersonate;
 mod in_flight;
 mod intake;
 mod journal;
+mod memory;
 mod metrics;
 mod nonresource;
-mod offload;
+pub(crate) mod offload;
 mod openapi;
 mod openid;
 
@@ -39,13 +40,17 @@ use fairness::{Classification, Fairness};
 use futures_util::FutureExt;
 use held::Place;
 use http::{HeaderName, HeaderValue, Request, Response};
+use http_body::Body;
 use in_flight::InFlight;
-use intake::{Intake, Taken};
+use intake::Taken;
 use machinery::codec::time::parse_duration;
 use machinery::status::Status;
+use memory::{Exhausted, Memory};
+use offload::Offload;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::OwnedSemaphorePermit;
 
 /// Limits of the chain.
 #[derive(Clone, Debug)]
@@ -83,7 +88,8 @@ pub struct Chain {
     journal: journal::Journal,
     config: ChainConfig,
     room: Room,
-    intake: Intake,
+    memory: Memory,
+    offload: Offload,
     last_modes: impersonate::LastModes,
 }
 
@@ -122,6 +128,8 @@ const LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-priorityl
 /// How long a request may wait for a seat: this part of the time it has, and never longer than a minute.
 const WAIT_PART: u32 = 4;
 const MAX_WAIT: Duration = Duration::from_secs(60);
+/// Memory that compiling expressions takes, as a multiple of what decoding them does.
+const COMPILED_FACTOR: u64 = 20;
 
 impl Chain {
     pub fn new(
@@ -154,7 +162,8 @@ impl Chain {
             journal: journal::Journal::default(),
             config,
             room,
-            intake: Intake::default(),
+            memory: Memory::default(),
+            offload: Offload::default(),
             last_modes: impersonate::LastModes::default(),
         })
     }
@@ -185,9 +194,12 @@ impl Chain {
         }
         let deadline = started + allowed;
         let taken = self.take_in(context, body, deadline).await;
+        let limit = (allowed / WAIT_PART).min(MAX_WAIT);
+        let Ok(_memory) = self.reserve(context, &taken, deadline.min(Instant::now() + limit)).await else {
+            return reply::too_many_requests(1);
+        };
         match &self.room {
             Room::Fair(fairness) => {
-                let limit = (allowed / WAIT_PART).min(MAX_WAIT);
                 if context.is_long_running() && context.info.verb != "watch" {
                     return self.admitted(context, taken, Place::default(), deadline).await;
                 }
@@ -214,6 +226,25 @@ impl Chain {
                 None => reply::too_many_requests(1),
             },
         }
+    }
+
+    /// Reserves memory for what the request sends. One that is not let in yet reads its body later, if at all.
+    async fn reserve(
+        &self,
+        context: &Context,
+        taken: &Taken,
+        until: Instant,
+    ) -> Result<Option<OwnedSemaphorePermit>, Exhausted> {
+        let Ok(body) = &taken.body else { return Ok(None) };
+        if context.is_long_running() || context.user.is_in("system:unauthenticated") {
+            return Ok(None);
+        }
+        let most = self.rest.limits.max_body_bytes as u64;
+        let mut length = body.size_hint().upper().unwrap_or(most).min(most);
+        if offload::is_compiled(context) {
+            length = length.saturating_mul(COMPILED_FACTOR);
+        }
+        self.memory.reserve(length, offload::is_heavy(context, body), until).await
     }
 
     /// How long the request may take: what it says itself, if that is less than what all may.
@@ -268,12 +299,12 @@ impl Chain {
             Ok(body) => body,
             Err(status) => return self.refuse(context, &status),
         };
-        let body = match self.audited_body(context, body).await {
+        let is_heavy = offload::is_heavy(context, &body);
+        let body = match self.offload.run(self.audited_body(context, body), is_heavy).await {
             Ok(body) => body,
             Err(status) => return self.refuse(context, &status),
         };
-        let is_heavy = offload::is_heavy(context, &body);
-        let handling = offload::offloaded(self.route(context, body), is_heavy);
+        let handling = self.offload.run(self.route(context, body), is_heavy);
         let reply = if context.is_long_running() {
             handling.await
         } else {

@@ -1,14 +1,22 @@
 //! Keeps requests that may compute for long off the threads that accept connections and serve other requests.
+//!
+//! Such a request is polled on a thread of its own, and only some of them compute at a time, so that processors are left
+//! for all others. [`Offload::run`] knows most of them by what they send; a handler that finds work out later, such as a
+//! small patch of a large object, awaits [`heavy`] first.
 
 use crate::context::Context;
 use crate::serve::RequestBody;
 use http_body::Body;
-use std::future::Future;
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::task::Poll;
 use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::Semaphore;
 
-/// Bodies up to this size are decoded, merged and validated in less time than handing over a thread is worth.
-const LARGE_BODY: u64 = 64 << 10;
+/// Bodies and objects up to this size are decoded, merged and validated in less time than handing over a thread is
+/// worth.
+pub const LARGE: usize = 64 << 10;
 /// Selectors beyond this size may take long to match with every object of a list.
 const LARGE_QUERY: usize = 8 << 10;
 /// Groups whose objects hold expressions and schemas, which are compiled when they are written.
@@ -22,18 +30,79 @@ pub fn is_heavy(context: &Context, body: &RequestBody) -> bool {
     if body.is_end_stream() {
         return false;
     }
-    let large = body.size_hint().upper().is_none_or(|most| most > LARGE_BODY);
-    large || COMPILED.contains(&&*context.info.group)
+    let large = body.size_hint().upper().is_none_or(|most| most > LARGE as u64);
+    large || is_compiled(context)
 }
 
-/// Runs `work`. Heavy work has a thread of its own each time it is polled: the other tasks of the thread move on.
-pub async fn offloaded<F: Future>(work: F, is_heavy: bool) -> F::Output {
-    let mut work = pin!(work);
-    std::future::poll_fn(|cx| match is_heavy && can_hand_over() {
-        true => tokio::task::block_in_place(|| work.as_mut().poll(cx)),
-        false => work.as_mut().poll(cx),
+/// Reports whether what the request sends is compiled, which takes more memory than decoding it.
+pub fn is_compiled(context: &Context) -> bool {
+    COMPILED.contains(&&*context.info.group)
+}
+
+/// Mode in which the current thread polls a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// None that [`Offload::run`] runs.
+    Outside,
+    /// On a thread that serves others, too.
+    Inline,
+    /// The same, and the request has asked for a thread of its own.
+    Requested,
+    Heavy,
+}
+
+thread_local! {
+    static MODE: Cell<Mode> = const { Cell::new(Mode::Outside) };
+}
+
+/// Restores the mode of the thread, also after a panic.
+struct Polled {
+    before: Mode,
+}
+
+impl Polled {
+    fn begin(mode: Mode) -> Self {
+        Self { before: MODE.replace(mode) }
+    }
+}
+
+impl Drop for Polled {
+    fn drop(&mut self) {
+        MODE.set(self.before);
+    }
+}
+
+/// Returns when the request runs on a thread of its own, where it may compute for long. From then on it stays so.
+pub async fn heavy() {
+    poll_fn(|_| match MODE.get() {
+        Mode::Outside | Mode::Heavy => Poll::Ready(()),
+        // Polled again at once by `Offload::run`.
+        Mode::Inline | Mode::Requested => {
+            MODE.set(Mode::Requested);
+            Poll::Pending
+        }
     })
-    .await
+    .await;
+}
+
+/// Reports whether the request has a thread of its own.
+pub fn is_heavy_now() -> bool {
+    MODE.get() == Mode::Heavy
+}
+
+/// Asks for a thread of its own before working on an object of this size.
+pub async fn heavy_if_large(bytes: usize) {
+    if bytes > LARGE {
+        heavy().await;
+    }
+}
+
+/// Runs `work` on bytes of this many without holding up the other tasks of the thread.
+pub fn blocking<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
+    match bytes > LARGE && MODE.get() != Mode::Heavy && can_hand_over() {
+        true => tokio::task::block_in_place(work),
+        false => work(),
+    }
 }
 
 /// A runtime with one thread has no other worker for its tasks.
@@ -41,17 +110,87 @@ fn can_hand_over() -> bool {
     Handle::try_current().is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread)
 }
 
+/// The processors that heavy requests may use at a time. Requests that turn out to be heavy do not wait for those that
+/// send much.
+pub struct Offload {
+    processors: Semaphore,
+    asked: Semaphore,
+}
+
+impl Default for Offload {
+    /// Half of the processors each, at least one.
+    fn default() -> Self {
+        let all = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self::of((all / 2).max(1))
+    }
+}
+
+impl Offload {
+    fn of(processors: usize) -> Self {
+        Self { processors: Semaphore::new(processors), asked: Semaphore::new(processors) }
+    }
+
+    /// Runs `work`. While it is heavy, each poll has a thread of its own: the other tasks of the thread move on.
+    pub async fn run<F: Future>(&self, work: F, is_heavy: bool) -> F::Output {
+        let mut work = pin!(work);
+        let processors = if is_heavy { &self.processors } else { &self.asked };
+        let mut is_heavy = is_heavy;
+        if !can_hand_over() {
+            return work.await;
+        }
+        loop {
+            let was_heavy = is_heavy;
+            let outcome = if is_heavy {
+                // Given back while the work waits for something. The semaphore is never closed.
+                let _processor = processors.acquire().await;
+                poll_fn(|cx| {
+                    Poll::Ready(tokio::task::block_in_place(|| {
+                        let _polled = Polled::begin(Mode::Heavy);
+                        work.as_mut().poll(cx)
+                    }))
+                })
+                .await
+            } else {
+                poll_fn(|cx| {
+                    let _polled = Polled::begin(Mode::Inline);
+                    let outcome = work.as_mut().poll(cx);
+                    is_heavy = MODE.get() == Mode::Requested;
+                    Poll::Ready(outcome)
+                })
+                .await
+            };
+            match outcome {
+                Poll::Ready(output) => return output,
+                Poll::Pending if is_heavy && !was_heavy => {}
+                Poll::Pending => woken().await,
+            }
+        }
+    }
+}
+
+/// Waits until the task is polled again: what it polled last has its waker.
+async fn woken() {
+    let mut is_first = true;
+    poll_fn(|_| match std::mem::take(&mut is_first) {
+        true => Poll::Pending,
+        false => Poll::Ready(()),
+    })
+    .await;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::{Duration, Instant};
 
     const WORK: Duration = Duration::from_secs(1);
 
     /// Longest pause of a task beside work that computes.
-    async fn longest_pause(is_heavy: bool) -> Duration {
+    async fn longest_pause(work: impl Future<Output = ()> + Send + 'static, is_heavy: bool) -> Duration {
         let begin = Instant::now();
-        let working = tokio::spawn(offloaded(async { std::thread::sleep(WORK) }, is_heavy));
+        let working = tokio::spawn(async move { Offload::default().run(work, is_heavy).await });
         let beside = tokio::spawn(async move {
             let (mut last, mut longest) = (begin, Duration::ZERO);
             while begin.elapsed() < WORK {
@@ -67,15 +206,64 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn heavy_work_does_not_pause_tasks_of_its_thread() {
-        let pause = longest_pause(true).await;
+        let pause = longest_pause(async { std::thread::sleep(WORK) }, true).await;
         assert!(pause < WORK / 2, "another task waited {pause:?}");
-        let pause = longest_pause(false).await;
+        let asked = async {
+            tokio::task::yield_now().await;
+            heavy().await;
+            std::thread::sleep(WORK);
+        };
+        let pause = longest_pause(asked, false).await;
+        assert!(pause < WORK / 2, "another task waited {pause:?} for work that asked for a thread");
+        let pause = longest_pause(async { std::thread::sleep(WORK) }, false).await;
         assert!(pause >= WORK / 2, "without a thread of its own it would have waited longer than {pause:?}");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn heavy_work_uses_a_bounded_number_of_processors() {
+        let offload = Arc::new(Offload::of(2));
+        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let tasks: Vec<_> = (0..8)
+            .map(|_| {
+                let (offload, now, most) = (offload.clone(), now.clone(), most.clone());
+                tokio::spawn(async move {
+                    let work = async {
+                        for _ in 0..3 {
+                            most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                            std::thread::sleep(Duration::from_millis(10));
+                            now.fetch_sub(1, Ordering::SeqCst);
+                            // Gives the processor back.
+                            tokio::time::sleep(Duration::from_millis(1)).await;
+                        }
+                    };
+                    offload.run(work, true).await;
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.expect("works");
+        }
+        assert_eq!(most.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn mode_after_panic_is_restored() {
+        let offload = Offload::default();
+        for is_heavy in [true, false] {
+            let work = std::panic::AssertUnwindSafe(offload.run(async { panic!("test") }, is_heavy));
+            assert!(futures_util::FutureExt::catch_unwind(work).await.is_err());
+            assert!(MODE.get() == Mode::Outside);
+        }
     }
 
     #[tokio::test]
     async fn heavy_work_on_a_single_thread_runs_in_place() {
-        assert_eq!(offloaded(async { 1 }, true).await, 1);
+        let work = async {
+            heavy().await;
+            1
+        };
+        assert_eq!(Offload::default().run(work, true).await, 1);
+        heavy().await;
     }
 
     #[test]

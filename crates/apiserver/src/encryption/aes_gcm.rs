@@ -1,4 +1,4 @@
-//! `aesgcm`: AES in Galois/counter mode with a random nonce; the default.
+//! `aesgcm`: AES in Galois/counter mode with a random nonce.
 
 use super::provider::Cipher;
 use aws_lc_rs::aead::{

@@ -2,6 +2,7 @@
 
 use super::aes_cbc::AesCbc;
 use super::aes_gcm::AesGcm;
+use super::aes_gcm_derived::AesGcmDerived;
 use super::kms::Kms;
 use super::provider::{Cipher, Identity, Keys, Provider};
 use super::rules::{Rule, Rules};
@@ -57,6 +58,9 @@ pub(super) struct ResourceConfiguration {
 pub(super) struct ProviderConfiguration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aesgcm: Option<KeysConfiguration>,
+    /// Ferry's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aesgcmderived: Option<KeysConfiguration>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aescbc: Option<KeysConfiguration>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -159,6 +163,9 @@ fn build_provider(
     let mut found: Vec<Arc<dyn Provider>> = Vec::new();
     if let Some(keys) = row.aesgcm {
         found.push(Arc::new(Keys::<AesGcm>::new(ciphers(keys, path)?)));
+    }
+    if let Some(keys) = row.aesgcmderived {
+        found.push(Arc::new(Keys::<AesGcmDerived>::new(ciphers(keys, path)?)));
     }
     if let Some(keys) = row.aescbc {
         found.push(Arc::new(Keys::<AesCbc>::new(ciphers(keys, path)?)));

@@ -35,7 +35,7 @@ pub async fn ensure(path: &Path, store: &dyn Store, shared: bool) -> Result<(), 
     }
     let providers = vec![
         ProviderConfiguration {
-            aesgcm: Some(KeysConfiguration { keys: vec![new_key("key1")?] }),
+            aesgcmderived: Some(KeysConfiguration { keys: vec![new_key("key1")?] }),
             ..ProviderConfiguration::default()
         },
         // Secrets from before there was a key.
@@ -86,8 +86,10 @@ async fn each_secret(
 async fn mark(path: &Path, store: &dyn Store) -> Result<bool, EncryptionError> {
     let configuration = config::read(path)?;
     let rows = configuration.resources.iter().flat_map(|row| &row.providers);
-    let keys =
-        rows.flat_map(|row| [&row.aesgcm, &row.secretbox, &row.aescbc]).flatten().flat_map(|row| &row.keys);
+    let keys = rows
+        .flat_map(|row| [&row.aesgcmderived, &row.aesgcm, &row.secretbox, &row.aescbc])
+        .flatten()
+        .flat_map(|row| &row.keys);
     let prints: Vec<String> =
         keys.map(|key| hex::encode(Sha256::digest(format!("ferry encryption key {}", key.secret)))).collect();
     let Some(first) = prints.first() else { return Ok(true) };
@@ -132,7 +134,10 @@ async fn opens_secrets(path: &Path, store: &dyn Store) -> Result<bool, Encryptio
 pub fn add_key(path: &Path) -> Result<String, EncryptionError> {
     let mut configuration = config::read(path)?;
     let mut rows = configuration.resources.iter_mut().flat_map(|row| &mut row.providers);
-    let keys = rows.find_map(|row| row.aesgcm.as_mut().or(row.secretbox.as_mut()).or(row.aescbc.as_mut()));
+    let keys = rows.find_map(|row| {
+        let aesgcm = row.aesgcmderived.as_mut().or(row.aesgcm.as_mut());
+        aesgcm.or(row.secretbox.as_mut()).or(row.aescbc.as_mut())
+    });
     let Some(keys) = keys else {
         return Err(ConfigurationError::invalid(path, "it has no provider with keys of its own").into());
     };
@@ -211,7 +216,7 @@ mod tests {
         Store::txn(&encrypted, txn).await.expect("written");
         let mut configuration = config::read(&path).expect("read");
         for row in configuration.resources.iter_mut().flat_map(|row| &mut row.providers) {
-            row.aesgcm.iter_mut().for_each(|keys| keys.keys.truncate(1));
+            row.aesgcmderived.iter_mut().for_each(|keys| keys.keys.truncate(1));
         }
         write(&path, &configuration).expect("written");
         ensure(&path, &*store, true).await.expect("the next start");

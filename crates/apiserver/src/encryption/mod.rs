@@ -6,6 +6,7 @@
 
 mod aes_cbc;
 mod aes_gcm;
+mod aes_gcm_derived;
 mod config;
 mod key_file;
 mod kms;

@@ -1,5 +1,6 @@
 use super::aes_cbc::AesCbc;
 use super::aes_gcm::AesGcm;
+use super::aes_gcm_derived::AesGcmDerived;
 use super::provider::{Cipher, Failure, Identity, Keys, Provider};
 use super::rules::{Rule, Rules};
 use super::secretbox::Secretbox;
@@ -31,18 +32,53 @@ fn round_trip<C: Cipher>(bytes: &[usize]) {
 #[test]
 fn every_cipher_with_every_length_of_key() {
     round_trip::<AesGcm>(AesGcm::KEY_BYTES);
+    round_trip::<AesGcmDerived>(AesGcmDerived::KEY_BYTES);
     round_trip::<AesCbc>(AesCbc::KEY_BYTES);
     round_trip::<Secretbox>(Secretbox::KEY_BYTES);
 }
 
-#[test]
-fn gcm_notices_changes_and_moves() {
-    let cipher = AesGcm::new(&[7; 32]).expect("a key");
+fn notices_changes_and_moves<C: Cipher>() {
+    let cipher = C::new(&[7; 32]).expect("a key");
     let mut sealed = Vec::new();
     cipher.encrypt(PLACE, b"secret", &mut sealed).expect("sealed");
     assert!(cipher.decrypt("/registry/core/secrets/n/other", &sealed).is_err());
-    sealed[20] ^= 1;
-    assert!(cipher.decrypt(PLACE, &sealed).is_err());
+    for at in 0..sealed.len() {
+        sealed[at] ^= 1;
+        assert!(cipher.decrypt(PLACE, &sealed).is_err(), "{at}");
+        sealed[at] ^= 1;
+    }
+}
+
+#[test]
+fn gcm_notices_changes_and_moves() {
+    notices_changes_and_moves::<AesGcm>();
+    notices_changes_and_moves::<AesGcmDerived>();
+}
+
+#[test]
+fn derived_keys_differ_between_values_and_old_values_stay_readable() {
+    let cipher = AesGcmDerived::new(&[7; 32]).expect("a key");
+    let seal = || {
+        let mut sealed = Vec::new();
+        cipher.encrypt(PLACE, b"secret", &mut sealed).expect("sealed");
+        sealed
+    };
+    let (one, two) = (seal(), seal());
+    assert_ne!(one[..32], two[..32]);
+    let mixed = [&one[..32], &two[32..]].concat();
+    assert!(cipher.decrypt(PLACE, &mixed).is_err(), "the key of another value");
+    assert!(
+        AesGcm::new(&[7; 32]).expect("a key").decrypt(PLACE, &one[32..]).is_err(),
+        "the configured key itself"
+    );
+    // A cluster whose file has the former default first and the derived one in front of it later.
+    let old = keys(&[("key1", 7)]);
+    let stored = old.seal(PLACE, b"old").expect("sealed");
+    let new: Arc<dyn Provider> = Arc::new(Keys::new(vec![("key2".to_owned(), cipher)]));
+    let rules = rules(vec![new, old]);
+    let rule = rules.of(PLACE).expect("a rule");
+    let opened = rule.open(PLACE, &stored).ok().expect("opened");
+    assert_eq!((opened.plain.as_slice(), opened.stale), (&b"old"[..], true));
 }
 
 /// The example of NaCl's own documentation, its beginning.

@@ -11,6 +11,7 @@ use crate::cache::Entry;
 use api::Kind;
 use api::value::Fields;
 use bytes::Bytes;
+use machinery::field::ErrorBudget;
 use machinery::status::{Details, Result, Status};
 use machinery::{Value, meta};
 use std::sync::Arc;
@@ -66,6 +67,7 @@ impl Registry {
         access: CreateAccess,
     ) -> Result<Written> {
         ensure_namespace(&mut object, served, context.namespace)?;
+        metadata::check_size(&object)?;
         metadata::dedup_owner_references(&mut object, context);
         served.track(None, &mut object, context);
         self.admit_create(served, "", &mut object, context).await?;
@@ -192,7 +194,9 @@ impl Registry {
         }
         let name = meta::name(&object).to_owned();
         let mut errors = self.validate_admin_access(served, &object).await;
+        let budget = ErrorBudget::begin();
         errors.extend(validate_new(&object, served));
+        drop(budget);
         refuse(served, &name, errors, context)?;
         for warning in (kind.warnings)(&object, None) {
             context.warnings.add(warning);

@@ -1,7 +1,8 @@
 //! Get and list: which revision a read is at, what it matches, how it is cut into pages.
 
 use super::{Registry, Served, store_error};
-use crate::cache::{Entry, Layout};
+use crate::cache::{Cache, Entry, Layout, View};
+use crate::chain::offload;
 use crate::options::{ListOptions, Match};
 use crate::selection::Selection;
 use base64::Engine;
@@ -94,8 +95,7 @@ impl Registry {
         self.await_revision(asked.unwrap_or(0), now).await?;
         // For "any version" limits do not apply.
         let limit = if asked == Some(0) { 0 } else { options.limit };
-        let layout = &cache.layout;
-        let view = cache.list(&scope, None, limit, now, |entry| selection.matches(entry, layout));
+        let view = matching(cache, &scope, None, limit, now, selection).await;
         Ok(self.page(served, selection, view.entries, view.revision, view.more.then_some(view.remaining)))
     }
 
@@ -127,14 +127,12 @@ impl Registry {
         token: Token,
     ) -> Result<Page> {
         let cache = &served.storage.cache;
-        let layout = &cache.layout;
         let root = &cache.root;
         let start = format!("{root}{}", token.start);
         let start = if start.as_str() < scope { scope.to_owned() } else { start };
         let now = cache.fresh(scope).await.map_err(|e| store_error(&e))?;
-        let matches = |entry: &Entry| selection.matches(entry, layout);
         let Some(revision) = token.revision else {
-            let view = cache.list(scope, Some(&start), limit, now, matches);
+            let view = matching(cache, scope, Some(&start), limit, now, selection).await;
             let remaining = view.more.then_some(view.remaining);
             return Ok(self.page(served, selection, view.entries, view.revision, remaining));
         };
@@ -142,7 +140,7 @@ impl Registry {
         // taken it.
         let compacted = served.storage.store.compacted().await.map_err(|e| store_error(&e))?;
         if cache.revision() <= revision && revision <= now && revision >= compacted {
-            let mut view = cache.list(scope, Some(&start), limit, now, matches);
+            let mut view = matching(cache, scope, Some(&start), limit, now, selection).await;
             view.revision = revision;
             let remaining = view.more.then_some(view.remaining);
             return Ok(self.page(served, selection, view.entries, revision, remaining));
@@ -222,6 +220,36 @@ impl Registry {
             ..Details::default()
         }))
     }
+}
+
+/// Objects in the cache that match. With a costly selection the lock of the cache is held for collecting references only.
+async fn matching(
+    cache: &Cache,
+    scope: &str,
+    from: Option<&str>,
+    limit: usize,
+    now: u64,
+    selection: &Selection,
+) -> View {
+    let matches = |entry: &Entry| selection.matches(entry, &cache.layout);
+    if !selection.is_costly() {
+        return cache.list(scope, from, limit, now, matches);
+    }
+    offload::heavy().await;
+    let mut view = cache.list(scope, from, 0, now, |_| true);
+    let all = std::mem::take(&mut view.entries);
+    let count = all.len();
+    for (index, entry) in all.into_iter().enumerate() {
+        if limit > 0 && view.entries.len() == limit {
+            view.more = true;
+            view.remaining = count - index;
+            break;
+        }
+        if matches(&entry) {
+            view.entries.push(entry);
+        }
+    }
+    view
 }
 
 /// The revision is no longer kept. A continued list gets a token with which it may go on inconsistently.

@@ -1,13 +1,15 @@
 //! What the registry itself writes into and demands of an object's metadata.
 
 use super::{Served, WriteContext};
+use crate::chain::offload;
 use api::kind::Scope;
 use jiff::Timestamp;
-use machinery::codec::time;
+use machinery::codec::{budget, time};
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::status::{Result, Status};
 use machinery::{Map, Value, meta, names};
 use rand::Rng;
+use std::collections::HashSet;
 
 /// Letters and digits that neither look alike nor spell words.
 const SUFFIX_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
@@ -79,9 +81,13 @@ pub fn dedup_owner_references(object: &mut Value, context: &WriteContext<'_>) {
     else {
         return;
     };
+    if owners.len() < 2 {
+        return;
+    }
     let mut kept: Vec<Value> = Vec::with_capacity(owners.len());
+    let mut seen = HashSet::with_capacity(owners.len());
     for owner in owners.drain(..) {
-        if kept.contains(&owner) {
+        if !seen.insert(owner.to_string()) {
             let uid = owner.get("uid").and_then(Value::as_str).unwrap_or("");
             context.warnings.add(format!(
                 ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {uid}"
@@ -137,6 +143,19 @@ pub fn refuse(served: &Served, name: &str, mut errors: ErrorList, context: &Writ
     // It is the stored kind whose rules are broken: both faces of events speak of the same one.
     let kind = served.storage.kind;
     Err(Status::invalid(kind.group, kind.kind, name, &errors))
+}
+
+/// The largest object, as JSON. The store of Kubernetes takes 1.5 MiB in a shorter form.
+const MAX_OBJECT_BYTES: usize = 2 << 20;
+
+/// Refuses an object that cannot be stored before more is made of it. Only requests that send or change much can have
+/// one.
+pub fn check_size(object: &Value) -> Result<()> {
+    if offload::is_heavy_now() && budget::text_length(object) > MAX_OBJECT_BYTES {
+        let why = format!("Request entity too large: limit of an object is {MAX_OBJECT_BYTES}");
+        return Err(Status::too_large(why));
+    }
+    Ok(())
 }
 
 /// Keeps what an update can never change.

@@ -292,6 +292,7 @@ pub fn store_error(error: &StoreError) -> Status {
             tracing::warn!(%error, "store unavailable");
             Status::service_unavailable(format!("the store cannot be reached: {error}"))
         }
+        StoreError::TooLarge { .. } => Status::too_large(format!("Request entity too large: {error}")),
         other => {
             tracing::error!(error = %other, "store");
             Status::internal(other)

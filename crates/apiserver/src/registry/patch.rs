@@ -1,7 +1,7 @@
 //! Patch: four kinds of it, each turning the present object into the wanted one.
 
 use super::create::CreateAccess;
-use super::metadata::ensure_namespace;
+use super::metadata::{check_size, ensure_namespace};
 use super::scale::Wanted;
 use super::update::{Change, Door};
 use super::{Registry, Served, WriteContext, Written};
@@ -101,6 +101,7 @@ impl Registry {
         context: &WriteContext<'_>,
     ) -> Result<(Written, bool)> {
         let (wanted, duplicates) = read_applied(kind, body)?;
+        check_size(&wanted)?;
         for duplicate in &duplicates {
             match options.field_validation {
                 FieldValidation::Strict => {

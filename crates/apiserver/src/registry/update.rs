@@ -2,16 +2,18 @@
 
 use super::allocate::WriteOutcome;
 use super::metadata::{
-    count_generation, dedup_owner_references, ensure_namespace, keep_generation, keep_system_fields, refuse,
+    check_size, count_generation, dedup_owner_references, ensure_namespace, keep_generation,
+    keep_system_fields, refuse,
 };
 use super::{MODIFIED, Registry, Served, WriteContext, Written, store_error, write_error};
 use crate::admission::{Attributes, Operation};
 use crate::authorize::escalation;
 use crate::cache::Entry;
+use crate::chain::offload;
 use api::kind::{Kind, MetadataCheck, Scope};
 use bytes::Bytes;
 use machinery::apply;
-use machinery::field::{ErrorList, FieldError, Path};
+use machinery::field::{ErrorBudget, ErrorList, FieldError, Path};
 use machinery::status::{Result, Status};
 use machinery::{Value, meta, names};
 use std::sync::Arc;
@@ -117,6 +119,7 @@ impl Registry {
         entry: &Arc<Entry>,
         make: &mut impl FnMut(&Value) -> Result<Change>,
     ) -> Result<Attempt> {
+        offload::heavy_if_large(entry.bytes.len()).await;
         let old = served.present(entry.value());
         let (mut new, applied) = match make(&old)? {
             Change::Replace(new) => {
@@ -126,6 +129,7 @@ impl Registry {
             Change::Patched(new) => (new, false),
             Change::Applied(new) => (new, true),
         };
+        check_size(&new)?;
         dedup_owner_references(&mut new, context);
         if !applied {
             served.track(Some(&old), &mut new, context);
@@ -166,6 +170,7 @@ impl Registry {
             count_generation(&mut new, &old);
         }
         keep_system_fields(&mut new, &old);
+        let budget = ErrorBudget::begin();
         let path = Path::new("metadata");
         let namespaced = kind.scope == Scope::Namespaced;
         let (metadata, old_metadata) = (&new["metadata"], &old["metadata"]);
@@ -188,6 +193,7 @@ impl Registry {
             }
         }
         errors.extend((door.validate)(&new, &old));
+        drop(budget);
         refuse(served, name, errors, context)?;
         let warnings = match context.subresource {
             "status" => (kind.status_warnings)(&new),

@@ -8,6 +8,9 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// Warnings of one request that are kept, and empty lists and maps that are remembered. Headers have room for fewer.
+const MAX_TEXTS: usize = 1000;
+
 /// `Warning` headers, each text once; annotations of the audit event; what the request wrote; what of its body is no
 /// longer seen.
 #[derive(Debug, Default)]
@@ -30,6 +33,8 @@ impl Warnings {
     /// Lists and maps of the body that were left out, having no entries.
     pub fn emptied(&self, emptied: Vec<Emptied>) {
         if !emptied.is_empty() {
+            let mut emptied = emptied;
+            emptied.truncate(MAX_TEXTS);
             self.given.lock().emptied = emptied;
         }
     }
@@ -86,7 +91,7 @@ impl Warnings {
     pub fn add(&self, text: impl Into<String>) {
         let text = text.into();
         let mut texts = self.texts.lock();
-        if !text.is_empty() && !texts.contains(&text) {
+        if !text.is_empty() && texts.len() < MAX_TEXTS && !texts.contains(&text) {
             texts.push(text);
         }
     }

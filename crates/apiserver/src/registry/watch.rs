@@ -2,6 +2,7 @@
 
 use super::{Registry, Served, store_error};
 use crate::cache::{Cache, CacheError, Change, Cursor, Entry, Event, Progress};
+use crate::chain::offload;
 use crate::options::ListOptions;
 use crate::selection::Selection;
 use machinery::status::{Result, Status};
@@ -64,7 +65,15 @@ impl Registry {
             self.await_revision(revision, now).await?;
         }
         let cursor = if wants_initial {
-            let (view, cursor) = cache.list_and_watch(&scope, |entry| selection.matches(entry, &layout));
+            let is_costly = selection.is_costly();
+            if is_costly {
+                offload::heavy().await;
+            }
+            let matches = |entry: &Entry| selection.matches(entry, &layout);
+            let (mut view, cursor) = cache.list_and_watch(&scope, |entry| is_costly || matches(entry));
+            if is_costly {
+                view.entries.retain(|entry| matches(entry));
+            }
             pending.extend(view.entries.into_iter().map(Notice::Initial));
             if options.send_initial_events == Some(true) && options.allow_bookmarks {
                 pending.push(Notice::Bookmark(view.revision.max(now), true));

@@ -13,6 +13,8 @@ mod pod_eviction;
 mod read;
 mod reviews;
 mod subresource;
+#[cfg(test)]
+mod subresource_authorization_tests;
 mod token_request;
 mod watch;
 mod write;

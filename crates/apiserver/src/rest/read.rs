@@ -1,7 +1,8 @@
 //! Get and list.
 
 use super::{Rest, Route};
-use crate::negotiate::Accepted;
+use crate::chain::offload;
+use crate::negotiate::{Accepted, Encoding};
 use crate::options::ListOptions;
 use crate::registry::Written;
 use crate::reply::{self, Reply};
@@ -18,6 +19,7 @@ impl Rest {
         }
         let version = query.text("resourceVersion");
         let entry = self.registry.get(route.served, &info.namespace, &info.name, version).await?;
+        offload::heavy_if_large(entry.bytes.len()).await;
         reply::object(200, route.served, &Written::Stored(entry), accepted, route.context)
     }
 
@@ -26,6 +28,10 @@ impl Rest {
         let selection = Selection::read(route.served, &options)?;
         let namespace = &route.context.info.namespace;
         let page = self.registry.list(route.served, namespace, &selection, &options).await?;
+        if accepted.form.is_some() || accepted.encoding != Encoding::Json || accepted.pretty {
+            let total = page.entries.iter().map(|entry| entry.bytes.len()).sum();
+            offload::heavy_if_large(total).await;
+        }
         reply::list(route.served, page, accepted, route.context)
     }
 }

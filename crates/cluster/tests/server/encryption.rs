@@ -60,7 +60,7 @@ async fn secrets_are_on_no_disk_in_plain_form() -> Result<()> {
     server.stop().await?;
     assert!(contains(&store, b"for-everybody-to-see")?, "the test looks in the right place");
     assert!(!contains(&store, PLAIN.as_bytes())? && !contains(&store, STANDARD.encode(PLAIN).as_bytes())?);
-    assert!(contains(&store, b"k8s:enc:aesgcm:v1:key1:")?);
+    assert!(contains(&store, b"k8s:enc:aesgcmderived:v1:key1:")?);
     let key = cluster::default_encryption_file(directory.path());
     let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&key)?.permissions());
     assert_eq!(mode & 0o777, 0o600);
@@ -116,7 +116,7 @@ async fn one_unreadable_secret_does_not_hide_the_others() -> Result<()> {
         raw.close().await;
         Ok(found.value)
     };
-    let good = replace(bytes::Bytes::from_static(b"k8s:enc:aesgcm:v1:key1:rubbish")).await?;
+    let good = replace(bytes::Bytes::from_static(b"k8s:enc:aesgcmderived:v1:key1:rubbish")).await?;
 
     let server = Server::start_in(directory.path()).await?;
     assert_eq!(password(&server, "a").await?, STANDARD.encode(PLAIN));
@@ -160,7 +160,7 @@ async fn keys_rotate_while_the_server_runs() -> Result<()> {
     let written = async || {
         probe += 1;
         create(&server, "/api/v1/namespaces/default/secrets", &secret(&format!("p-{probe}"))).await.ok()?;
-        contains(&store, b"k8s:enc:aesgcm:v1:key2:").ok()
+        contains(&store, b"k8s:enc:aesgcmderived:v1:key2:").ok()
     };
     eventually("key2 writes", Duration::from_secs(20), written, |seen| *seen == Some(true)).await;
     assert_eq!(password(&server, "a").await?, STANDARD.encode(PLAIN), "the old key still reads");

@@ -2,7 +2,9 @@
 //!
 //! Admission raises the numbers as objects are made; this loop lowers them as objects go, and corrects what was missed.
 //! What admission wrote is no reason to count: an object it has let in may not be there yet, and would be let in twice.
-//! Objects older than their quota nobody has counted; if one is seen late, that is a reason.
+//! Admission charges nothing to a quota whose status does not say its limits yet. Objects of that time, or older, are
+//! not counted; if one is seen late, that is a reason. One that was let in then may be stored a little later: a quota is
+//! counted again some time after its status was first written.
 
 pub mod usage;
 
@@ -19,6 +21,7 @@ use objects::core::v1::{
 use objects::meta::v1::ObjectMeta;
 use parking_lot::Mutex;
 use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
+use tokio::time::Instant;
 
 use self::usage::{Amounts, add, read, write};
 use crate::pod_facts;
@@ -33,9 +36,12 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 /// Everything is counted anew this often: changes that nobody tells, such as a deletion that is overdue.
 const RESYNC: std::time::Duration = std::time::Duration::from_secs(5 * 60);
 
-/// The revisions at which quotas came to say what they say, by UID.
+/// The time after which a write that began before a quota had its status is stored, or will not be.
+const SETTLING: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// The revisions at which quotas came to say what they say, and when that was seen, by UID.
 #[derive(Clone, Default)]
-struct Since(Arc<Mutex<HashMap<String, u64>>>);
+struct Since(Arc<Mutex<HashMap<String, (u64, Instant)>>>);
 
 fn revision(meta: &ObjectMeta) -> u64 {
     meta.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
@@ -48,11 +54,18 @@ impl Since {
             Change::Deleted(_) => {
                 self.0.lock().remove(&uid);
             }
-            Change::Updated { old, new } if old.spec == new.spec => {}
+            Change::Updated { old, new } if old.spec == new.spec && is_told(old) == is_told(new) => {}
             _ => {
-                self.0.lock().insert(uid, revision(&change.object().metadata));
+                self.0.lock().insert(uid, (revision(&change.object().metadata), Instant::now()));
             }
         }
+    }
+
+    /// Reports whether writes may be under way that began before the quota said what it says.
+    fn is_settling(&self, quota: &ResourceQuota) -> bool {
+        let since = self.0.lock();
+        let known = quota.metadata.uid.as_ref().and_then(|uid| since.get(uid));
+        known.is_some_and(|(_, seen)| seen.elapsed() < SETTLING)
     }
 
     /// Quotas of an object's namespace that may have been counted without it although it was there before.
@@ -62,7 +75,7 @@ impl Since {
         let quotas = quotas.list(meta.namespace.as_deref().unwrap_or_default());
         let since = self.0.lock();
         let older = |quota: &&Arc<ResourceQuota>| {
-            quota.metadata.uid.as_ref().and_then(|uid| since.get(uid)).is_some_and(|since| own <= *since)
+            quota.metadata.uid.as_ref().and_then(|uid| since.get(uid)).is_some_and(|(since, _)| own <= *since)
         };
         quotas.iter().filter(older).map(|quota| Key::of(&**quota)).collect()
     }
@@ -84,7 +97,9 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
     let quotas = ctx.watch::<ResourceQuota>(move |change| {
         noted.note(change);
         match change {
-            Change::Updated { old, new } if old.spec == new.spec && is_told(new) => Vec::new(),
+            Change::Updated { old, new } if old.spec == new.spec && is_told(old) && is_told(new) => {
+                Vec::new()
+            }
             _ => vec![Key::of(&**change.object())],
         }
     });
@@ -148,7 +163,7 @@ impl Loop for Quotas {
             });
             ctx.client.update_status(&updated).await?;
         }
-        Ok(Action::RequeueAfter(RESYNC))
+        Ok(Action::RequeueAfter(if self.since.is_settling(&quota) { SETTLING } else { RESYNC }))
     }
 }
 
@@ -259,6 +274,30 @@ mod tests {
             ..ObjectMeta::default()
         };
         object
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn objects_let_in_before_the_status_is_written_are_missed() {
+        let (since, quotas) = (Since::default(), Cache::<ResourceQuota>::new());
+        let new: ResourceQuota = at("q", 5);
+        let mut told: ResourceQuota = at("q", 9);
+        told.status = Some(ResourceQuotaStatus { hard: Some(BTreeMap::new()), used: Some(BTreeMap::new()) });
+        assert!(!is_told(&new) && is_told(&told));
+        quotas.apply(new.clone());
+        since.note(&Change::Added(Arc::new(new.clone())));
+        let missed = |revision: u64| {
+            since.missed(&quotas, &Change::Added(Arc::new(at::<Secret>("s", revision)))).len()
+        };
+        since.note(&Change::Updated { old: Arc::new(new), new: Arc::new(told.clone()) });
+        assert_eq!((missed(7), missed(9), missed(10)), (1, 1, 0), "nothing was charged at revision 7");
+        assert!(since.is_settling(&told), "one of revision 10 may have been let in before");
+        tokio::time::advance(SETTLING).await;
+        assert!(!since.is_settling(&told));
+        let mut later: ResourceQuota = at("q", 12);
+        later.status = told.status.clone();
+        since.note(&Change::Updated { old: Arc::new(told), new: Arc::new(later.clone()) });
+        assert_eq!(missed(11), 0, "admission has charged it");
+        assert!(!since.is_settling(&later));
     }
 
     #[test]

@@ -4,9 +4,15 @@ use super::Row;
 use super::operators::place;
 use crate::value::{Fault, Outcome, Value};
 use regex::Regex;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 
 /// The largest program that a pattern may become.
 const MAX_PATTERN: usize = 1024 * 1024;
+/// Patterns that one evaluation may compile.
+const MAX_COMPILATIONS: usize = 200;
+/// Compiled patterns that a thread keeps.
+const MAX_KEPT: usize = 4;
 
 pub const ROWS: &[Row] = &[
     ("contains", &["string.(string) -> bool"], |values| two(values, |text, part| text.contains(part))),
@@ -14,7 +20,7 @@ pub const ROWS: &[Row] = &[
     ("endsWith", &["string.(string) -> bool"], |values| two(values, |text, part| text.ends_with(part))),
     ("matches", &["(string, string) -> bool", "string.(string) -> bool"], |values| match values {
         [Value::String(text), Value::String(wanted)] => {
-            let wanted = pattern(wanted).map_err(|why| Fault::new(why.to_string()))?;
+            let wanted = dynamic(wanted)?.map_err(|why| Fault::new(why.to_string()))?;
             Ok(Value::Bool(wanted.is_match(text)))
         }
         _ => Err(Fault::no_such_overload()),
@@ -159,8 +165,40 @@ pub fn pattern(text: &str) -> Result<Regex, regex::Error> {
     regex::RegexBuilder::new(text).size_limit(MAX_PATTERN).dfa_size_limit(MAX_PATTERN).build()
 }
 
+thread_local! {
+    /// The last patterns that are no constants, and how many were compiled in this evaluation.
+    static COMPILED: RefCell<VecDeque<(String, Result<Regex, regex::Error>)>> = const { RefCell::new(VecDeque::new()) };
+    static COMPILATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Begins an evaluation, which may compile [`MAX_COMPILATIONS`] patterns.
+pub fn begin_evaluation() {
+    COMPILATIONS.set(0);
+}
+
+/// The pattern of a text that is known during evaluation only. A short text may take long to compile, so the number
+/// of different ones is limited; the cost of evaluation counts the length of texts.
+fn dynamic(text: &str) -> Result<Result<Regex, regex::Error>, Fault> {
+    let known = COMPILED.with_borrow(|known| {
+        known.iter().find(|(pattern, _)| pattern == text).map(|(_, compiled)| compiled.clone())
+    });
+    if let Some(known) = known {
+        return Ok(known);
+    }
+    if COMPILATIONS.get() >= MAX_COMPILATIONS {
+        return Err(Fault::Cost);
+    }
+    COMPILATIONS.set(COMPILATIONS.get() + 1);
+    let compiled = pattern(text);
+    COMPILED.with_borrow_mut(|known| {
+        known.truncate(MAX_KEPT - 1);
+        known.push_front((text.to_owned(), compiled.clone()));
+    });
+    Ok(compiled)
+}
+
 fn legal(text: &str) -> Result<Regex, Fault> {
-    pattern(text).map_err(|why| Fault::new(format!("Illegal regex: {why}")))
+    dynamic(text)?.map_err(|why| Fault::new(format!("Illegal regex: {why}")))
 }
 
 /// The first place of a part, in characters.

@@ -1,15 +1,29 @@
 //! Updates of stored managedFields without decoding them: most writes change few fields of few managers.
 
 use super::managed::{Identity, MAX_UPDATERS};
-use super::set::FieldSet;
+use super::path::PathElement;
+use super::set::{Entry, FieldSet};
 use super::strip::STRIPPED;
 use crate::member;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
+/// The entries of the set that may have counterparts among the fields. Fields of one of many managers are few.
+fn counterparts<'s>(
+    fields: &Map<String, Value>,
+    set: &'s FieldSet,
+) -> impl Iterator<Item = &'s Entry> + use<'s> {
+    let few = (fields.len() < set.entries.len() / 8).then(|| {
+        let elements = fields.keys().filter_map(|key| PathElement::parse(key).ok().flatten());
+        elements.filter_map(|element| set.entry(&element)).collect::<Vec<_>>()
+    });
+    let all = if few.is_some() { [].iter() } else { set.entries.iter() };
+    few.into_iter().flatten().chain(all)
+}
+
 /// Whether the fields of an entry and the set have a path in common.
 fn overlaps(fields: &Map<String, Value>, set: &FieldSet) -> bool {
-    set.entries.iter().any(|entry| match fields.get(&entry.element.to_key()) {
+    counterparts(fields, set).any(|entry| match fields.get(&entry.element.to_key()) {
         Some(Value::Object(below)) => (entry.member && is_member(below)) || overlaps(below, &entry.children),
         _ => false,
     })
@@ -22,7 +36,7 @@ fn is_member(node: &Map<String, Value>) -> bool {
 
 /// Takes the paths of the set out of the fields.
 fn subtract(fields: &mut Map<String, Value>, set: &FieldSet) {
-    for entry in &set.entries {
+    for entry in counterparts(fields, set) {
         let key = entry.element.to_key();
         let Some(Value::Object(node)) = fields.get_mut(&key) else {
             continue;
@@ -127,7 +141,6 @@ pub(super) fn record(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::apply::path::PathElement;
     use proptest::prelude::*;
 
     fn any_set() -> impl Strategy<Value = FieldSet> {
@@ -142,6 +155,19 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn few_fields_of_a_large_set_are_the_same_as_on_sets(a in any_set(), b in any_set()) {
+            let mut large = b.clone();
+            for name in 0..100 {
+                large.insert(&[PathElement::field(&format!("z{name}"))]);
+            }
+            let Value::Object(fields) = a.to_fields_v1() else { unreachable!("sets are maps") };
+            prop_assert_eq!(overlaps(&fields, &large), a.intersects(&b));
+            let mut difference = fields;
+            subtract(&mut difference, &large);
+            prop_assert_eq!(Value::Object(difference), a.difference(&b).to_fields_v1());
+        }
+
         #[test]
         fn same_as_on_sets(a in any_set(), b in any_set()) {
             let Value::Object(fields) = a.to_fields_v1() else { unreachable!("sets are maps") };

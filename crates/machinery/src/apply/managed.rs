@@ -3,9 +3,11 @@
 use super::set::FieldSet;
 use crate::field::show_str;
 use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 /// Who manages: entries with the same identity are one.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Identity {
     pub manager: String,
     pub applies: bool,
@@ -72,9 +74,9 @@ impl Identity {
 
 impl Managed {
     /// The entry as it is stored.
-    fn to_value(&self) -> Value {
-        if let Some(stored) = &self.stored {
-            return stored.clone();
+    fn into_value(self) -> Value {
+        if let Some(stored) = self.stored {
+            return stored;
         }
         self.identity.entry(&self.api_version, self.set.to_fields_v1(), self.time.as_deref())
     }
@@ -88,9 +90,10 @@ impl Managed {
 }
 
 /// Reads entries; the text of an error is the API's.
-pub(super) fn decode(entries: &[Value]) -> Result<Vec<Managed>, String> {
+pub(super) fn decode(entries: Vec<Value>) -> Result<Vec<Managed>, String> {
     let mut out: Vec<Managed> = Vec::with_capacity(entries.len());
-    for (i, entry) in entries.iter().enumerate() {
+    let mut places: HashMap<Identity, usize> = HashMap::new();
+    for (i, entry) in entries.into_iter().enumerate() {
         let text = |field: &str| entry.get(field).and_then(Value::as_str).unwrap_or("");
         let applies = match text("operation") {
             "Apply" => true,
@@ -124,11 +127,14 @@ pub(super) fn decode(entries: &[Value]) -> Result<Vec<Managed>, String> {
             api_version: api_version.to_owned(),
             time: entry.get("time").and_then(Value::as_str).map(str::to_owned),
             set,
-            stored: Some(entry.clone()),
+            stored: Some(entry),
         };
-        match out.iter_mut().find(|m| m.identity == managed.identity) {
-            Some(existing) => *existing = managed,
-            None => out.push(managed),
+        match places.entry(managed.identity.clone()) {
+            Entry::Occupied(place) => out[*place.get()] = managed,
+            Entry::Vacant(place) => {
+                place.insert(out.len());
+                out.push(managed);
+            }
         }
     }
     Ok(out)
@@ -144,7 +150,7 @@ pub(super) fn encode(mut managers: Vec<Managed>) -> Vec<Value> {
             .then_with(|| a.api_version.cmp(&b.api_version))
             .then_with(|| a.identity.subresource.cmp(&b.identity.subresource))
     });
-    managers.iter().map(Managed::to_value).collect()
+    managers.into_iter().map(Managed::into_value).collect()
 }
 
 /// The `managedFields` of an object, if they are there.
@@ -168,42 +174,46 @@ const FOLDED: &str = "ancient-changes";
 
 /// Folds the oldest updating managers of one version into one.
 pub(super) fn cap(managers: &mut Vec<Managed>) {
-    let mut updaters: Vec<(String, Identity)> = managers
-        .iter()
-        .filter(|m| !m.identity.applies)
-        .map(|m| (m.time.clone().unwrap_or_default(), m.identity.clone()))
-        .collect();
-    let mut count = updaters.len();
-    if count <= MAX_UPDATERS {
+    let mut updaters: Vec<usize> = (0..managers.len()).filter(|at| !managers[*at].identity.applies).collect();
+    let Some(mut surplus) = updaters.len().checked_sub(MAX_UPDATERS).filter(|surplus| *surplus > 0) else {
         return;
-    }
-    updaters.sort();
-    let mut firsts: Vec<(String, Identity)> = Vec::new();
-    for (_, identity) in updaters {
-        if count <= MAX_UPDATERS {
+    };
+    updaters.sort_by(|a, b| {
+        let key = |at: usize| (managers[at].time.as_deref().unwrap_or(""), &managers[at].identity);
+        key(*a).cmp(&key(*b))
+    });
+    // By version, the manager that stays, and those that are folded into it.
+    let mut folds: HashMap<String, (usize, Vec<usize>)> = HashMap::new();
+    for at in updaters {
+        if surplus == 0 {
             break;
         }
-        let Some(at) = managers.iter().position(|m| m.identity == identity) else {
-            continue;
-        };
-        let version = managers[at].api_version.clone();
-        let bucket = Identity::new(FOLDED, false, &version, "");
-        match firsts.iter().find(|(v, _)| *v == version) {
-            None => firsts.push((version, identity)),
-            Some((_, first)) => {
-                let folded = managers.remove(at);
-                if !managers.iter().any(|m| m.identity == bucket)
-                    && let Some(first) = managers.iter_mut().find(|m| m.identity == *first)
-                {
-                    first.identity = bucket.clone();
-                }
-                if let Some(target) = managers.iter_mut().find(|m| m.identity == bucket) {
-                    target.set = target.set.union(&folded.set);
-                    target.time = folded.time;
-                    target.stored = None;
-                }
-                count -= 1;
+        match folds.entry(managers[at].api_version.clone()) {
+            Entry::Vacant(place) => {
+                place.insert((at, Vec::new()));
+            }
+            Entry::Occupied(mut place) => {
+                place.get_mut().1.push(at);
+                surplus -= 1;
             }
         }
     }
+    let mut is_folded = vec![false; managers.len()];
+    for (version, (first, folded)) in folds {
+        let Some(last) = folded.last().copied() else { continue };
+        let bucket = Identity::new(FOLDED, false, &version, "");
+        let known = managers.iter().position(|m| m.identity == bucket);
+        // A manager that has this name already, unless it is folded itself, takes the others in.
+        let target = known.filter(|at| !folded.contains(at)).unwrap_or(first);
+        let sets = folded.iter().map(|at| std::mem::take(&mut managers[*at].set)).collect();
+        let time = managers[last].time.take();
+        folded.iter().for_each(|at| is_folded[*at] = true);
+        let target = &mut managers[target];
+        target.set = std::mem::take(&mut target.set).merged(FieldSet::union_all(sets));
+        target.time = time;
+        target.identity = bucket;
+        target.stored = None;
+    }
+    let mut is_folded = is_folded.into_iter();
+    managers.retain(|_| !is_folded.next().unwrap_or(false));
 }

@@ -83,7 +83,7 @@ pub fn update(live: Option<&Value>, new: &mut Value, context: &Context<'_>) {
         Some(requested) if main && asks_to_forget(&requested) => asked = Some(Vec::new()),
         Some(Value::Array(requested)) if Some(&requested) == stored => entries = Some(requested),
         Some(Value::Array(requested)) if main => {
-            asked = managed::decode(&requested).ok().filter(|managers| !managers.is_empty());
+            asked = managed::decode(requested).ok().filter(|managers| !managers.is_empty());
         }
         _ => {}
     }
@@ -127,7 +127,7 @@ pub fn update(live: Option<&Value>, new: &mut Value, context: &Context<'_>) {
                     return;
                 }
             }
-            managed::decode(&entries).unwrap_or_default()
+            managed::decode(entries).unwrap_or_default()
         }
     };
     let versions = Versions::new(live.unwrap_or(&NOTHING), new, comparison, context);

@@ -3,6 +3,7 @@
 use super::path::PathElement;
 use super::types::{Kind, Members, Type, as_list, as_map, item_element};
 use serde_json::{Map, Value};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The live object with what the applied one says. `None` where nothing is left.
 pub(super) fn merge(ty: Type<'_>, live: Option<&Value>, applied: Option<&Value>) -> Option<Value> {
@@ -59,25 +60,30 @@ fn lists(kind: Kind<'_>, live: &[Value], applied: &[Value]) -> Vec<Value> {
         items.iter().map(|v| item_element(kind, v).ok()).collect()
     };
     let (left, right) = (index(live), index(applied));
-    let find = |elements: &[Option<PathElement>], wanted: &Option<PathElement>| {
-        elements.iter().position(|e| e.is_some() && e == wanted)
-    };
+    // Where each element stands first, and how often.
+    let mut places: BTreeMap<&PathElement, (usize, usize)> = BTreeMap::new();
+    for (at, element) in left.iter().enumerate() {
+        if let Some(element) = element {
+            places.entry(element).or_insert((at, 0)).1 += 1;
+        }
+    }
+    let wanted: BTreeSet<&PathElement> = right.iter().flatten().collect();
     // A live item that has a twin is not merged into: the applied one replaces both.
-    let old_of = |element: &Option<PathElement>| {
-        let at = find(&left, element)?;
-        let twin = left[at + 1..].iter().any(|e| e == element);
-        (!twin).then(|| &live[at])
+    let old_of = |element: &Option<PathElement>| match places.get(element.as_ref()?)? {
+        (at, 1) => Some(&live[*at]),
+        _ => None,
     };
-    let in_right: Vec<bool> = left.iter().map(|e| find(&right, e).is_some()).collect();
-    let mut shared = right.iter().filter(|e| find(&left, e).is_some());
+    let in_right: Vec<bool> =
+        left.iter().map(|e| e.as_ref().is_some_and(|element| wanted.contains(element))).collect();
+    let mut shared = right.iter().filter(|e| e.as_ref().is_some_and(|element| places.contains_key(element)));
     let mut next_shared = shared.next();
-    let mut merged: Vec<&Option<PathElement>> = Vec::new();
+    let mut merged: BTreeSet<&Option<PathElement>> = BTreeSet::new();
     let mut out = Vec::with_capacity(live.len().max(applied.len()));
     let (mut l, mut r) = (0, 0);
     while l < left.len() || r < right.len() {
         if l < left.len() && r < right.len() {
             if left[l].is_some() && left[l] == right[r] {
-                merged.push(&left[l]);
+                merged.insert(&left[l]);
                 out.extend(merge(item_type, old_of(&left[l]), Some(&applied[r])));
                 l += 1;
                 r += 1;
@@ -96,12 +102,12 @@ fn lists(kind: Kind<'_>, live: &[Value], applied: &[Value]) -> Vec<Value> {
                 l += 1;
                 continue;
             }
-            if merged.contains(&&left[l]) {
+            if merged.contains(&left[l]) {
                 l += 1;
             }
         }
         if r < right.len() {
-            merged.push(&right[r]);
+            merged.insert(&right[r]);
             out.extend(merge(item_type, old_of(&right[r]), Some(&applied[r])));
             if next_shared == Some(&right[r]) {
                 next_shared = shared.next();

@@ -11,7 +11,7 @@ const SCALE_VERSION: &str = "autoscaling/v1";
 /// Entries of a scale object: who owns the replicas of the scaled one. `replicas` is their path there.
 pub fn to_scale(parent: &Value, replicas: &[&str]) -> Vec<Value> {
     let owned = field_set(replicas);
-    let managers = managed::entries(parent).and_then(|e| managed::decode(e).ok()).unwrap_or_default();
+    let managers = managed::entries(parent).and_then(|e| managed::decode(e.clone()).ok()).unwrap_or_default();
     let scaled = managers.into_iter().filter(|m| m.set.intersects(&owned)).map(|m| Managed {
         api_version: SCALE_VERSION.to_owned(),
         set: field_set(&["spec", "replicas"]),
@@ -25,7 +25,8 @@ pub fn to_scale(parent: &Value, replicas: &[&str]) -> Vec<Value> {
 /// [`super::apply`] computed for the scale object.
 pub fn to_parent(parent: &Value, scale: &Value, api_version: &str, replicas: &[&str]) -> Vec<Value> {
     let owned = field_set(replicas);
-    let read = |object| managed::entries(object).and_then(|e| managed::decode(e).ok()).unwrap_or_default();
+    let read =
+        |object| managed::entries(object).and_then(|e| managed::decode(e.clone()).ok()).unwrap_or_default();
     let mut scaled: Vec<Managed> = read(scale);
     let mut managers = Vec::new();
     for mut manager in read(parent) {

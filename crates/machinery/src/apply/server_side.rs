@@ -15,6 +15,7 @@ use crate::meta;
 use crate::names::ANNOTATIONS_MAX;
 use crate::status::{Cause, Details, Status};
 use serde_json::{Map, Value};
+use std::collections::HashMap;
 
 /// A field that somebody else manages, with another value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +87,7 @@ pub fn apply(
     check_type(applied, context)?;
     let mut managers = match live.and_then(managed::entries) {
         None => Vec::new(),
-        Some(entries) => managed::decode(entries)
+        Some(entries) => managed::decode(entries.clone())
             .map_err(|e| ApplyError::Internal(format!("failed to decode managed fields: {e}")))?,
     };
     let mut base = live.cloned().unwrap_or_else(|| Value::Object(Map::new()));
@@ -109,8 +110,9 @@ pub fn apply(
         return Err(ApplyError::Internal(format!("failed to create typed patch object ({name}): {problem}")));
     }
     let kubectl = context.manager == "kubectl";
-    let mut result = merge_and_record(&base, applied, managers.clone(), force, context);
-    if kubectl && let Err(conflicts) = &result {
+    let again = kubectl.then(|| managers.clone());
+    let mut result = merge_and_record(&base, applied, managers, force, context);
+    if let (Some(managers), Err(conflicts)) = (again, &result) {
         result = match allowed_conflicts(&base, context) {
             None => result,
             Some(allowed) => {
@@ -222,12 +224,16 @@ fn find_conflicts(managers: &[Managed], versions: &mut Versions<'_, '_>) -> Vec<
     let mut conflicts = Vec::new();
     let mut managers: Vec<&Managed> = managers.iter().collect();
     managers.sort_by(|a, b| a.identity.cmp(&b.identity));
+    let mut by_version: HashMap<&str, Option<FieldSet>> = HashMap::new();
     for manager in managers {
-        let Some(comparison) = versions.of(&manager.api_version) else {
+        let changed = by_version.entry(&manager.api_version).or_insert_with(|| {
+            let comparison = versions.of(&manager.api_version)?;
+            Some(comparison.modified.union(&comparison.added))
+        });
+        let Some(changed) = changed else {
             continue;
         };
-        let changed = comparison.modified.union(&comparison.added);
-        manager.set.intersection(&changed).for_each(|path| {
+        manager.set.intersection(changed).for_each(|path| {
             conflicts.push((manager.identity.show(), path.iter().map(|e| (*e).clone()).collect()));
         });
     }
@@ -240,7 +246,8 @@ fn prune(ty: Type<'_>, merged: &Value, last: &FieldSet, others: &[Managed], own:
     let pruned = remove(ty, merged, &last);
     let merged_set = with_parents(&to_field_set(ty, merged), ty);
     let kept = with_parents(&to_field_set(ty, &pruned), ty);
-    let owned = others.iter().fold(own.clone(), |all, m| all.union(&m.set));
+    let owned = std::iter::once(own).chain(others.iter().map(|m| &m.set)).cloned().collect();
+    let owned = FieldSet::union_all(owned);
     let owned = with_parents(&owned, ty);
     let pruned = remove(ty, merged, &merged_set.difference(&kept.union(&owned)));
     let kept = with_parents(&to_field_set(ty, &pruned), ty);

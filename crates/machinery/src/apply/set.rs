@@ -152,10 +152,43 @@ impl FieldSet {
         Self { entries }
     }
 
+    /// The union of many sets, in pairs: each path is looked at as often as the number of sets has digits.
+    #[must_use]
+    pub fn union_all(mut sets: Vec<Self>) -> Self {
+        while sets.len() > 1 {
+            let mut pairs = sets.into_iter();
+            let mut merged = Vec::new();
+            while let Some(one) = pairs.next() {
+                merged.push(match pairs.next() {
+                    Some(other) => one.merged(other),
+                    None => one,
+                });
+            }
+            sets = merged;
+        }
+        sets.pop().unwrap_or_default()
+    }
+
+    /// Entries of this set, each decided with its counterpart. The other set may be much larger: what stands between
+    /// counterparts is skipped by bisection.
+    fn select(&self, other: &Self, decide: &impl Fn(&Entry, Option<&Entry>) -> Option<Entry>) -> Self {
+        let mut rest = other.entries.as_slice();
+        let selected = self.entries.iter().filter_map(|entry| {
+            if rest.first().is_some_and(|first| first.element < entry.element) {
+                rest = &rest[rest.partition_point(|other| other.element < entry.element)..];
+            }
+            let same = rest.first().filter(|first| first.element == entry.element);
+            decide(entry, same).filter(|entry| !entry.is_empty())
+        });
+        Self { entries: selected.collect() }
+    }
+
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
-        self.zip(other, &|a, b| {
-            let (a, b) = (a?, b?);
+        let (small, large) =
+            if self.entries.len() <= other.entries.len() { (self, other) } else { (other, self) };
+        small.select(large, &|a, b| {
+            let b = b?;
             Some(Entry {
                 element: a.element.clone(),
                 member: a.member && b.member,
@@ -167,8 +200,7 @@ impl FieldSet {
     /// Paths of this set that are not in the other; what lies below a path of the other stays.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
-        self.zip(other, &|a, b| {
-            let a = a?;
+        self.select(other, &|a, b| {
             let Some(b) = b else {
                 return Some(a.clone());
             };
@@ -183,17 +215,14 @@ impl FieldSet {
     /// Like [`Self::difference`], but a path of the other set takes everything below it along.
     #[must_use]
     pub fn recursive_difference(&self, other: &Self) -> Self {
-        self.zip(other, &|a, b| {
-            let a = a?;
-            match b {
-                None => Some(a.clone()),
-                Some(b) if b.member => None,
-                Some(b) => Some(Entry {
-                    element: a.element.clone(),
-                    member: a.member,
-                    children: a.children.recursive_difference(&b.children),
-                }),
-            }
+        self.select(other, &|a, b| match b {
+            None => Some(a.clone()),
+            Some(b) if b.member => None,
+            Some(b) => Some(Entry {
+                element: a.element.clone(),
+                member: a.member,
+                children: a.children.recursive_difference(&b.children),
+            }),
         })
     }
 
@@ -289,17 +318,19 @@ fn read(fields: &Value) -> Result<(FieldSet, bool), PathElementError> {
             continue;
         };
         let (children, member) = read(value)?;
-        let entry = Entry { element, member, children };
-        // Stored maps come in the order of their texts, which is nearly the order of elements.
-        match set.entries.last() {
-            Some(last) if last.element >= entry.element => {
-                match set.entries.binary_search_by(|e| e.element.cmp(&entry.element)) {
-                    Ok(at) => set.entries[at] = entry,
-                    Err(at) => set.entries.insert(at, entry),
-                }
+        set.entries.push(Entry { element, member, children });
+    }
+    // Stored maps come in the order of their texts, which is nearly the order of elements.
+    if !set.entries.is_sorted_by(|a, b| a.element < b.element) {
+        set.entries.sort_by(|a, b| a.element.cmp(&b.element));
+        // Of several texts for one element the last counts.
+        set.entries.dedup_by(|later, kept| {
+            let same = later.element == kept.element;
+            if same {
+                std::mem::swap(later, kept);
             }
-            _ => set.entries.push(entry),
-        }
+            same
+        });
     }
     let is_member = is_member || set.is_empty();
     Ok((set, is_member))
@@ -368,6 +399,7 @@ mod tests {
             prop_assert!(a.difference(&b).intersection(&b).is_empty());
             prop_assert_eq!(a.difference(&b).union(&a.intersection(&b)), a.clone());
             prop_assert_eq!(a.clone().merged(b.clone()), a.union(&b));
+            prop_assert_eq!(FieldSet::union_all(vec![a.clone(), b.clone(), a.clone()]), a.union(&b));
             prop_assert_eq!(a.clone().without(&b), a.recursive_difference(&b));
             prop_assert_eq!(FieldSet::from_fields_v1(&a.to_fields_v1()), Ok(a.clone()));
         }

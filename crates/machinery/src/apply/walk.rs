@@ -7,6 +7,7 @@ use crate::field::show_str;
 use crate::patch::show_plain;
 use crate::schema::Shape;
 use serde_json::{Map, Value};
+use std::collections::BTreeSet;
 
 /// Every field that an applied object names.
 pub(super) fn to_field_set(ty: Type<'_>, value: &Value) -> FieldSet {
@@ -155,6 +156,9 @@ pub(super) fn without_nulls(ty: Type<'_>, value: &mut Value) {
     }
 }
 
+/// Errors of an applied object beyond this many are not looked for.
+const MAX_ERRORS: usize = 1000;
+
 /// What is wrong with an applied object: unknown fields, wrong types, items without keys, duplicates.
 pub(super) fn validate(ty: Type<'_>, value: &Value) -> Option<String> {
     let mut errors = Vec::new();
@@ -268,7 +272,7 @@ fn check_items(ty: Type<'_>, items: &[Value], path: &mut String, errors: &mut Ve
     };
     let kind = ty.kind(None);
     let item_type = schema.element().map_or(Type::Deduced, Type::Known);
-    let mut seen: Vec<PathElement> = Vec::new();
+    let mut seen: BTreeSet<PathElement> = BTreeSet::new();
     for (i, item) in items.iter().enumerate() {
         let element = match kind {
             Kind::Set | Kind::Keyed(_) => match item_element(kind, item) {
@@ -280,12 +284,15 @@ fn check_items(ty: Type<'_>, items: &[Value], path: &mut String, errors: &mut Ve
             },
             _ => PathElement::Index(i64::try_from(i).unwrap_or(i64::MAX)),
         };
-        match seen.binary_search(&element) {
-            Ok(_) => errors.push(format!("{path}: duplicate entries for key {element}")),
-            Err(at) => seen.insert(at, element.clone()),
+        if errors.len() >= MAX_ERRORS {
+            return;
+        }
+        let shown = element.to_string();
+        if !seen.insert(element) {
+            errors.push(format!("{path}: duplicate entries for key {shown}"));
         }
         let length = path.len();
-        path.push_str(&element.to_string());
+        path.push_str(&shown);
         check(item_type, item, path, errors);
         path.truncate(length);
     }

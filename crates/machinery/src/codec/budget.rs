@@ -3,16 +3,53 @@
 //! A value in memory is larger than its text: `{"a":1}` takes some 80 times as much. Bodies that people and programs write
 //! have long texts and few small maps; the limit is several times above them.
 
+use serde_json::Value;
+
 /// Estimated size of a value besides its text.
 pub(crate) const VALUE_BYTES: usize = 32;
 /// Estimated size of a mapping's first entries, which share one allocation.
 pub(crate) const MAP_BYTES: usize = 640;
 
 const FACTOR: usize = 32;
-const FLOOR: usize = 16 << 20;
+const FLOOR: usize = 1 << 20;
+/// Limit for any body. An object of the size that the store takes stays below it.
+const CEILING: usize = 48 << 20;
 
 /// Structs without any field of their own that one value may have filled with zero values.
-pub(crate) const MAX_FILLED: usize = FLOOR / MAP_BYTES;
+pub(crate) const MAX_FILLED: usize = (16 << 20) / MAP_BYTES;
+
+/// The memory that decoding a body of this many bytes may take.
+pub const fn of_body(bytes: usize) -> usize {
+    let wanted = FLOOR.saturating_add(bytes.saturating_mul(FACTOR));
+    if wanted < CEILING { wanted } else { CEILING }
+}
+
+/// Estimated memory of a value, its text included.
+pub(crate) fn footprint(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => VALUE_BYTES,
+        Value::String(text) => VALUE_BYTES + text.len(),
+        Value::Array(items) => {
+            items.iter().fold(VALUE_BYTES, |sum, item| sum.saturating_add(footprint(item)))
+        }
+        Value::Object(map) => map.iter().fold(VALUE_BYTES + MAP_BYTES, |sum, (key, value)| {
+            sum.saturating_add(VALUE_BYTES + key.len()).saturating_add(footprint(value))
+        }),
+    }
+}
+
+/// Length of a value as JSON, escapes aside.
+pub fn text_length(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) => 4,
+        Value::Number(_) => 1,
+        Value::String(text) => text.len() + 2,
+        Value::Array(items) => items.iter().fold(2, |sum, item| sum + 1 + text_length(item)),
+        Value::Object(map) => {
+            map.iter().fold(2, |sum, (key, value)| sum + key.len() + 4 + text_length(value))
+        }
+    }
+}
 
 /// The body would take more memory than its size allows for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,7 +64,12 @@ pub(crate) struct Budget {
 impl Budget {
     /// The budget of a body of this many bytes.
     pub fn of(body: usize) -> Self {
-        Self { left: FLOOR.saturating_add(body.saturating_mul(FACTOR)) }
+        Self { left: of_body(body) }
+    }
+
+    /// A budget of this many bytes.
+    pub fn bytes(left: usize) -> Self {
+        Self { left }
     }
 
     /// Accounts for memory that is about to be allocated.

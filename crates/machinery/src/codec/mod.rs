@@ -3,7 +3,7 @@
 //! A request body goes through [`json::decode_typed`] (or another decoder and then [`typed::normalize`]):
 //! both have exactly the effect of Kubernetes' decoding into a struct and writing it out again.
 
-mod budget;
+pub mod budget;
 pub mod cbor;
 pub mod json;
 mod leaf;

@@ -3,10 +3,11 @@
 use super::{
     dns_label, max_bytes_error, qualified_name, validate_annotations, validate_label_name, validate_labels,
 };
-use crate::field::{ErrorList, FieldError, Path};
+use crate::field::{ErrorBudget, ErrorList, FieldError, Path};
 use crate::gvk::split_api_version;
 use crate::member;
 use serde_json::{Map, Value};
+use std::collections::HashSet;
 
 /// How long a field manager's name may be.
 pub const FIELD_MANAGER_MAX: usize = 128;
@@ -139,7 +140,7 @@ pub fn validate_generic_object_meta_update(new: &Value, old: &Value, path: &Path
 /// Finalizers without a domain are those that Kubernetes knows.
 pub fn validate_finalizers_are_standard(meta: &Value, path: &Path<'_>) -> ErrorList {
     let path = path.child("finalizers");
-    let names = list(meta, "finalizers").iter().enumerate();
+    let names = list(meta, "finalizers").iter().enumerate().take_while(|_| !ErrorBudget::is_spent());
     names.filter_map(|(i, f)| validate_standard_finalizer(f.as_str()?, &path.index(i))).collect()
 }
 
@@ -160,7 +161,7 @@ pub fn validate_finalizer_name(name: &str, path: &Path<'_>) -> ErrorList {
 pub fn validate_finalizers(finalizers: &[Value], path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
     let has = |name: &str| finalizers.iter().any(|f| f.as_str() == Some(name));
-    for finalizer in finalizers {
+    for finalizer in finalizers.iter().take_while(|_| !ErrorBudget::is_spent()) {
         errors.extend(validate_finalizer_name(finalizer.as_str().unwrap_or(""), path));
     }
     if has("orphan") && has("foregroundDeletion") {
@@ -172,7 +173,8 @@ pub fn validate_finalizers(finalizers: &[Value], path: &Path<'_>) -> ErrorList {
 
 /// An object that is being deleted takes no new finalizers.
 pub fn validate_no_new_finalizers(new: &[Value], old: &[Value], path: &Path<'_>) -> ErrorList {
-    let mut extra: Vec<&str> = new.iter().filter(|f| !old.contains(f)).filter_map(Value::as_str).collect();
+    let known: HashSet<&str> = old.iter().filter_map(Value::as_str).collect();
+    let mut extra: Vec<&str> = new.iter().filter_map(Value::as_str).filter(|f| !known.contains(f)).collect();
     if extra.is_empty() {
         return Vec::new();
     }
@@ -190,7 +192,7 @@ pub fn validate_no_new_finalizers(new: &[Value], old: &[Value], path: &Path<'_>)
 pub fn validate_owner_references(references: &[Value], path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
     let mut first_controller: Option<String> = None;
-    for reference in references {
+    for reference in references.iter().take_while(|_| !ErrorBudget::is_spent()) {
         validate_owner_reference(reference, path, &mut errors);
         if reference.get("controller").and_then(Value::as_bool) != Some(true) {
             continue;

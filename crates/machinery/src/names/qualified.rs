@@ -1,7 +1,7 @@
 //! Qualified names (`example.com/name`), label keys and values, annotations.
 
 use super::{dns_subdomain_in_bytes, framed, max_bytes_error, pattern_error};
-use crate::field::{ErrorList, FieldError, Path};
+use crate::field::{ErrorBudget, ErrorList, FieldError, Path};
 use serde_json::{Map, Value};
 
 pub const LABEL_VALUE_MAX: usize = 63;
@@ -77,7 +77,7 @@ pub fn validate_label_name(name: &str, path: &Path<'_>) -> ErrorList {
 /// Keys and values of a map of labels.
 pub fn validate_labels(labels: &Map<String, Value>, path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
-    for (key, value) in labels {
+    for (key, value) in labels.iter().take_while(|_| !ErrorBudget::is_spent()) {
         errors.extend(validate_label_name(key, path));
         let value = value.as_str().unwrap_or("");
         errors.extend(label_value(value).into_iter().map(|e| FieldError::invalid_str(path, value, e)));
@@ -91,6 +91,9 @@ pub fn validate_annotations(annotations: &Map<String, Value>, path: &Path<'_>) -
     let mut size = 0;
     for (key, value) in annotations {
         size += key.len() + value.as_str().map_or(0, str::len);
+        if ErrorBudget::is_spent() {
+            continue;
+        }
         let problems = if key.bytes().any(|b| b.is_ascii_uppercase()) || !key.is_ascii() {
             qualified_name(&key.to_lowercase())
         } else {

@@ -2,12 +2,17 @@
 //! end, `replace` adds a missing member, a missing `value` is null.
 
 use super::{PatchError, depth};
+use crate::codec::budget::{Budget, footprint};
 use serde_json::Value;
 
 /// Operations that one patch may have.
 const MAX_OPERATIONS: usize = 10_000;
 /// How much `copy` may add in total: the size of a request body.
 const MAX_COPIED: usize = 3 * 1024 * 1024;
+/// Memory that copies may take: text of that size as maps of many small values takes more.
+const MAX_COPIED_MEMORY: usize = 32 << 20;
+/// Items of lists that insertions and removals may move in total.
+const MAX_MOVED: usize = 100_000_000;
 /// Patched objects may not nest deeper: everything that walks them relies on it.
 const MAX_DEPTH: usize = 256;
 
@@ -20,11 +25,25 @@ pub fn apply(object: &mut Value, patch: &Value) -> Result<(), PatchError> {
             operations.len()
         )));
     }
-    let mut copied = 0;
+    let mut work = Work { copied: 0, memory: Budget::bytes(MAX_COPIED_MEMORY), moved: 0 };
     for operation in operations {
-        carry_out(object, operation, &mut copied).map_err(PatchError::Unprocessable)?;
+        carry_out(object, operation, &mut work).map_err(PatchError::Unprocessable)?;
+        if work.moved > MAX_MOVED {
+            let why = format!("a JSON patch may move at most {MAX_MOVED} items of lists");
+            return Err(PatchError::TooLarge(why));
+        }
     }
     Ok(())
+}
+
+/// Work that the operations of one patch have done.
+struct Work {
+    /// Bytes of JSON that were copied.
+    copied: usize,
+    /// Memory that copies may still take.
+    memory: Budget,
+    /// Items of lists that were moved.
+    moved: usize,
 }
 
 /// What strict or warning field validation says about the patch itself: types of members, unknown members.
@@ -76,7 +95,7 @@ fn operations<'a>(patch: &'a Value, list: &str, item: &str, prefix: &str) -> Res
     }
 }
 
-fn carry_out(object: &mut Value, operation: &Value, copied: &mut usize) -> Result<(), String> {
+fn carry_out(object: &mut Value, operation: &Value, work: &mut Work) -> Result<(), String> {
     let kind = operation.get("op").and_then(Value::as_str).unwrap_or("unknown");
     let pointer = |member: &str| {
         operation.get(member).and_then(Value::as_str).ok_or_else(|| match member {
@@ -88,30 +107,35 @@ fn carry_out(object: &mut Value, operation: &Value, copied: &mut usize) -> Resul
     let path = || pointer("path").map_err(|e| failed("path", e));
     let value = || operation.get("value").cloned().unwrap_or(Value::Null);
     match kind {
-        "add" => add(object, path()?, value(), kind),
-        "remove" => remove(object, path()?, kind).map(drop),
+        "add" => add(object, path()?, value(), kind, work),
+        "remove" => remove(object, path()?, kind, work).map(drop),
         "replace" => replace(object, path()?, operation.get("value")),
         "test" => test(object, path()?, operation.get("value")),
         "move" => {
             let from = pointer("from").map_err(|e| failed("from", e))?;
-            let value = remove(object, from, kind)?;
-            add(object, path()?, value, kind)
+            let value = remove(object, from, kind, work)?;
+            add(object, path()?, value, kind, work)
         }
         "copy" => {
             let from = pointer("from").map_err(|e| failed("from", e))?;
             let (container, key) = find(object, from).ok_or_else(|| missing(kind, "from path", from))?;
-            let value = get(container, &key)
-                .map_err(|e| format!("error in copy for from: '{from}': {e}"))?
-                .cloned()
-                .unwrap_or(Value::Null);
+            let found = get(container, &key).map_err(|e| format!("error in copy for from: '{from}': {e}"))?;
+            let value = found.unwrap_or(&Value::Null);
+            work.memory.spend(footprint(value)).map_err(|_| {
+                format!(
+                    "Unable to complete the copy, copies take more than {MAX_COPIED_MEMORY} bytes of memory"
+                )
+            })?;
+            let value = value.clone();
             let path = path()?;
-            *copied += serde_json::to_string(&value).map_or(0, |text| text.len());
-            if *copied > MAX_COPIED {
+            work.copied += serde_json::to_string(&value).map_or(0, |text| text.len());
+            if work.copied > MAX_COPIED {
                 return Err(format!(
-                    "Unable to complete the copy, the accumulated size increase of copy is {copied}, exceeding the limit {MAX_COPIED}"
+                    "Unable to complete the copy, the accumulated size increase of copy is {}, exceeding the limit {MAX_COPIED}",
+                    work.copied
                 ));
             }
-            add(object, path, value, kind)
+            add(object, path, value, kind, work)
         }
         other => Err(format!("Unexpected kind: {other}")),
     }
@@ -193,7 +217,7 @@ fn get<'a>(container: &'a Value, key: &str) -> Result<Option<&'a Value>, String>
     }
 }
 
-fn add(object: &mut Value, path: &str, value: Value, kind: &str) -> Result<(), String> {
+fn add(object: &mut Value, path: &str, value: Value, kind: &str, work: &mut Work) -> Result<(), String> {
     if path.split('/').count() + depth(&value) > MAX_DEPTH {
         return Err(format!("error in {kind} for path: the result would nest deeper than {MAX_DEPTH}"));
     }
@@ -204,6 +228,7 @@ fn add(object: &mut Value, path: &str, value: Value, kind: &str) -> Result<(), S
         Value::Array(items) => {
             let index = index_below(&key, items.len() + 1)
                 .map_err(|e| format!("error in {kind} for path: '{path}': {e}"))?;
+            work.moved += items.len() - index;
             items.insert(index, value);
         }
         Value::Object(map) => {
@@ -214,13 +239,14 @@ fn add(object: &mut Value, path: &str, value: Value, kind: &str) -> Result<(), S
     Ok(())
 }
 
-fn remove(object: &mut Value, path: &str, kind: &str) -> Result<Value, String> {
+fn remove(object: &mut Value, path: &str, kind: &str, work: &mut Work) -> Result<Value, String> {
     let what = if kind == "move" { "from path" } else { "path" };
     let (container, key) = find(object, path).ok_or_else(|| missing(kind, what, path))?;
     let failed = |e: String| format!("error in {kind} for path: '{path}': {e}");
     match container {
         Value::Array(items) => {
             let index = existing_index(&key, items.len()).map_err(failed)?;
+            work.moved += items.len() - index;
             Ok(items.remove(index))
         }
         Value::Object(map) => map
@@ -279,6 +305,28 @@ mod tests {
     fn patched(object: &Value, patch: Value) -> Result<Value, PatchError> {
         let mut object = object.clone();
         apply(&mut object, &patch).map(|()| object)
+    }
+
+    #[test]
+    fn copies_beyond_memory_budget_are_refused() {
+        // 8 bytes of text that take 700 bytes of memory each.
+        let small = Value::Array(vec![json!({"a": 1}); 20_000]);
+        let object = json!({"l": small});
+        let copies = |count: usize| {
+            let one = |at: usize| json!({"op": "copy", "from": "/l", "path": format!("/c{at}")});
+            patched(&object, Value::Array((0..count).map(one).collect()))
+        };
+        assert!(copies(1).is_ok());
+        assert!(matches!(copies(4), Err(PatchError::Unprocessable(why)) if why.contains("of memory")));
+    }
+
+    #[test]
+    fn insertions_that_move_too_many_items_are_refused() {
+        let object = json!({"l": vec![Value::Null; 500_000]});
+        let insert = json!({"op": "add", "path": "/l/0", "value": null});
+        assert!(patched(&object, Value::Array(vec![insert.clone(); 10])).is_ok());
+        let refused = patched(&object, Value::Array(vec![insert; 1000]));
+        assert!(matches!(refused, Err(PatchError::TooLarge(_))), "{:?}", refused.err());
     }
 
     #[test]

@@ -61,6 +61,9 @@ impl<K: AsRef<str>, V: AsRef<str>> Labels for [(K, V)] {
     }
 }
 
+/// Values of one requirement that an error names, at most.
+const MAX_ERRORS: usize = 100;
+
 impl LabelSelector {
     /// Matches every object.
     pub const EVERYTHING: LabelSelector = LabelSelector::All(Vec::new());
@@ -189,7 +192,8 @@ impl Requirement {
                     let detail = "for 'Gt', 'Lt' operators, exactly one value is required";
                     errors.push(FieldError::invalid(&path, &shown(), detail));
                 }
-                for (i, value) in values.iter().enumerate().filter(|(_, v)| v.parse::<i64>().is_err()) {
+                let wrong = values.iter().enumerate().filter(|(_, v)| v.parse::<i64>().is_err());
+                for (i, value) in wrong.take(MAX_ERRORS) {
                     let detail = "for 'Gt', 'Lt' operators, the value must be an integer";
                     errors.push(FieldError::invalid_str(&path.index(i), value, detail));
                 }
@@ -197,6 +201,9 @@ impl Requirement {
             _ => {}
         }
         for (i, value) in values.iter().enumerate() {
+            if errors.len() >= MAX_ERRORS {
+                break;
+            }
             let problems = label_value(value);
             if !problems.is_empty() {
                 let path = path.index(i);
@@ -215,7 +222,8 @@ impl Requirement {
 
     pub fn matches<L: Labels + ?Sized>(&self, labels: &L) -> bool {
         let found = labels.label(&self.key);
-        let listed = |value: &str| self.values.iter().any(|v| v == value);
+        // Values are sorted.
+        let listed = |value: &str| self.values.binary_search_by(|v| v.as_str().cmp(value)).is_ok();
         match self.operator {
             Operator::In | Operator::Equals | Operator::DoubleEquals => found.is_some_and(listed),
             Operator::NotIn | Operator::NotEquals => !found.is_some_and(listed),

@@ -37,6 +37,7 @@ const BINARIES: &[(&str, Suite, Machine)] = &[
     ("proxy/traffic", Full, Shared),
     ("controllers/loops", Fast, Shared),
     ("cluster/server", Full, Shared),
+    ("cluster/hostile", Full, Shared),
     ("controllers/workloads", Fast, Shared),
     ("policy/traffic", Full, Shared),
     ("apiserver", Fast, Shared),

@@ -12,6 +12,7 @@ use super::{Attributes, Operation, Plugin, signers};
 use crate::authorize::node::node_name;
 use crate::registry::Registry;
 use api::value::Fields;
+use base::pki::user_of_subject;
 use futures_util::future::BoxFuture;
 use machinery::status::{Result, Status};
 use machinery::{Value, meta};
@@ -197,13 +198,11 @@ fn signing_request(write: &Write<'_>) -> Result<()> {
     if write.operation() != Operation::Create || !KUBELET_SIGNERS.contains(&spec.text("signerName")) {
         return Ok(());
     }
-    let name = signers::subject(spec.text("request"), |subject| {
-        subject.iter_common_name().next().and_then(|name| name.as_str().ok()).unwrap_or("").to_owned()
-    });
-    let Some(name) = name else {
+    let Some(user) = signers::subject(spec.text("request"), user_of_subject) else {
         return write.refuse("unable to parse csr: PEM block type must be CERTIFICATE REQUEST");
     };
-    if name.strip_prefix("system:node:") != Some(write.node) {
+    let is_own = user.is_ok_and(|user| user.name.strip_prefix("system:node:") == Some(write.node));
+    if !is_own {
         return write.refuse(format_args!("can only create a node CSR with CN=system:node:{}", write.node));
     }
     Ok(())

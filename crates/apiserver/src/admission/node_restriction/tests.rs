@@ -361,3 +361,22 @@ async fn the_rest_of_what_is_its_own() {
         assert_eq!(cluster.try_as_a(resource, operation, door, write).await, want);
     }
 }
+
+/// Certificate requests with the subjects `O=system:nodes, CN=system:node:a`, and with a second common name
+/// `system:kube-controller-manager` after or before the node's.
+const OWN: &str = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0KTUlHdU1HSUNBUUF3THpFVk1CTUdBMVVFQ2d3TWMzbHpkR1Z0T201dlpHVnpNUll3RkFZRFZRUUREQTF6ZVhOMApaVzA2Ym05a1pUcGhNQ293QlFZREsyVndBeUVBai8yNDFycEtCVW8vODdWTWxGOERWV3hVNUs3MXo1SFp0YUl2CkM5Y3ZzbnVnQURBRkJnTXJaWEFEUVFCWkM2VXpadExVVVJwUDhxRHFkRm9oYmdXOG9iOWlkQjE0ZVNnY2JKdkkKUVFlRFFCUU80ek4vZGZOSUtOTGl0QkdITUJsVmRIelhQRnlKa3QxOTBmc0wKLS0tLS1FTkQgQ0VSVElGSUNBVEUgUkVRVUVTVC0tLS0tCg==";
+const NODE_FIRST: &str = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0KTUlIWU1JR0xBZ0VBTUZneEZqQVVCZ05WQkFNTURYTjVjM1JsYlRwdWIyUmxPbUV4RlRBVEJnTlZCQW9NREhONQpjM1JsYlRwdWIyUmxjekVuTUNVR0ExVUVBd3dlYzNsemRHVnRPbXQxWW1VdFkyOXVkSEp2Ykd4bGNpMXRZVzVoCloyVnlNQ293QlFZREsyVndBeUVBai8yNDFycEtCVW8vODdWTWxGOERWV3hVNUs3MXo1SFp0YUl2QzljdnNudWcKQURBRkJnTXJaWEFEUVFETEluSWxrdm5uc3BkOGxNaFhNbmpudzlNQWE4UkJBbWtDY0hVaHRMRHh6V0F4cXhEKwo3L1BSaW92MW4zOU1FSWttRVRVV3prbFJ3c0htcStybW92c00KLS0tLS1FTkQgQ0VSVElGSUNBVEUgUkVRVUVTVC0tLS0tCg==";
+const NODE_LAST: &str = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0KTUlIWU1JR0xBZ0VBTUZneEp6QWxCZ05WQkFNTUhuTjVjM1JsYlRwcmRXSmxMV052Ym5SeWIyeHNaWEl0YldGdQpZV2RsY2pFVk1CTUdBMVVFQ2d3TWMzbHpkR1Z0T201dlpHVnpNUll3RkFZRFZRUUREQTF6ZVhOMFpXMDZibTlrClpUcGhNQ293QlFZREsyVndBeUVBai8yNDFycEtCVW8vODdWTWxGOERWV3hVNUs3MXo1SFp0YUl2QzljdnNudWcKQURBRkJnTXJaWEFEUVFEenBLSG0vRm0rTGp5bXBFcFNaNDZocGtTUmNtSDhYanVEOXJkbkJaT2NIdEhCVXpKKwovalZ5RUQ4R05EK0VrUEhmRU1DbUZTRVhLaDdGZkpkTCtEMFAKLS0tLS1FTkQgQ0VSVElGSUNBVEUgUkVRVUVTVC0tLS0tCg==";
+
+#[tokio::test]
+async fn certificate_request_with_two_common_names_is_refused() {
+    let cluster = Cluster::with_nodes().await;
+    let requests = ("certificates.k8s.io", "v1", "certificatesigningrequests");
+    for (request, is_allowed) in [(OWN, true), (NODE_FIRST, false), (NODE_LAST, false)] {
+        let spec = json!({"signerName": "kubernetes.io/kube-apiserver-client-kubelet", "request": request});
+        let object = json!({"metadata": {"name": "r"}, "spec": spec});
+        let said = cluster.try_as_a(requests, Operation::Create, "", ("r", object, Value::Null)).await;
+        assert_eq!(said.is_empty(), is_allowed, "{said}");
+        assert!(is_allowed || said.ends_with("can only create a node CSR with CN=system:node:a"), "{said}");
+    }
+}

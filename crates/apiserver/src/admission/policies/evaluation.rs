@@ -4,23 +4,34 @@ use super::policy::Compiled;
 use crate::admission::Attributes;
 use crate::admission::webhooks::request;
 use crate::authorize::{self, Decision};
+use crate::chain::offload;
 use crate::registry::Registry;
 use crate::user::UserInfo;
 use api::value::Fields;
 use expressions::admission::{self, CONDITIONS_BUDGET, Options};
 use expressions::{
-    About, Answers, Check, Composition, Environment, Fault, Inputs, Program, ResourceAbout, Type,
-    Value as Evaluated,
+    About, Answers, Check, Composition, Environment, Fault, Inputs, PER_CALL_LIMIT, Program, ResourceAbout,
+    Type, Value as Evaluated,
 };
 use machinery::Value;
 use machinery::status::Result;
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::sync::LazyLock;
 
 /// Nobody asks more of the authorizer about one write.
 const MAX_QUESTIONS: usize = 100;
+/// Cost of an expression up to which the request needs no thread of its own: some milliseconds of computing.
+const INLINE_LIMIT: u64 = 20_000;
 
 static HOOK_CONDITIONS: LazyLock<Environment> =
     LazyLock::new(|| admission::environment(Options { has_authorizer: true, ..Options::default() }));
+
+#[cfg(test)]
+thread_local! {
+    /// Evaluations of programs on this thread.
+    pub static EVALUATIONS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
 
 /// A condition that must hold for a hook to be asked, or a policy to be looked at.
 pub struct Condition {
@@ -60,27 +71,29 @@ pub struct Subject<'a> {
 pub enum Stop {
     /// The authorizer must be asked first.
     Asks(Box<Check>),
+    /// It takes too long for a thread that serves others, too.
+    Heavy,
     OutOfBudget,
 }
 
 pub const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
-/// Evaluates a policy's expressions one after the other, as long as the budget lasts.
+/// Evaluates a policy's expressions one after the other, as long as the budget lasts. It keeps what it has found when it
+/// has to stop: a second pass evaluates the expression at which it stopped, and none before it.
 pub struct Evaluation<'e, 'a> {
     variables: [Evaluated<'a>; 7],
     composition: Composition<'e, 'a>,
-    answers: &'e Answers,
+    answers: RefCell<Answers>,
+    /// Values and costs of programs, by their addresses.
+    known: RefCell<HashMap<usize, (expressions::Outcome<'a>, u64)>>,
+    /// Cost limit of each expression in this pass.
+    limit: u64,
 }
 
 impl<'e, 'a> Evaluation<'e, 'a> {
     /// `told` is what [`told`] says of the subject.
-    fn new(
-        subject: &Subject<'a>,
-        told: &'a Told,
-        programs: &'e [(String, Compiled)],
-        answers: &'e Answers,
-    ) -> Self {
+    fn new(subject: &Subject<'a>, told: &'a Told, programs: &'e [(String, Compiled)]) -> Self {
         let value = |of: Option<&'a Value>| of.map_or(Evaluated::Null, Evaluated::from);
         Self {
             variables: [
@@ -93,7 +106,9 @@ impl<'e, 'a> Evaluation<'e, 'a> {
                 Check::resource(told.resource.clone()),
             ],
             composition: Composition::new(programs),
-            answers,
+            answers: RefCell::default(),
+            known: RefCell::default(),
+            limit: INLINE_LIMIT,
         }
     }
 
@@ -108,18 +123,35 @@ impl<'e, 'a> Evaluation<'e, 'a> {
             Ok(program) => program,
             Err(why) => return Ok(Err(format!("compilation error: {why}"))),
         };
+        let (outcome, cost) = self.outcome(program)?;
+        *budget = budget.checked_sub(cost).ok_or(Stop::OutOfBudget)?;
+        Ok(outcome.map_err(|fault| format!("expression '{text}' resulted in error: {fault}")))
+    }
+
+    /// The outcome of a program and its cost, evaluated once.
+    fn outcome(&self, program: &Program) -> Result<(expressions::Outcome<'a>, u64), Stop> {
+        let place = std::ptr::from_ref(program) as usize;
+        if let Some(known) = self.known.borrow().get(&place) {
+            return Ok(known.clone());
+        }
+        let answers = self.answers.borrow();
         let inputs = Inputs {
             variables: &self.variables,
             composed: Some(&self.composition),
-            answers: Some(self.answers),
+            answers: Some(&answers),
+            limit: self.limit,
         };
         let (outcome, cost) = program.evaluate(&inputs);
-        if let Err(Fault::Asks(check)) = outcome {
-            return Err(Stop::Asks(Box::new((*check).clone())));
+        #[cfg(test)]
+        EVALUATIONS.set(EVALUATIONS.get() + 1);
+        match &outcome {
+            Err(Fault::Asks(check)) => return Err(Stop::Asks(Box::new((**check).clone()))),
+            Err(Fault::Cost) if self.limit < PER_CALL_LIMIT => return Err(Stop::Heavy),
+            _ => {}
         }
-        let cost = cost.saturating_add(self.composition.take_cost());
-        *budget = budget.checked_sub(cost).ok_or(Stop::OutOfBudget)?;
-        Ok(outcome.map_err(|fault| format!("expression '{text}' resulted in error: {fault}")))
+        let found = (outcome, cost.saturating_add(self.composition.take_cost()));
+        self.known.borrow_mut().insert(place, found.clone());
+        Ok(found)
     }
 
     /// Whether all conditions hold. One that is false decides; those that fail do only if none is.
@@ -172,21 +204,26 @@ impl Told {
     }
 }
 
-/// Evaluates; whenever the authorizer is needed, it is asked, and everything is evaluated again.
+/// Evaluates. Whenever the authorizer is needed, it is asked, and the evaluation goes on from there.
 pub async fn evaluate<T>(
     subject: &Subject<'_>,
     programs: &[(String, Compiled)],
     work: impl Fn(&Evaluation<'_, '_>) -> Result<T, Stop>,
 ) -> Result<Result<T, Stop>> {
     let told = Told::new(subject);
-    let mut answers = Answers::default();
+    let mut evaluation = Evaluation::new(subject, &told, programs);
     for _ in 0..MAX_QUESTIONS {
-        let check = match work(&Evaluation::new(subject, &told, programs, &answers)) {
-            Err(Stop::Asks(check)) => check,
+        match work(&evaluation) {
+            Err(Stop::Asks(check)) => {
+                let decision = ask(subject, &check).await;
+                evaluation.answers.get_mut().add(*check, decision);
+            }
+            Err(Stop::Heavy) => {
+                offload::heavy().await;
+                evaluation.limit = PER_CALL_LIMIT;
+            }
             outcome => return Ok(outcome),
-        };
-        let decision = ask(subject, &check).await;
-        answers.add(*check, decision);
+        }
     }
     Ok(Err(Stop::OutOfBudget))
 }

@@ -18,6 +18,7 @@ pub use validating::ValidatingAdmissionPolicy;
 use super::Attributes;
 use super::matching::{GROUP, POLICIES, is_concerned};
 use crate::cache::Cursor;
+use crate::chain::offload;
 use crate::registry::{Registry, Served, store_error};
 use machinery::status::{Result, Status};
 use machinery::{Value, meta};
@@ -64,6 +65,12 @@ impl Followed {
         let [policies, bindings] = places;
         for served in places {
             served.storage.cache.ready().await.map_err(|e| store_error(&e))?;
+        }
+        // Compiling what has changed takes long.
+        if self.known.lock().as_ref().is_none_or(|(known_at, _)| {
+            *known_at != [policies.storage.cache.watch_from_now(), bindings.storage.cache.watch_from_now()]
+        }) {
+            offload::heavy().await;
         }
         // Their own places: the revision moves with every write of anything.
         let at = [policies.storage.cache.watch_from_now(), bindings.storage.cache.watch_from_now()];

@@ -307,3 +307,17 @@ async fn expressions_cost_so_much_and_no_more() {
         }
     }
 }
+
+#[tokio::test]
+async fn expressions_before_a_question_are_evaluated_once() {
+    let cluster = Cluster::with_label(LABEL).await;
+    let questions = (0..10).map(
+        |index| json!({"expression": format!("authorizer.path('/p{index}').check('get').allowed() || true")}),
+    );
+    let spec = json!({"validations": questions.collect::<Vec<_>>()});
+    cluster.validating("p", spec, json!({"validationActions": ["Deny"]})).await;
+    let before = evaluation::EVALUATIONS.get();
+    cluster.config_map("n", "x", json!({"k": "v"})).await.expect("allowed");
+    // Each is evaluated until it asks and once more; the first also until it is found to cost much.
+    assert_eq!(evaluation::EVALUATIONS.get() - before, 21);
+}

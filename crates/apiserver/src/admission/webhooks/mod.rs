@@ -12,6 +12,7 @@ use super::matching::{GROUP, HOOKS, POLICIES, is_concerned};
 use super::policies::{self, Subject};
 use super::{Attributes, Operation, Plugin};
 use crate::cache::{Cache, Cursor};
+use crate::chain::offload;
 use crate::registry::{Registry, store_error};
 use call::Outcome;
 use futures_util::future::{BoxFuture, join_all};
@@ -65,6 +66,8 @@ impl Hooks {
             return Ok(hooks);
         }
         cache.ready().await.map_err(|e| store_error(&e))?;
+        // Compiling their conditions takes long.
+        offload::heavy().await;
         // Before they are read: what changes meanwhile is read again.
         let at = cache.watch_from_now();
         let view = cache.list(&cache.root, None, 0, 0, |_| true);

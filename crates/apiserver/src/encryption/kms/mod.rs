@@ -8,8 +8,8 @@ mod client;
 mod envelope;
 
 use super::aes_gcm::AesGcm;
+use super::aes_gcm_derived;
 use super::provider::{Cipher, Failure, MARK, Opened, Provider};
-use aws_lc_rs::hmac;
 use client::Client;
 use envelope::{EncryptedObject, SourceType};
 use futures_util::future::BoxFuture;
@@ -21,7 +21,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const SEED_BYTES: usize = 32;
-const INFO_BYTES: usize = 32;
 /// How long the service's word on its present key counts.
 const STATUS_INTERVAL: Duration = Duration::from_secs(60);
 /// Seeds that are remembered.
@@ -100,15 +99,6 @@ impl Kms {
     }
 }
 
-/// The key for one value: HKDF-Expand with SHA-256, one block of output.
-fn derived(seed: &[u8], info: &[u8]) -> Option<AesGcm> {
-    let key = hmac::Key::new(hmac::HMAC_SHA256, seed);
-    let mut context = hmac::Context::with_key(&key);
-    context.update(info);
-    context.update(&[1]);
-    AesGcm::new(context.sign().as_ref())
-}
-
 impl Provider for Kms {
     fn prefix(&self) -> &[u8] {
         &self.prefix
@@ -132,11 +122,8 @@ impl Provider for Kms {
 
     fn seal(&self, place: &str, plain: &[u8]) -> Result<Vec<u8>, String> {
         let current = self.current.lock().clone().ok_or("there is no key yet")?;
-        let mut info = [0; INFO_BYTES];
-        aws_lc_rs::rand::fill(&mut info).map_err(|_| "no random numbers")?;
-        let cipher = derived(&current.seed, &info).ok_or("deriving a key failed")?;
-        let mut data = info.to_vec();
-        cipher.encrypt(place, plain, &mut data)?;
+        let mut data = Vec::new();
+        aes_gcm_derived::seal(&current.seed, place, plain, &mut data)?;
         let object = EncryptedObject { encrypted_data: data, ..current.sealed };
         let mut out = self.prefix.clone();
         object.encode(&mut out).map_err(|error| error.to_string())?;
@@ -150,10 +137,7 @@ impl Provider for Kms {
         let seed = seed.ok_or(Failure::Unprepared)?;
         let data = object.encrypted_data.as_slice();
         let plain = if object.encrypted_dek_source_type == SourceType::Seed as i32 {
-            let (info, rest) =
-                data.split_at_checked(INFO_BYTES).ok_or_else(|| failed("the stored data is too short"))?;
-            let cipher = derived(&seed, info).ok_or_else(|| failed("deriving a key failed"))?;
-            cipher.decrypt(place, rest)
+            aes_gcm_derived::open(&seed, place, data)
         } else {
             AesGcm::new(&seed).ok_or_else(|| failed("the key has no usable length"))?.decrypt(place, data)
         };

@@ -4,6 +4,7 @@
 //! it. From then on only a certificate of the cluster's authority is accepted for the node.
 
 use arc_swap::ArcSwapOption;
+use base::pki::user_of_certificate;
 use parking_lot::Mutex;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -12,7 +13,6 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use std::collections::HashSet;
 use std::sync::Arc;
-use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// Verification state of kubelets' certificates.
 #[derive(Default)]
@@ -102,11 +102,7 @@ impl ServerCertVerifier for NodeVerifier {
 
 /// Reports whether the only common name of a certificate is that of the node's kubelet.
 fn is_of_node(leaf: &[u8], node: &str) -> bool {
-    let Ok((_, certificate)) = X509Certificate::from_der(leaf) else { return false };
-    let mut names = certificate.subject().iter_common_name();
-    let (first, second) = (names.next(), names.next());
-    let name = first.and_then(|name| name.as_str().ok()).and_then(|name| name.strip_prefix("system:node:"));
-    second.is_none() && name == Some(node)
+    user_of_certificate(leaf).is_ok_and(|user| user.name.strip_prefix("system:node:") == Some(node))
 }
 
 #[cfg(test)]

@@ -114,6 +114,7 @@ impl Rest {
         let expected = review.expected()?;
         let mut object =
             decode::object(&bytes, encoding, expected, options.field_validation, &context.warnings)?;
+        metadata::check_size(&object)?;
         let metadata = meta::metadata_mut(&mut object);
         for field in SYSTEM_FIELDS {
             metadata.remove(field);

@@ -1,0 +1,165 @@
+//! Executes a target on mutated inputs and reports the first that it must not behave so on.
+
+use crate::memory;
+use crate::mutate::{Random, mutate};
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+/// A decoder: what it is fed, and what it may allocate.
+pub struct Target {
+    pub name: &'static str,
+    pub corpus: &'static [&'static [u8]],
+    /// Tokens of its language.
+    pub words: &'static [&'static [u8]],
+    /// Decodes; the result tells outcomes apart, so that inputs with a new one are kept. It panics where a property of
+    /// the decoder does not hold.
+    pub run: fn(&[u8]) -> u64,
+    /// Memory of one execution: a floor, and a multiple of the input.
+    pub floor: usize,
+    pub factor: usize,
+}
+
+/// The outcome of a run.
+#[derive(Debug)]
+pub struct Report {
+    pub executions: u64,
+    /// Inputs that are kept.
+    pub corpus: usize,
+    pub most_memory: usize,
+    pub slowest: Duration,
+    pub slowest_input: Vec<u8>,
+}
+
+/// An input on which the target fails, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("{target}: {reason}; input of {} bytes: {}", .input.len(), .input.escape_ascii())]
+pub struct Failure {
+    pub target: &'static str,
+    pub reason: String,
+    pub input: Vec<u8>,
+}
+
+/// Inputs that are kept at most.
+const MAX_CORPUS: usize = 1024;
+/// The stack of the threads that serve requests.
+const STACK: usize = 2 << 20;
+
+impl Target {
+    /// Executes the target so many times, on a thread with the stack that requests have.
+    pub fn fuzz(&'static self, executions: u64, seed: u64) -> Result<Report, Failure> {
+        let thread = std::thread::Builder::new().name(self.name.to_owned()).stack_size(STACK);
+        let running = thread.spawn(move || self.run_all(executions, seed)).map_err(|error| Failure {
+            target: self.name,
+            reason: error.to_string(),
+            input: Vec::new(),
+        })?;
+        running.join().unwrap_or_else(|_| {
+            Err(Failure {
+                target: self.name,
+                reason: "the engine itself panicked".to_owned(),
+                input: Vec::new(),
+            })
+        })
+    }
+
+    fn run_all(&self, executions: u64, seed: u64) -> Result<Report, Failure> {
+        let mut random = Random::new(seed);
+        let mut corpus: Vec<Vec<u8>> = self.corpus.iter().map(|input| input.to_vec()).collect();
+        corpus.push(Vec::new());
+        let mut report = Report {
+            executions: 0,
+            corpus: 0,
+            most_memory: 0,
+            slowest: Duration::ZERO,
+            slowest_input: Vec::new(),
+        };
+        let mut outcomes = HashSet::new();
+        // What is made on the first use belongs to no execution.
+        for input in &corpus {
+            let _ = catch_unwind(AssertUnwindSafe(|| (self.run)(input)));
+        }
+        for index in 0..executions {
+            let seeded = usize::try_from(index)
+                .ok()
+                .and_then(|index| corpus.get(index))
+                .filter(|_| index < self.corpus.len() as u64);
+            let input = match seeded {
+                Some(input) => input.clone(),
+                None => {
+                    let mut input = corpus[random.below(corpus.len())].clone();
+                    mutate(&mut input, &corpus, self.words, &mut random);
+                    input
+                }
+            };
+            let outcome = self.execute(&input, &mut report)?;
+            if outcomes.insert(outcome) && corpus.len() < MAX_CORPUS {
+                corpus.push(input);
+            }
+            report.executions += 1;
+        }
+        report.corpus = corpus.len();
+        Ok(report)
+    }
+
+    /// One execution, with everything that is checked of it.
+    fn execute(&self, input: &[u8], report: &mut Report) -> Result<u64, Failure> {
+        let fail = |reason: String| Failure { target: self.name, reason, input: input.to_vec() };
+        let begin = Instant::now();
+        let (outcome, memory) = memory::measured(|| catch_unwind(AssertUnwindSafe(|| (self.run)(input))));
+        let took = begin.elapsed();
+        if took > report.slowest {
+            report.slowest = took;
+            report.slowest_input = input.to_vec();
+        }
+        let outcome = outcome.map_err(|panic| {
+            let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
+            let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+            fail(format!("panicked: {text}"))
+        })?;
+        report.most_memory = report.most_memory.max(memory);
+        let most = self.floor + input.len() * self.factor;
+        if memory > most {
+            return Err(fail(format!("{memory} bytes allocated, at most {most} allowed")));
+        }
+        Ok(outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn target(name: &'static str, run: fn(&[u8]) -> u64) -> Target {
+        Target { name, corpus: &[b"abcd"], words: &[], run, floor: 4096, factor: 16 }
+    }
+
+    #[test]
+    fn input_that_panics_is_found_and_told() {
+        static PANICS: Target = target("panics", |input| {
+            assert!(input.first() != Some(&b'!'), "found");
+            u64::from(input.first().copied().unwrap_or(0))
+        });
+        let failure = PANICS.fuzz(1_000_000, 1).expect_err("it is found");
+        assert_eq!(failure.input.first(), Some(&b'!'));
+        assert!(failure.to_string().contains("panicked: found"), "{failure}");
+    }
+
+    #[test]
+    fn input_that_allocates_too_much_is_found() {
+        static ALLOCATES: Target = target("allocates", |input| {
+            let bytes = if input.len() > 20 { 1 << 20 } else { 0 };
+            vec![0u8; bytes].len() as u64
+        });
+        let failure = ALLOCATES.fuzz(100_000, 1).expect_err("it is found");
+        assert!(failure.reason.contains("bytes allocated"), "{failure}");
+    }
+
+    #[test]
+    fn inputs_with_new_outcomes_are_kept() {
+        static LENGTHS: Target = target("lengths", |input| input.len() as u64);
+        let report = LENGTHS.fuzz(10_000, 1).expect("nothing is wrong");
+        assert_eq!(report.executions, 10_000);
+        assert!(report.corpus > 100, "{}", report.corpus);
+    }
+}
