@@ -3,6 +3,7 @@
 use crate::negotiate::Encoding;
 use crate::options::FieldValidation;
 use crate::registry::{Served, Warnings};
+use api::Rules;
 use machinery::Value;
 use machinery::codec;
 use machinery::codec::typed::Report;
@@ -16,21 +17,22 @@ pub struct Expected<'a> {
     pub group: &'a str,
     pub version: &'a str,
     pub kind: &'a str,
-    pub schema: SchemaRef<'static>,
-    pub default: fn(&mut Value),
+    pub schema: SchemaRef<'a>,
+    /// `None`: the schema alone says what the body is.
+    pub rules: Option<&'a dyn Rules>,
     /// Other versions of the group in which a body says the same.
     pub also: &'static [&'static str],
 }
 
 impl<'a> Expected<'a> {
     pub fn of(served: &'a Served) -> Self {
-        let kind = served.kind;
+        let kind = &served.kind;
         Self {
-            group: kind.group,
-            version: kind.version,
-            kind: kind.kind,
-            schema: served.schema,
-            default: kind.default,
+            group: kind.group(),
+            version: kind.version(),
+            kind: kind.kind(),
+            schema: served.schema(),
+            rules: Some(&*served.rules),
             also: &[],
         }
     }
@@ -41,6 +43,10 @@ impl<'a> Expected<'a> {
 
     fn api_version(&self) -> String {
         machinery::gvk::api_version(self.group, self.version)
+    }
+
+    fn is_typed(&self) -> bool {
+        self.rules.is_none_or(Rules::is_typed)
     }
 }
 
@@ -73,7 +79,7 @@ pub fn object(
         }
     }
     warnings.emptied(emptied);
-    warnings.set_defaults(&mut value, expected.default);
+    warnings.set_defaults(&mut value, expected.rules);
     Ok(value)
 }
 
@@ -96,6 +102,12 @@ fn parse(body: &[u8], encoding: Encoding, expected: &Expected<'_>) -> Result<(Va
     };
     let mut mistyped = None;
     let (mut value, problems) = match encoding {
+        Encoding::Json if !expected.is_typed() => {
+            let plain = codec::json::decode(body).map_err(|error| {
+                unrecognized(format!("couldn't get version/kind; json parse error: {error}"))
+            })?;
+            (plain.value, plain.strict)
+        }
         Encoding::Json => {
             match codec::json::decode_typed(body, expected.schema) {
                 Ok(decoded) if is_expected(&decoded.value, expected) => {
@@ -131,7 +143,11 @@ fn parse(body: &[u8], encoding: Encoding, expected: &Expected<'_>) -> Result<(Va
     if !value.is_object() {
         value = Value::Object(machinery::Map::new());
     }
-    let mut report = codec::typed::normalize(&mut value, expected.schema)
+    let normalized = match expected.rules {
+        Some(rules) => rules.normalize(&mut value, expected.schema),
+        None => codec::typed::normalize(&mut value, expected.schema),
+    };
+    let mut report = normalized
         .map_err(|error| handled(expected.kind, expected.version, expected.kind, &error.to_string()))?;
     report.strict.splice(0..0, problems);
     Ok((value, report))
@@ -291,7 +307,7 @@ mod tests {
     fn config_map(body: &[u8], encoding: Encoding) -> (Result<Value>, Warnings) {
         let schema = api::schema::schema().kind("", "v1", "ConfigMap").expect("a kind");
         let expected =
-            Expected { group: "", version: "v1", kind: "ConfigMap", schema, default: |_| {}, also: &["v0"] };
+            Expected { group: "", version: "v1", kind: "ConfigMap", schema, rules: None, also: &["v0"] };
         let warnings = Warnings::default();
         (object(body, encoding, expected, FieldValidation::Warn, &warnings), warnings)
     }

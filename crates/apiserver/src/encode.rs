@@ -75,7 +75,10 @@ pub fn schema_of(api_version: &str, kind: &str) -> Option<SchemaRef<'static>> {
     let (group, version) = split_api_version(api_version);
     let schema = api::schema::schema();
     schema.kind(group, version, kind).or_else(|| {
-        // Kinds of the meta group belong to every version.
+        // Kinds of the meta group belong to every built-in version; a definition may use the same names.
+        if !matches!(group, "" | "meta.k8s.io") {
+            return None;
+        }
         schema.named(&format!("io.k8s.apimachinery.pkg.apis.meta.v1.{kind}"))
     })
 }

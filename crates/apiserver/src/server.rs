@@ -7,7 +7,7 @@ use crate::bootstrap::{self, AuthenticationTrust};
 use crate::chain::audit::{Audit, AuditConfig, AuditSetupError};
 use crate::chain::{Chain, ChainConfig};
 use crate::configuration::ConfigurationError;
-use crate::discovery::{CHECKS, Discovery, built_in};
+use crate::discovery::CHECKS;
 use crate::registry::Registry;
 use crate::registry::allocate::{ServiceConfig, Services};
 use crate::rest::connect::{Connections, KubeletIdentity};
@@ -97,14 +97,14 @@ impl ApiServer {
             Admission::new(&config.admission)?,
             Services::new(config.services),
             config.authorization.choices()?,
+            config.advertise.clone(),
         ));
         let authentication = Authentication::new(config.authentication, Arc::clone(&registry), clock)?;
         let authentication = Arc::new(authentication);
         let rest =
             Rest { registry, authentication, limits: config.limits, connections: Connections::default() };
-        let discovery = Discovery::new(built_in(api::resources::RESOURCES), config.advertise.clone());
         let audit = Audit::build(&config.audit, &metrics, clock)?;
-        let chain = Chain::new(rest, discovery, readiness, metrics, clock.clone(), audit, config.chain)?;
+        let chain = Chain::new(rest, readiness, metrics, clock.clone(), audit, config.chain)?;
         Ok(Self {
             chain: Arc::new(chain),
             advertise: config.advertise,
@@ -227,7 +227,7 @@ impl ApiServer {
     pub fn stop(&self) {
         self.chain.rest.connections.stop();
         self.shutdown.close("process is shutting down");
-        for served in self.chain.rest.registry.all() {
+        for served in self.chain.rest.registry.catalogue().all() {
             served.storage.cache.end_watches();
         }
     }

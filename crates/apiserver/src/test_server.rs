@@ -4,7 +4,6 @@ use crate::admission::Admission;
 use crate::authenticate::{Authentication, AuthenticationConfig};
 use crate::authorize::{Attributes, Authorizer, Choice, Decision, Found};
 use crate::chain::{Chain, ChainConfig};
-use crate::discovery::{Discovery, built_in};
 use crate::registry::Registry;
 use crate::registry::allocate::{ServiceConfig, Services};
 use crate::rest::connect::Connections;
@@ -29,7 +28,7 @@ pub const ADMIN: &str = "admin";
 pub const ALICE: &str = "alice";
 
 pub struct TestServer {
-    chain: Chain,
+    pub chain: Chain,
     connection: Arc<Connection>,
     grants: Arc<Grants>,
     _directory: tempfile::TempDir,
@@ -75,6 +74,7 @@ impl TestServer {
             Admission::default(),
             Services::new(ServiceConfig::default()),
             vec![Choice::Other(grants.clone())],
+            String::new(),
         ));
         let clock = Clock::system();
         let config = AuthenticationConfig { token_file: Some(tokens), ..AuthenticationConfig::default() };
@@ -85,10 +85,9 @@ impl TestServer {
             limits: Limits { max_body_bytes: 3 << 20, cbor: true },
             connections: Connections::default(),
         };
-        let discovery = Discovery::new(built_in(api::resources::RESOURCES), String::new());
         let metrics = Metrics::new(&clock).expect("metrics");
         let config = ChainConfig { priority_and_fairness: false, ..ChainConfig::default() };
-        let chain = Chain::new(rest, discovery, Readiness::new(), metrics, clock, None, config);
+        let chain = Chain::new(rest, Readiness::new(), metrics, clock, None, config);
         let trust = ClientTrust::new(&[], &[]).expect("no authorities");
         Self {
             chain: chain.expect("a chain"),

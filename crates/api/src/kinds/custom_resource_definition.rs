@@ -23,6 +23,8 @@ pub static KIND: Kind = Kind {
     warnings: |new, old| format_warnings(new.field("spec"), old.map(|old| old.field("spec"))),
     counts_generation: true,
     unconditional_update: false,
+    stored_as_json: true,
+    storage_path: "apiextensions.k8s.io/customresourcedefinitions",
     ..Kind::new(
         "apiextensions.k8s.io",
         "v1",

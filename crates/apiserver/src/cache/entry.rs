@@ -3,7 +3,7 @@
 use super::canonical::Prefix;
 use bytes::Bytes;
 use machinery::codec::own;
-use machinery::schema::SchemaRef;
+use machinery::schema::TypeHandle;
 use machinery::selector::label::Labels;
 use serde_json::Value;
 use std::hash::{Hash, Hasher};
@@ -15,9 +15,11 @@ use std::sync::{Arc, OnceLock};
 pub struct Layout {
     pub prefix: Prefix,
     /// Besides name and namespace.
-    pub fields: Vec<api::kind::SelectableField>,
+    pub fields: Vec<api::rules::IndexedField>,
+    /// Members in which none of the fields is, wherever they are: they need not be decoded.
+    pub unindexed: &'static [&'static str],
     /// How protobuf carries the object; `None`: it has no protobuf form.
-    pub schema: Option<SchemaRef<'static>>,
+    pub schema: Option<TypeHandle>,
     pub api_version: String,
     pub kind: String,
 }
@@ -78,7 +80,7 @@ impl Entry {
 
     /// Protobuf message bytes, made once.
     pub fn protobuf(&self, layout: &Layout) -> Option<&Bytes> {
-        let schema = layout.schema?;
+        let schema = layout.schema.as_ref()?.get();
         // Kept with the entry, so exactly as large as it is.
         Some(self.protobuf.get_or_init(|| {
             Bytes::copy_from_slice(&machinery::codec::protobuf::encode_object(&self.value(), schema))
@@ -135,30 +137,14 @@ struct SlimMetadata<'a> {
     labels: std::collections::BTreeMap<std::borrow::Cow<'a, str>, std::borrow::Cow<'a, str>>,
 }
 
-/// Where no field is that selectors may name, besides labels, name and namespace: nearly all of most objects.
-const UNSELECTABLE: [&str; 12] = [
-    "metadata",
-    "affinity",
-    "conditions",
-    "containerStatuses",
-    "containers",
-    "data",
-    "images",
-    "initContainerStatuses",
-    "initContainers",
-    "template",
-    "tolerations",
-    "volumes",
-];
-
 impl Attributes {
     fn of(bytes: &[u8], layout: &Layout) -> Self {
         let Ok(slim) = serde_json::from_slice::<Slim<'_>>(bytes) else { return Self::default() };
         let fields = if layout.fields.is_empty() {
             Box::default()
         } else {
-            let value = own::decode_without(bytes, &UNSELECTABLE).unwrap_or_else(|| decode(bytes));
-            layout.fields.iter().map(|f| (f.value)(&value).into()).collect()
+            let value = own::decode_without(bytes, layout.unindexed).unwrap_or_else(|| decode(bytes));
+            layout.fields.iter().map(|f| f.value(&value).into()).collect()
         };
         Self {
             labels: slim.metadata.labels.into_iter().map(|(k, v)| (k.into(), v.into())).collect(),
@@ -185,25 +171,5 @@ impl Labels for Attributes {
     fn label(&self, key: &str) -> Option<&str> {
         let index = self.labels.binary_search_by(|(k, _)| k.as_ref().cmp(key)).ok()?;
         Some(&self.labels[index].1)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_selectable_field_is_left_out() {
-        for resource in api::resources::RESOURCES {
-            for field in api::field_selectors::fields(resource.group, resource.version, resource.resource) {
-                if !matches!(field.name, "metadata.name" | "metadata.namespace") {
-                    assert!(
-                        !field.name.split('.').any(|name| UNSELECTABLE.contains(&name)),
-                        "{}",
-                        field.name
-                    );
-                }
-            }
-        }
     }
 }

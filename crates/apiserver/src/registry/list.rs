@@ -1,6 +1,6 @@
 //! Get and list: which revision a read is at, what it matches, how it is cut into pages.
 
-use super::{Registry, Served, store_error};
+use super::{Registry, Served, Version, store_error};
 use crate::cache::{Entry, Layout};
 use crate::options::{ListOptions, Match};
 use crate::selection::Selection;
@@ -40,7 +40,7 @@ impl Registry {
     /// One object. A resource version only says how old the answer may be, and ours is never old.
     pub async fn get(
         &self,
-        served: &Served,
+        served: &Version,
         namespace: &str,
         name: &str,
         version: &str,

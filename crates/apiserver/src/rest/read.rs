@@ -17,15 +17,15 @@ impl Rest {
             ));
         }
         let version = query.text("resourceVersion");
-        let entry = self.registry.get(route.served, &info.namespace, &info.name, version).await?;
-        reply::object(200, route.served, &Written::Stored(entry), accepted, route.context)
+        let entry = self.registry.get(&route.served, &info.namespace, &info.name, version).await?;
+        reply::object(200, &route.served, &Written::Stored(entry), accepted, route.context).await
     }
 
     pub(super) async fn list(&self, route: &Route<'_>, accepted: &Accepted) -> Result<Reply> {
         let options = ListOptions::read(&route.context.query, false)?;
-        let selection = Selection::read(route.served, &options)?;
+        let selection = Selection::read(&route.served, &options)?;
         let namespace = &route.context.info.namespace;
-        let page = self.registry.list(route.served, namespace, &selection, &options).await?;
-        reply::list(route.served, page, accepted, route.context)
+        let page = self.registry.list(&route.served, namespace, &selection, &options).await?;
+        reply::list(&route.served, page, accepted, route.context).await
     }
 }

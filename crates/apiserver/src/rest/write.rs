@@ -25,17 +25,17 @@ impl Rest {
         let encoding = content_type(&context.headers, self.limits.cbor)?;
         let bytes = self.read_body(body).await?;
         let options = WriteOptions::read(&context.query, WriteKind::Create)?;
-        let expected = Expected::of(route.served);
+        let expected = Expected::of(&route.served);
         let object = decode::object(&bytes, encoding, expected, options.field_validation, &context.warnings)?;
         let write = self.write_context(route, &options.field_manager, options.dry_run);
         if let Some(record) = &context.audit {
             record.object(&object);
         }
-        let written = self.registry.create(route.served, object, &write).await?;
+        let written = self.registry.create(&route.served, object, &write).await?;
         if let (Some(record), Written::Stored(entry)) = (&context.audit, &written) {
             record.generated_name(entry.key.rsplit('/').next().unwrap_or(""));
         }
-        reply::object(201, route.served, &written, accepted, context)
+        reply::object(201, &route.served, &written, accepted, context).await
     }
 
     pub(super) async fn update(
@@ -44,14 +44,14 @@ impl Rest {
         accepted: &Accepted,
         body: RequestBody,
     ) -> Result<Reply> {
-        self.update_through(route, Door::main(route.served.rules()), accepted, body).await
+        self.update_through(route, Door::main(route.served.governing()), accepted, body).await
     }
 
     /// PUT through the main door or a subresource that takes the whole object.
     pub(super) async fn update_through(
         &self,
         route: &Route<'_>,
-        door: Door,
+        door: Door<'_>,
         accepted: &Accepted,
         body: RequestBody,
     ) -> Result<Reply> {
@@ -60,12 +60,12 @@ impl Rest {
         let encoding = content_type(&context.headers, self.limits.cbor)?;
         let bytes = self.read_body(body).await?;
         let options = WriteOptions::read(&context.query, WriteKind::Update)?;
-        let expected = Expected::of(route.served);
+        let expected = Expected::of(&route.served);
         let decode =
             || decode::object(&bytes, encoding, expected, options.field_validation, &context.warnings);
         let mut object = decode()?;
         let write = self.write_context(route, &options.field_manager, options.dry_run);
-        ensure_namespace(&mut object, route.served, write.namespace)?;
+        ensure_namespace(&mut object, &route.served, write.namespace)?;
         check_name(&object, name)?;
         if let Some(record) = &context.audit {
             record.object(&object);
@@ -77,18 +77,18 @@ impl Rest {
         let mut take = || object.take().map_or_else(decode, Ok);
         let outcome = self
             .registry
-            .update(route.served, name, door, retry, &write, |_| take().map(Change::Replace))
+            .update(&route.served, name, door, retry, &write, |_| take().map(Change::Replace))
             .await;
         match outcome {
             Err(status)
                 if status.code == 404
-                    && route.served.kind.create_on_update
+                    && route.served.rules.create_on_update()
                     && route.subresource.is_none() =>
             {
-                let written = self.registry.create_missing(route.served, take()?, &write).await?;
-                reply::object(201, route.served, &written, accepted, context)
+                let written = self.registry.create_missing(&route.served, take()?, &write).await?;
+                reply::object(201, &route.served, &written, accepted, context).await
             }
-            outcome => reply::object(200, route.served, &outcome?, accepted, context),
+            outcome => reply::object(200, &route.served, &outcome?, accepted, context).await,
         }
     }
 
@@ -98,13 +98,13 @@ impl Rest {
         accepted: &Accepted,
         body: RequestBody,
     ) -> Result<Reply> {
-        self.patch_through(route, Door::main(route.served.rules()), accepted, body).await
+        self.patch_through(route, Door::main(route.served.governing()), accepted, body).await
     }
 
     pub(super) async fn patch_through(
         &self,
         route: &Route<'_>,
-        door: Door,
+        door: Door<'_>,
         accepted: &Accepted,
         body: RequestBody,
     ) -> Result<Reply> {
@@ -116,8 +116,8 @@ impl Rest {
         let write = self.write_context(route, &options.field_manager, options.dry_run);
         let name = &context.info.name;
         let (written, created) =
-            self.registry.patch(route.served, name, door, kind, &bytes, &options, &write).await?;
-        reply::object(if created { 201 } else { 200 }, route.served, &written, accepted, context)
+            self.registry.patch(&route.served, name, door, kind, &bytes, &options, &write).await?;
+        reply::object(if created { 201 } else { 200 }, &route.served, &written, accepted, context).await
     }
 
     /// Which patch the body holds, by its content type.

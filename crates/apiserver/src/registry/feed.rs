@@ -1,7 +1,7 @@
 //! Follows a watch cache: what changed since the last look, or everything after a break.
 
+use super::{Storage, store_error};
 use crate::cache::{Cursor, Entry, Progress};
-use crate::registry::{Storage, store_error};
 use machinery::status::Result;
 use std::sync::Arc;
 use tokio::sync::watch;
