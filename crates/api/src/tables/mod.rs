@@ -21,6 +21,7 @@ mod storage;
 mod workloads;
 
 pub use cell::{human_duration, label_selector_text};
+pub(crate) use doc::OBJECT_META_CREATION_TIMESTAMP as CREATION_TIMESTAMP;
 
 use crate::kind::{CellContext, Column, Table};
 use cell::{created_at, name};
