@@ -163,6 +163,9 @@ pub trait Rules: Send + Sync {
         typed::normalize_for_storage(object, schema).map(drop)
     }
 
+    /// Brings an object that was stored under an earlier definition into the form that this one gives it.
+    fn read(&self, _stored: &mut Value) {}
+
     /// The Table form.
     fn table(&self) -> &dyn TableLayout;
 

@@ -28,6 +28,8 @@ mod taint_nodes_by_condition;
 pub(crate) mod test_cluster;
 mod webhooks;
 
+pub(crate) use webhooks::call::{Failure as CallFailure, service as service_address, with_query, words};
+
 use crate::configuration::ConfigurationError;
 use crate::registry::{Registry, Served, Version, WriteContext};
 use futures_util::future::BoxFuture;

@@ -22,6 +22,47 @@ pub struct Layout {
     pub schema: Option<TypeHandle>,
     pub api_version: String,
     pub kind: String,
+    /// Brings stored objects into the form of a definition that may have changed since.
+    pub reader: Option<Reader>,
+}
+
+/// How objects that were stored under an earlier definition are read.
+pub struct Reader {
+    pub rules: Arc<dyn api::Rules>,
+    /// Objects of other versions differ in their `apiVersion` only; otherwise they stay as they are.
+    pub renames: bool,
+}
+
+impl std::fmt::Debug for Reader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reader").field("renames", &self.renames).finish_non_exhaustive()
+    }
+}
+
+impl Layout {
+    /// A stored value as an entry.
+    pub fn entry(&self, key: Arc<str>, bytes: Bytes, revision: u64) -> Entry {
+        match &self.reader {
+            None => Entry::new(key, bytes, revision),
+            Some(reader) => self.read(reader, key, bytes, revision),
+        }
+    }
+
+    fn read(&self, reader: &Reader, key: Arc<str>, bytes: Bytes, revision: u64) -> Entry {
+        if !self.prefix.fits(&bytes) && !reader.renames {
+            return Entry::new(key, bytes, revision);
+        }
+        let mut object = decode(&bytes);
+        if let Some(map) = object.as_object_mut() {
+            map.insert("apiVersion".to_owned(), self.api_version.clone().into());
+        }
+        reader.rules.read(&mut object);
+        let read = self.prefix.encode(&object);
+        if read == bytes {
+            return Entry::new(key, bytes, revision);
+        }
+        Entry { outdated: true, ..Entry::new(key, read, revision) }
+    }
 }
 
 /// An object at one revision. Immutable but for the derived forms, which are made on first use.
@@ -30,6 +71,8 @@ pub struct Entry {
     pub key: Arc<str>,
     pub bytes: Bytes,
     pub revision: u64,
+    /// The store has the object in another form: writing it again changes that.
+    pub outdated: bool,
     attributes: OnceLock<Box<Attributes>>,
     protobuf: OnceLock<Bytes>,
     /// One bit per label, so that most objects a selector does not want are passed over at a glance.
@@ -53,6 +96,7 @@ impl Entry {
             key,
             bytes,
             revision,
+            outdated: false,
             attributes: OnceLock::new(),
             protobuf: OnceLock::new(),
             label_bits: AtomicU64::new(0),

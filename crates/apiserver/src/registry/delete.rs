@@ -136,9 +136,7 @@ impl Registry {
                 let last = Written::Stored(Arc::new(entry.at(revision)));
                 Ok(Ok(Deleted::Gone { last, uid }))
             }
-            Outcome::Conflict { current, .. } => {
-                Ok(Err(current.map(|kv| Arc::new(Entry::new(kv.key, kv.value, kv.mod_revision)))))
-            }
+            Outcome::Conflict { current, .. } => Ok(Err(current.map(|kv| served.storage.entry(kv)))),
         }
     }
 
@@ -164,9 +162,7 @@ impl Registry {
                 let entry = Entry::new(entry.key.clone(), bytes, revision);
                 Ok(Ok(Deleted::Pending(Written::Stored(Arc::new(entry)))))
             }
-            Outcome::Conflict { current, .. } => {
-                Ok(Err(current.map(|kv| Arc::new(Entry::new(kv.key, kv.value, kv.mod_revision)))))
-            }
+            Outcome::Conflict { current, .. } => Ok(Err(current.map(|kv| served.storage.entry(kv)))),
         }
     }
 }

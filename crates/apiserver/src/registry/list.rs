@@ -179,7 +179,7 @@ impl Registry {
             };
             let count = page.kvs.len();
             for (index, kv) in page.kvs.into_iter().enumerate() {
-                let entry = Arc::new(Entry::new(kv.key, kv.value, kv.mod_revision));
+                let entry = Arc::new(layout.entry(kv.key, kv.value, kv.mod_revision));
                 if limit > 0 && entries.len() == limit {
                     following = page.count as usize - index;
                     break;

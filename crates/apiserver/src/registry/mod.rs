@@ -23,17 +23,17 @@ mod race_tests;
 mod repair;
 pub mod scale;
 pub mod update;
-mod version;
+pub mod version;
 mod warnings;
 pub mod watch;
 
 pub use catalogue::{Catalogue, Catalogues};
-pub use version::{Conversion, Served, Subresource, Version};
+pub use version::{Conversion, Convert, Served, Subresource, Version};
 pub use warnings::Warnings;
 
 use crate::admission::Admission;
 use crate::authorize::{Authorization, Choice};
-use crate::cache::{Cache, Entry, Layout, canonical::Prefix};
+use crate::cache::{Cache, Entry, Layout, Reader, canonical::Prefix};
 use crate::user::UserInfo;
 use api::{ResourceNames, Rules};
 use machinery::Value;
@@ -174,11 +174,27 @@ impl Registry {
 }
 
 impl Storage {
-    /// The place of a kind's objects in the store: `schema` is the type by which protobuf carries them.
+    /// The place of a built-in kind's objects in the store: `schema` is the type by which protobuf carries them.
     pub fn new(
         kind: ResourceNames,
         rules: Arc<dyn Rules>,
         schema: Option<TypeHandle>,
+        store: Arc<dyn Store>,
+    ) -> Self {
+        Self::with_reader(kind, rules, schema, None, store)
+    }
+
+    /// The place of a custom resource's objects. `renames`: versions differ in their names only.
+    pub fn custom(kind: ResourceNames, rules: Arc<dyn Rules>, renames: bool, store: Arc<dyn Store>) -> Self {
+        let reader = Reader { rules: Arc::clone(&rules), renames };
+        Self::with_reader(kind, rules, None, Some(reader), store)
+    }
+
+    fn with_reader(
+        kind: ResourceNames,
+        rules: Arc<dyn Rules>,
+        schema: Option<TypeHandle>,
+        reader: Option<Reader>,
         store: Arc<dyn Store>,
     ) -> Self {
         let api_version = kind.api_version();
@@ -190,9 +206,15 @@ impl Storage {
             schema: schema.clone().filter(|_| !rules.is_custom()),
             api_version,
             kind: kind.kind().to_owned(),
+            reader,
         };
         let root = format!("/registry/{group}/{}/", kind.resource());
         let cache = Cache::new(Arc::new(layout), root, store.clone());
         Self { kind, rules, cache, store, schema }
+    }
+
+    /// A value that the store has answered with.
+    fn entry(&self, kv: store::KeyValue) -> Arc<Entry> {
+        Arc::new(self.cache.layout.entry(kv.key, kv.value, kv.mod_revision))
     }
 }

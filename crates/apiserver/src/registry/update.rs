@@ -233,7 +233,7 @@ impl Registry {
             return self.remove_emptied(served, name, stored, entry, context).await;
         }
         let bytes = served.storage.cache.layout.prefix.encode(&stored);
-        let same = bytes == entry.bytes;
+        let same = bytes == entry.bytes && !entry.outdated;
         if same && (context.dry_run || !self.is_outdated(served, entry).await?) {
             return Ok(Attempt::Done(Written::Stored(entry.clone())));
         }
@@ -264,7 +264,7 @@ impl Registry {
                 Ok(Attempt::Done(Written::Stored(Arc::new(entry))))
             }
             Outcome::Conflict { current, .. } => {
-                Ok(Attempt::Raced(current.map(|kv| Arc::new(Entry::new(kv.key, kv.value, kv.mod_revision)))))
+                Ok(Attempt::Raced(current.map(|kv| served.storage.entry(kv))))
             }
         }
     }
@@ -290,7 +290,7 @@ impl Registry {
             match served.storage.store.txn(txn).await.map_err(|e| write_error(&e, context.warnings))? {
                 Outcome::Committed { revision, .. } => context.warnings.committed(&entry.key, revision),
                 Outcome::Conflict { current, .. } => {
-                    let latest = current.map(|kv| Arc::new(Entry::new(kv.key, kv.value, kv.mod_revision)));
+                    let latest = current.map(|kv| served.storage.entry(kv));
                     return Ok(Attempt::Raced(latest));
                 }
             }

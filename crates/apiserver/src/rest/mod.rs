@@ -89,7 +89,28 @@ impl Route<'_> {
         // Writes to a namespaced resource need its namespace.
         let reaches =
             !self.served.namespaced() || info.in_namespace || matches!(info.verb, Verb::List | Verb::Watch);
-        if fits && verbs.contains(wanted) && reaches { Ok(()) } else { Err(method_not_allowed()) }
+        if fits && verbs.contains(wanted) && reaches {
+            return Ok(());
+        }
+        let kind = &self.served.kind;
+        if !self.served.rules.is_custom() {
+            return Err(method_not_allowed());
+        }
+        let resource = machinery::status::qualified(kind.group(), kind.resource());
+        let verb = info.verb.as_str();
+        let message = match info.verb {
+            // All other verbs are there to the end.
+            Verb::Create if fits && reaches => {
+                format!("{verb} not allowed while custom resource definition is terminating")
+            }
+            _ => format!("{verb} is not supported on resources of kind {resource:?}"),
+        };
+        let details = Details {
+            group: kind.group().to_owned(),
+            kind: kind.resource().to_owned(),
+            ..Details::default()
+        };
+        Err(Status::new(405, "MethodNotAllowed", message).with_details(details))
     }
 }
 

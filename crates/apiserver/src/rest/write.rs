@@ -2,7 +2,7 @@
 
 use super::{Rest, Route};
 use crate::decode::{self, Expected};
-use crate::negotiate::{Accepted, content_type, unsupported_patch_type};
+use crate::negotiate::{Accepted, Encoding, content_type, unsupported_media_type, unsupported_patch_type};
 use crate::options::{WriteKind, WriteOptions};
 use crate::registry::Written;
 use crate::registry::metadata::ensure_namespace;
@@ -22,7 +22,7 @@ impl Rest {
         body: RequestBody,
     ) -> Result<Reply> {
         let context = route.context;
-        let encoding = content_type(&context.headers, self.limits.cbor)?;
+        let encoding = self.body_encoding(route)?;
         let bytes = self.read_body(body).await?;
         let options = WriteOptions::read(&context.query, WriteKind::Create)?;
         let expected = Expected::of(&route.served);
@@ -57,7 +57,7 @@ impl Rest {
     ) -> Result<Reply> {
         let context = route.context;
         let name = &context.info.name;
-        let encoding = content_type(&context.headers, self.limits.cbor)?;
+        let encoding = self.body_encoding(route)?;
         let bytes = self.read_body(body).await?;
         let options = WriteOptions::read(&context.query, WriteKind::Update)?;
         let expected = Expected::of(&route.served);
@@ -120,14 +120,33 @@ impl Rest {
         reply::object(if created { 201 } else { 200 }, &route.served, &written, accepted, context).await
     }
 
+    /// The encoding of a body that holds an object of the resource.
+    fn body_encoding(&self, route: &Route<'_>) -> Result<Encoding> {
+        let encoding = content_type(&route.context.headers, self.limits.cbor)?;
+        if encoding == Encoding::Protobuf && route.served.rules.is_custom() {
+            let cbor = if self.limits.cbor { ", application/cbor" } else { "" };
+            return Err(unsupported_media_type(&format!("application/json, application/yaml{cbor}")));
+        }
+        Ok(encoding)
+    }
+
     /// Which patch the body holds, by its content type.
     pub(super) fn patch_kind(&self, route: &Route<'_>) -> Result<PatchKind> {
         let header = route.context.headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
         let media = header.split(';').next().unwrap_or("").trim();
-        PatchKind::ALL
-            .iter()
-            .find(|(name, kind)| *name == media && (self.limits.cbor || *kind != PatchKind::ApplyCbor))
-            .map(|(_, kind)| *kind)
-            .ok_or_else(unsupported_patch_type)
+        let is_custom = route.served.rules.is_custom();
+        let is_known = |kind: PatchKind| match kind {
+            PatchKind::ApplyCbor => self.limits.cbor,
+            PatchKind::Strategic => !is_custom,
+            PatchKind::Json | PatchKind::Merge | PatchKind::ApplyYaml => true,
+        };
+        let known = PatchKind::ALL.iter().filter(|(_, kind)| is_known(*kind));
+        known.clone().find(|(name, _)| *name == media).map(|(_, kind)| *kind).ok_or_else(|| {
+            if is_custom {
+                let names: Vec<&str> = known.map(|(name, _)| *name).collect();
+                return unsupported_media_type(&names.join(", "));
+            }
+            unsupported_patch_type()
+        })
     }
 }

@@ -3,7 +3,7 @@
 //! Which hooks there are is read from the watch caches and kept until they change; a cluster without hooks pays one
 //! comparison per write.
 
-mod call;
+pub mod call;
 mod hook;
 #[cfg(test)]
 mod tests;
