@@ -55,7 +55,7 @@ impl Check {
         for old in [Some(default), None] {
             if found.is_empty() {
                 let ratchet = Ratchet::default();
-                found = evaluation::check(node, default, old, ratchet, &mut self.budget, path);
+                found = evaluation::check(node, default, old, ratchet, &mut self.budget, path).errors;
             }
         }
         self.errors.extend(found);

@@ -17,7 +17,15 @@ const UNTYPED: &str =
     "rule compiler initialization error: failed to convert to declType for CEL validation rules";
 const MAX_MESSAGE: usize = 5 * 1024;
 
-/// Errors of the rules of a node and of all nodes below it, about a value that fits the schema. Transition rules are
+/// Findings of rules.
+#[derive(Debug, Default)]
+pub struct Findings {
+    pub errors: ErrorList,
+    /// Failures of unchanged values, which do not fail an update.
+    pub warnings: Vec<String>,
+}
+
+/// Findings of the rules of a node and of all nodes below it, about a value that fits the schema. Transition rules are
 /// evaluated where the old value is known. `budget` is reduced by the cost.
 pub fn check<'v>(
     node: &'v Node,
@@ -26,17 +34,17 @@ pub fn check<'v>(
     ratchet: Ratchet<'v>,
     budget: &mut u64,
     path: &Path<'_>,
-) -> ErrorList {
-    let mut errors = Vec::new();
-    let mut evaluation = Evaluation { budget, errors: &mut errors };
+) -> Findings {
+    let mut findings = Findings::default();
+    let mut evaluation = Evaluation { budget, findings: &mut findings };
     // A stop has added its error.
     let _ = evaluation.walk(node, value, old, ratchet, path);
-    errors
+    findings
 }
 
 struct Evaluation<'e> {
     budget: &'e mut u64,
-    errors: &'e mut ErrorList,
+    findings: &'e mut Findings,
 }
 
 /// No further rule is evaluated.
@@ -92,7 +100,7 @@ impl Evaluation<'_> {
     }
 
     fn invalid(&mut self, path: &Path<'_>, node: &Node, detail: impl Into<String>) {
-        self.errors.push(at(path, FieldError::invalid_str(path, node.kind.name(), detail)));
+        self.findings.errors.push(at(path, FieldError::invalid_str(path, node.kind.name(), detail)));
     }
 
     fn rules<'v>(
@@ -168,7 +176,7 @@ impl Evaluation<'_> {
         left.is_some()
     }
 
-    /// Adds the error of a rule that does not hold, unless ratcheting tolerates it.
+    /// Adds the error of a rule that does not hold; a warning if ratcheting tolerates it.
     fn fail(
         &mut self,
         rule: &Rule,
@@ -185,14 +193,18 @@ impl Evaluation<'_> {
         if let Some(field) = &rule.field {
             error.field = path.child(field).to_string();
         }
+        let mut add = |error: FieldError| {
+            if tolerated {
+                self.findings.warnings.push(error.to_string());
+            } else {
+                self.findings.errors.push(error);
+            }
+        };
         let detail = match message {
             Some(Message::Stop(detail)) => {
-                if !tolerated {
-                    self.errors.push(FieldError { detail, ..error });
-                }
+                add(FieldError { detail, ..error });
                 return Err(Stop);
             }
-            _ if tolerated => return Ok(()),
             Some(Message::Text(text)) => text,
             Some(Message::Unusable) | None if rule.has_message => rule.shown.to_string(),
             Some(Message::Unusable) | None => format!("failed rule: {}", rule.shown),
@@ -204,7 +216,7 @@ impl Evaluation<'_> {
             ErrorKind::Duplicate => (shown, String::new()),
             _ => (shown, detail),
         };
-        self.errors.push(FieldError { kind: rule.reason, value, detail, ..error });
+        add(FieldError { kind: rule.reason, value, detail, ..error });
         Ok(())
     }
 

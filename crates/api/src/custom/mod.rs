@@ -35,6 +35,7 @@ mod version;
 
 pub use columns::Column;
 pub use embedded::Malformed;
+pub use evaluation::Findings;
 pub use scale::{FieldPath, Scale, ScaleValues};
 pub use selectable::SelectableField;
 pub use version::{CompileError, CompiledVersion, DecodeError, compile};

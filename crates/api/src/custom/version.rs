@@ -4,6 +4,7 @@ use super::columns::{self, Column};
 use super::compile::schema as compile_schema;
 use super::correlation::{Correlated, Ratchet};
 use super::embedded::{self, Malformed};
+use super::evaluation::Findings;
 use super::node::Node;
 use super::scale::Scale;
 use super::schema::Schema;
@@ -137,6 +138,11 @@ impl CompiledVersion {
 
     /// Errors of a new object, or of the update of an old one. The object's own metadata is not checked here.
     pub fn validate(&self, new: &Value, old: Option<&Value>) -> ErrorList {
+        self.validate_with_warnings(new, old).errors
+    }
+
+    /// The same, with warnings about rules that unchanged values fail.
+    pub fn validate_with_warnings(&self, new: &Value, old: Option<&Value>) -> Findings {
         let correlated = old.map(|old| Correlated { node: &self.root, new, old });
         let mut errors = values::check(new, &self.root, correlated, true, &Path::ROOT);
         if let Some(scale) = &self.scale {
@@ -147,8 +153,8 @@ impl CompiledVersion {
         self.lists_and_rules(new, old, errors)
     }
 
-    /// Errors of an update through the status subresource.
-    pub fn validate_status(&self, new: &Value, old: &Value) -> ErrorList {
+    /// Errors of an update through the status subresource, with warnings.
+    pub fn validate_status(&self, new: &Value, old: &Value) -> Findings {
         let mut errors = Vec::new();
         let whole = Correlated { node: &self.root, new, old };
         if let (Some(status), Some(node)) = (new.get("status"), self.root.property("status")) {
@@ -160,22 +166,26 @@ impl CompiledVersion {
         self.lists_and_rules(new, Some(old), errors)
     }
 
-    fn lists_and_rules(&self, new: &Value, old: Option<&Value>, mut errors: ErrorList) -> ErrorList {
+    fn lists_and_rules(&self, new: &Value, old: Option<&Value>, mut errors: ErrorList) -> Findings {
         let of = |value: &Value| lists::check(value, &self.root, &Path::ROOT);
         if old.is_none_or(|old| of(old).is_empty()) {
             errors.extend(of(new));
         }
         if !self.root.below.rules {
-            return errors;
+            return Findings { errors, warnings: Vec::new() };
         }
         if errors.iter().any(|error| BLOCKING.contains(&error.kind)) {
             let error = FieldError::invalid(&Path::ROOT, &Value::Null, NOT_CHECKED);
             errors.push(FieldError { field: super::ROOT_FIELD.to_owned(), ..error });
-            return errors;
+            return Findings { errors, warnings: Vec::new() };
         }
         let ratchet = Ratchet::root(&self.root, new, old);
         let mut budget = evaluation::BUDGET;
-        errors.extend(evaluation::check(&self.root, new, old, ratchet, &mut budget, &Path::ROOT));
-        errors
+        let found = evaluation::check(&self.root, new, old, ratchet, &mut budget, &Path::ROOT);
+        errors.extend(found.errors);
+        Findings { errors, warnings: found.warnings }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use serde_json::json;
 
 fn within(value: &Value, old: Option<&Value>, schema: &Value, mut budget: u64) -> ErrorList {
     let node = compile::schema(Schema(schema), false);
-    check(&node, value, old, Ratchet::default(), &mut budget, &Path::new("v"))
+    check(&node, value, old, Ratchet::default(), &mut budget, &Path::new("v")).errors
 }
 
 fn errors_of(value: &Value, old: Option<&Value>, schema: &Value) -> String {

@@ -23,7 +23,7 @@ impl Check<'_> {
     pub(super) fn number(&self, value: &Value, node: &Node, at: &Path<'_>, outcome: &mut Outcome) {
         let Some(number) = value.as_f64() else { return };
         let format = self.format(node);
-        let kind = if node.int_or_string && !self.is_default { Kind::Integer } else { node.kind };
+        let kind = node.kind;
         self.range("Checked", number, kind, format, at, outcome);
         let Some(checks) = &node.checks else { return };
         // Limits of whole numbers are whole themselves, unless they do not fit the type.
