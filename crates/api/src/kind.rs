@@ -270,6 +270,8 @@ pub struct Kind {
     pub storage_path: &'static str,
     /// An annotation that stands for a field of old versions: views of metadata alone do not show it.
     pub field_annotation: Option<&'static str>,
+    /// Every request for the kind is answered with this warning.
+    pub deprecation: Option<&'static str>,
     /// Objects expire this many seconds after their last write (events).
     pub ttl_seconds: Option<u64>,
 }
@@ -323,6 +325,7 @@ impl Kind {
             stored_as_json: false,
             storage_path: "",
             field_annotation: None,
+            deprecation: None,
             ttl_seconds: None,
         }
     }

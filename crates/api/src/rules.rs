@@ -67,6 +67,16 @@ pub trait Rules: Send + Sync {
         ErrorList::new()
     }
 
+    /// Errors of an update, and warnings about what it leaves invalid.
+    fn check_update(&self, new: &Value, old: &Value) -> (ErrorList, Vec<String>) {
+        (self.validate_update(new, old), Vec::new())
+    }
+
+    /// The same for the status subresource.
+    fn check_status_update(&self, new: &Value, old: &Value) -> (ErrorList, Vec<String>) {
+        (self.validate_status_update(new, old), Vec::new())
+    }
+
     fn canonicalize(&self, _object: &mut Value) {}
 
     fn early_warnings(&self, _object: &Value) -> Vec<String> {
@@ -128,6 +138,10 @@ pub trait Rules: Send + Sync {
     }
 
     fn ttl_seconds(&self) -> Option<u64> {
+        None
+    }
+
+    fn deprecation(&self) -> Option<&str> {
         None
     }
 
@@ -299,6 +313,7 @@ impl Rules for &'static Kind {
         scale: Option<Scale<'_>>,
         field_annotation: Option<&'static str>,
         ttl_seconds: Option<u64>,
+        deprecation: Option<&str>,
     }
 
     fn metadata_errors(&self, object: &Value) -> ErrorList {

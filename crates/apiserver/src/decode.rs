@@ -4,12 +4,13 @@ use crate::negotiate::Encoding;
 use crate::options::FieldValidation;
 use crate::registry::{Served, Warnings};
 use api::Rules;
-use machinery::Value;
 use machinery::codec;
 use machinery::codec::typed::Report;
+use machinery::field::{FieldError, Path};
 use machinery::gvk::split_api_version;
 use machinery::schema::SchemaRef;
 use machinery::status::{Result, Status};
+use machinery::{Value, meta};
 
 /// What a body is expected to hold.
 #[derive(Clone, Copy)]
@@ -136,7 +137,11 @@ fn parse(body: &[u8], encoding: Encoding, expected: &Expected<'_>) -> Result<(Va
         }
         Encoding::Protobuf => (protobuf(body, expected)?, Vec::new()),
     };
-    check_kind(&value, expected, body)?;
+    if expected.is_typed() {
+        check_kind(&value, expected, body)?;
+    } else {
+        check_custom_kind(&value, expected, body)?;
+    }
     if let Some(error) = mistyped {
         return Err(handled(expected.kind, expected.version, expected.kind, &error.to_string()));
     }
@@ -204,6 +209,33 @@ pub(crate) fn scheme(group: &str) -> &'static str {
 
 fn handled(kind: &str, version: &str, expected: &str, why: &str) -> Status {
     Status::bad_request(format!("{kind} in version {version:?} cannot be handled as a {expected}: {why}"))
+}
+
+/// The same for custom resources, whose bodies always say what they are.
+fn check_custom_kind(value: &Value, expected: &Expected<'_>, body: &[u8]) -> Result<()> {
+    let text = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or("");
+    if text("kind").is_empty() {
+        return Err(Status::bad_request(format!(
+            "the object provided is unrecognized (must be of type {}): Object 'Kind' is missing in '{}' ({})",
+            expected.kind,
+            String::from_utf8_lossy(body),
+            summary(body)
+        )));
+    }
+    let (group, version) = split_api_version(text("apiVersion"));
+    if !expected.takes(group, version) {
+        return Err(Status::bad_request(format!(
+            "the API version in the data ({}) does not match the expected API version ({})",
+            text("apiVersion"),
+            expected.api_version()
+        )));
+    }
+    if text("kind") != expected.kind {
+        let why = format!("must be {}", expected.kind);
+        let errors = vec![FieldError::invalid_str(&Path::new("kind"), text("kind"), why)];
+        return Err(Status::invalid(group, text("kind"), meta::name(value), &errors));
+    }
+    Ok(())
 }
 
 /// The body must be of the expected kind, in the version of the request.

@@ -128,18 +128,19 @@ pub async fn list(
             _ => {}
         }
     }
-    let metadata = list_metadata(&page);
+    let metadata = list_metadata(&page, served.rules.is_custom() && accepted.form.is_none());
     let items = page.entries.iter().map(|entry| entry.value()).collect();
     let items = served.converted(items).await?;
     let shown = forms::list(served, metadata, items, accepted, Include::read(&context.query, accepted)?)?;
     value(200, &shown, accepted, context)
 }
 
-fn list_metadata(page: &Page) -> Value {
+/// Lists of custom resources show an empty token, as Kubernetes' do, since no type leaves it out.
+fn list_metadata(page: &Page, shows_empty: bool) -> Value {
     let mut metadata = Map::new();
     metadata.insert("resourceVersion".to_owned(), page.revision.to_string().into());
-    if let Some(token) = &page.continue_token {
-        metadata.insert("continue".to_owned(), token.clone().into());
+    if page.continue_token.is_some() || shows_empty {
+        metadata.insert("continue".to_owned(), page.continue_token.clone().unwrap_or_default().into());
     }
     if let Some(remaining) = page.remaining {
         metadata.insert("remainingItemCount".to_owned(), remaining.into());
@@ -148,14 +149,14 @@ fn list_metadata(page: &Page) -> Value {
 }
 
 fn json_list(served: &Arc<Served>, page: Page, accepted: &Accepted, context: &Context) -> Reply {
+    let is_custom = served.rules.is_custom();
     let head = format!(
         "{{\"kind\":\"{}\",\"apiVersion\":\"{}\",\"metadata\":{},\"items\":[",
         served.kind.list_kind(),
         served.api_version,
-        list_metadata(&page)
+        list_metadata(&page, is_custom)
     );
     let layout = served.storage.cache.layout.clone();
-    let is_custom = served.rules.is_custom();
     let total = page.entries.iter().map(|entry| entry.bytes.len()).sum();
     let mut first = true;
     let write = move |out: &mut Vec<u8>, entry: &Entry| {
@@ -186,7 +187,7 @@ fn protobuf_list(
     for entry in &page.entries {
         total += protobuf::item_length(entry.protobuf(&layout)?.len());
     }
-    let metadata = protobuf::list_message(&list_metadata(page), schema, std::iter::empty());
+    let metadata = protobuf::list_message(&list_metadata(page, false), schema, std::iter::empty());
     let (mut head, tail) = protobuf::envelope_around(&layout.api_version, &kind, metadata.len() + total);
     head.extend_from_slice(&metadata);
     let write = move |out: &mut Vec<u8>, entry: &Entry| {

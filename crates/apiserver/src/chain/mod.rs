@@ -306,7 +306,11 @@ impl Chain {
             return Box::pin(self.nonresource(context)).await;
         }
         let info = &context.info;
-        let known = info.group.is_empty() || context.catalogue.discovery.has_group(&info.group);
+        // What no built-in group and no definition has is nobody's path.
+        let built_in = self.rest.registry.catalogues.built_in();
+        let known = info.group.is_empty()
+            || built_in.discovery.has_group(&info.group)
+            || context.catalogue.served(&info.group, &info.version, &info.resource).is_some();
         if !known {
             return reply::page_not_found();
         }

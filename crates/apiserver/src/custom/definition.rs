@@ -4,7 +4,7 @@ use super::conditions::{ESTABLISHED, TERMINATING, is_true};
 use super::conversion::Webhook;
 use super::openapi::CustomTypes;
 use super::rules::CustomRules;
-use crate::discovery::{ApiResource, ApiSubresource, GroupVersion, storage_version_hash};
+use crate::discovery::{ApiResource, ApiSubresource, GroupVersion, compare_versions, storage_version_hash};
 use crate::openapi::{Part, Types};
 use crate::registry::catalogue::Addition;
 use crate::registry::version::{Conversion, Convert, Served, Version};
@@ -90,7 +90,12 @@ impl Maker {
         let all: Vec<Arc<CompiledVersion>> = versions.iter().map(|row| Arc::clone(&row.compiled)).collect();
         let rules = |row: &CompiledRow| -> Arc<dyn Rules> {
             let names = names_of(definition, &row.compiled.version);
-            Arc::new(CustomRules::new(names, Arc::clone(&row.compiled), all.clone()))
+            Arc::new(CustomRules::new(
+                names,
+                Arc::clone(&row.compiled),
+                all.clone(),
+                deprecation(definition.field("spec"), &row.compiled.version),
+            ))
         };
         let stored = versions.iter().find(|row| row.is_stored).or(versions.first());
         let stored = stored.ok_or_else(|| CompileError::NoVersion(String::new()))?;
@@ -191,6 +196,26 @@ impl Maker {
         let types = CustomTypes::new(definition, &compiled.version, Arc::clone(&self.types));
         Part { discovery: Arc::new(discovery), types: Arc::new(types), custom: true }
     }
+}
+
+/// The warning of a deprecated version.
+fn deprecation(spec: &Value, version: &str) -> Option<String> {
+    let of = spec.items("versions").iter().find(|known| known.text("name") == version)?;
+    if !of.flag("deprecated") {
+        return None;
+    }
+    if let Some(warning) = of.opt_text("deprecationWarning") {
+        return Some(warning.to_owned());
+    }
+    let (group, kind) = (spec.text("group"), spec.field("names").text("kind"));
+    let better =
+        spec.items("versions").iter().filter(|known| known.flag("served") && !known.flag("deprecated"));
+    let better = better
+        .map(|known| known.text("name"))
+        .filter(|name| compare_versions(name, version).is_gt())
+        .max_by(|one, other| compare_versions(one, other));
+    let instead = better.map(|better| format!("; use {group}/{better} {kind}")).unwrap_or_default();
+    Some(format!("{group}/{version} {kind} is deprecated{instead}"))
 }
 
 fn compile_all(definition: &Value) -> Result<Vec<CompiledRow>, CompileError> {

@@ -23,6 +23,7 @@ pub struct CustomRules {
     /// All versions: the watch cache keeps the fields that selectors of any of them may name.
     versions: Vec<Arc<CompiledVersion>>,
     scale: Option<ScalePaths>,
+    deprecation: Option<String>,
 }
 
 /// Paths of the scale subresource, without the dot at the beginning.
@@ -35,10 +36,12 @@ struct ScalePaths {
 const NAME_DOC: &str = "Name must be unique within a namespace. Is required when creating resources, although some resources may allow a client to request the generation of an appropriate name automatically. Name is primarily intended for creation idempotence and configuration definition. Cannot be updated. More info: https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names";
 
 impl CustomRules {
+    /// `deprecation` is the warning that every request is answered with.
     pub fn new(
         names: ResourceNames,
         compiled: Arc<CompiledVersion>,
         versions: Vec<Arc<CompiledVersion>>,
+        deprecation: Option<String>,
     ) -> Self {
         let scale = compiled.scale.as_ref().map(|scale| {
             let dotted = |path: &api::custom::FieldPath| path.names().collect::<Vec<_>>().join(".");
@@ -48,7 +51,7 @@ impl CustomRules {
                 label_selector: scale.label_selector.as_ref().map(dotted).unwrap_or_default(),
             }
         });
-        Self { names, compiled, versions, scale }
+        Self { names, compiled, versions, scale, deprecation }
     }
 
     fn decode(&self, object: &mut Value, malformed: Malformed) -> Result<Vec<String>, TypeError> {
@@ -110,11 +113,21 @@ impl Rules for CustomRules {
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
-        self.compiled.validate(new, Some(old))
+        self.check_update(new, old).0
     }
 
     fn validate_status_update(&self, new: &Value, old: &Value) -> ErrorList {
-        self.compiled.validate_status(new, old)
+        self.check_status_update(new, old).0
+    }
+
+    fn check_update(&self, new: &Value, old: &Value) -> (ErrorList, Vec<String>) {
+        let found = self.compiled.validate_with_warnings(new, Some(old));
+        (found.errors, found.warnings)
+    }
+
+    fn check_status_update(&self, new: &Value, old: &Value) -> (ErrorList, Vec<String>) {
+        let found = self.compiled.validate_status(new, old);
+        (found.errors, found.warnings)
     }
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
@@ -143,6 +156,10 @@ impl Rules for CustomRules {
             status_replicas: &paths.status_replicas,
             selector: ScaleSelector::At(&paths.label_selector),
         })
+    }
+
+    fn deprecation(&self) -> Option<&str> {
+        self.deprecation.as_deref()
     }
 
     fn storage_path(&self) -> Cow<'_, str> {

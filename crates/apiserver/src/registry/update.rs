@@ -71,11 +71,12 @@ impl<'a> Door<'a> {
         }
     }
 
-    fn validate(&self, new: &Value, old: &Value) -> ErrorList {
+    /// Errors, and warnings about what stays invalid.
+    fn validate(&self, new: &Value, old: &Value) -> (ErrorList, Vec<String>) {
         match self.steps {
-            Steps::Main(rules) => rules.validate_update(new, old),
-            Steps::Status(rules) => rules.validate_status_update(new, old),
-            Steps::Own { validate, .. } => validate(new, old),
+            Steps::Main(rules) => rules.check_update(new, old),
+            Steps::Status(rules) => rules.check_status_update(new, old),
+            Steps::Own { validate, .. } => (validate(new, old), Vec::new()),
         }
     }
 }
@@ -212,14 +213,15 @@ impl Registry {
                 });
             }
         }
-        errors.extend(door.validate(&new, &old));
+        let (found, tolerated) = door.validate(&new, &old);
+        errors.extend(found);
         refuse(served, name, errors, context)?;
         let warnings = match context.subresource {
             "status" => rules.status_warnings(&new),
             _ if door.warns => rules.warnings(&new, Some(&old)),
             _ => Vec::new(),
         };
-        for warning in warnings {
+        for warning in tolerated.into_iter().chain(warnings) {
             context.warnings.add(warning);
         }
         rules.canonicalize(&mut new);

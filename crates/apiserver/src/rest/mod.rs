@@ -48,12 +48,6 @@ pub struct Rest {
     pub connections: connect::Connections,
 }
 
-/// Core resources that every request is warned of.
-const DEPRECATED: [(&str, &str); 2] = [
-    ("componentstatuses", "v1 ComponentStatus is deprecated in v1.19+"),
-    ("endpoints", "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
-];
-
 /// The outcome of routing: which resource, through which door.
 struct Route<'a> {
     served: Arc<Served>,
@@ -133,12 +127,8 @@ impl Rest {
             }
         };
         let warn = || {
-            let kind = &route.served.kind;
-            let deprecated = DEPRECATED
-                .iter()
-                .find(|(resource, _)| kind.group().is_empty() && kind.resource() == *resource);
-            if let Some((_, warning)) = deprecated {
-                context.warnings.add(*warning);
+            if let Some(warning) = route.served.rules.deprecation() {
+                context.warnings.add(warning);
             }
         };
         let offers = Offers {
