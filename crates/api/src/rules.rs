@@ -177,6 +177,9 @@ pub trait Rules: Send + Sync {
         typed::normalize_for_storage(object, schema).map(drop)
     }
 
+    /// Drops what the type does not know from an object of another version.
+    fn prune(&self, _object: &mut Value) {}
+
     /// Brings an object that was stored under an earlier definition into the form that this one gives it.
     fn read(&self, _stored: &mut Value) {}
 

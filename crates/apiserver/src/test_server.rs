@@ -20,7 +20,7 @@ use machinery::Value;
 use machinery::status::Result;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use store::{Embedded, EmbeddedOptions};
+use store::{Embedded, EmbeddedOptions, Store};
 
 /// Member of `system:masters`.
 pub const ADMIN: &str = "admin";
@@ -64,13 +64,23 @@ impl Authorizer for Grants {
 impl TestServer {
     pub fn start() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
+        let store = Embedded::open(EmbeddedOptions::new(directory.path().join("store"))).expect("a store");
+        Self::on(Arc::new(store), directory)
+    }
+
+    /// Another server on the same store.
+    pub fn beside(&self) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        Self::on(Arc::clone(&self.chain.rest.registry.store), directory)
+    }
+
+    fn on(store: Arc<dyn Store>, directory: tempfile::TempDir) -> Self {
         let tokens = directory.path().join("tokens");
         let lines = format!("{ADMIN},{ADMIN},1,system:masters\n{ALICE},{ALICE},2\n");
         std::fs::write(&tokens, lines).expect("written");
-        let store = Embedded::open(EmbeddedOptions::new(directory.path().join("store"))).expect("a store");
         let grants = Arc::new(Grants::default());
         let registry = Arc::new(Registry::with_authorizers(
-            Arc::new(store),
+            store,
             Admission::default(),
             Services::new(ServiceConfig::default()),
             vec![Choice::Other(grants.clone())],

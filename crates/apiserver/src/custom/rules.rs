@@ -35,6 +35,11 @@ struct ScalePaths {
 
 const NAME_DOC: &str = "Name must be unique within a namespace. Is required when creating resources, although some resources may allow a client to request the generation of an appropriate name automatically. Name is primarily intended for creation idempotence and configuration definition. Cannot be updated. More info: https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names";
 
+/// Finalizers that need no domain.
+const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
+const PREFER_QUALIFIED: &str =
+    "prefer a domain-qualified finalizer name to avoid accidental conflicts with other finalizer writers";
+
 impl CustomRules {
     /// `deprecation` is the warning that every request is answered with.
     pub fn new(
@@ -138,8 +143,9 @@ impl Rules for CustomRules {
             .filter_map(Value::as_str)
             .collect();
         added.sort_unstable();
-        let unqualified = added.into_iter().filter(|name| !name.contains('/'));
-        unqualified.map(|name| format!("metadata.finalizers: {name:?}: prefer a domain-qualified finalizer name including a path (/) to avoid accidental conflicts with other finalizer writers")).collect()
+        let is_plain = |name: &&str| !name.contains('/') && !STANDARD_FINALIZERS.contains(name);
+        let plain = added.into_iter().filter(is_plain);
+        plain.map(|name| format!("metadata.finalizers: {name:?}: {PREFER_QUALIFIED}")).collect()
     }
 
     fn counts_generation(&self) -> bool {
@@ -190,6 +196,10 @@ impl Rules for CustomRules {
 
     fn normalize_stored(&self, _object: &mut Value, _schema: SchemaRef<'_>) -> Result<(), TypeError> {
         Ok(())
+    }
+
+    fn prune(&self, object: &mut Value) {
+        self.compiled.prune(object);
     }
 
     fn read(&self, stored: &mut Value) {

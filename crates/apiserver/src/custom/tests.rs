@@ -29,11 +29,15 @@ impl Drop for Cluster {
 
 impl Cluster {
     async fn start() -> Self {
-        let server = TestServer::start();
+        let cluster = Self::on(TestServer::start());
+        cluster.server.create("/api/v1/namespaces", &json!({"metadata": {"name": "n"}})).await;
+        cluster
+    }
+
+    fn on(server: TestServer) -> Self {
         let tasks = TaskGroup::new();
         let custom = Arc::new(CustomResources::new(&server.chain.rest.registry).expect("definitions"));
         custom.spawn(&tasks);
-        server.create("/api/v1/namespaces", &json!({"metadata": {"name": "n"}})).await;
         Self { server, tasks }
     }
 
@@ -282,4 +286,59 @@ async fn changed_definition_applies_to_stored_objects() {
     assert!(
         document["paths"].get("/apis/example.com/v1/namespaces/{namespace}/widgets/{name}/scale").is_some()
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_of_one_store_serve_the_same_definitions() {
+    let first = Cluster::start().await;
+    let second = Cluster::on(first.server.beside());
+    first.define(&definition()).await;
+    second.until(WIDGETS, |code, _| code == 200).await;
+    assert_eq!(second.ask(Method::POST, WIDGETS, &widget("a", json!({"size": 1}))).await.0, 201);
+    assert_eq!(first.get(&format!("{WIDGETS}/a")).await.1["spec"]["color"], "red");
+    let own = format!("{DEFINITIONS}/widgets.example.com");
+    let (code, _) = second.ask(Method::DELETE, &own, &Value::Null).await;
+    assert_eq!(code, 200);
+    for server in [&first, &second] {
+        server.until(&own, |code, _| code == 404).await;
+        server.until(WIDGETS, |code, _| code == 404).await;
+    }
+    // At once again, with other objects.
+    second.define(&definition()).await;
+    first
+        .until(WIDGETS, |code, list| code == 200 && list["items"].as_array().is_some_and(Vec::is_empty))
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn definition_changed_and_deleted_under_writers_leaves_nothing() {
+    const WRITERS: usize = 20;
+    const WRITES: usize = 20;
+    let cluster = Arc::new(Cluster::start().await);
+    cluster.define(&definition()).await;
+    let writer = |number: usize| {
+        let cluster = Arc::clone(&cluster);
+        tokio::spawn(async move {
+            for turn in 0..WRITES {
+                let object = widget(&format!("w{number}-{turn}"), json!({"size": 1}));
+                let (code, answer) = cluster.ask(Method::POST, WIDGETS, &object).await;
+                assert!(matches!(code, 201 | 404 | 405), "{code} {answer}");
+            }
+        })
+    };
+    let writers: Vec<_> = (0..WRITERS).map(writer).collect();
+    let own = format!("{DEFINITIONS}/widgets.example.com");
+    for turn in 0..5 {
+        let names = json!({"spec": {"names": {"shortNames": [format!("w{turn}")]}}});
+        let (code, answer) = cluster.patch(&own, MERGE, &names).await;
+        assert_eq!(code, 200, "{answer}");
+    }
+    assert_eq!(cluster.ask(Method::DELETE, &own, &Value::Null).await.0, 200);
+    for writer in writers {
+        writer.await.expect("no other answer");
+    }
+    cluster.until(&own, |code, _| code == 404).await;
+    cluster.define(&definition()).await;
+    let list = cluster.until(WIDGETS, |code, _| code == 200).await;
+    assert_eq!(list["items"], json!([]), "nothing is left behind");
 }

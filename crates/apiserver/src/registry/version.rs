@@ -169,7 +169,11 @@ impl Version {
     pub fn present(&self, stored: Value) -> Value {
         match &self.conversion {
             Some(Conversion::BuiltIn(conversion)) => (conversion.from_stored)(stored),
-            Some(Conversion::Rename) => renamed(stored, &self.api_version),
+            Some(Conversion::Rename) => {
+                let mut object = renamed(stored, &self.api_version);
+                self.rules.prune(&mut object);
+                object
+            }
             None | Some(Conversion::Batch(_)) => stored,
         }
     }
@@ -207,9 +211,17 @@ impl Version {
         match &self.conversion {
             None => Ok(object),
             Some(Conversion::BuiltIn(conversion)) => Ok((conversion.to_stored)(object)),
-            Some(Conversion::Rename) => Ok(renamed(object, wanted)),
-            Some(Conversion::Batch(convert)) => one(&**convert, object, wanted).await,
+            Some(Conversion::Rename) => Ok(self.read_stored(renamed(object, wanted))),
+            Some(Conversion::Batch(convert)) => {
+                one(&**convert, object, wanted).await.map(|object| self.read_stored(object))
+            }
         }
+    }
+
+    /// An object in the stored version as reading it again would show it.
+    fn read_stored(&self, mut object: Value) -> Value {
+        self.storage.rules.read(&mut object);
+        object
     }
 
     /// The conversion that comes before the stored kind's rules, if those hold instead of this version's.
@@ -248,13 +260,16 @@ impl Version {
 
     /// An object of another version in this one, synchronously; `None` if neither is known.
     fn converted_from(&self, other: &Version, object: &Value) -> Option<Value> {
-        let stored = match &other.conversion {
-            None => object.clone(),
-            Some(Conversion::BuiltIn(conversion)) => (conversion.to_stored)(object.clone()),
-            Some(Conversion::Rename) => renamed(object.clone(), &self.api_version),
-            Some(Conversion::Batch(convert)) => {
+        let stored = match (&other.conversion, &self.conversion) {
+            (Some(Conversion::Batch(convert)), _) => {
                 return blocking(one(&**convert, object.clone(), &self.api_version));
             }
+            (Some(Conversion::BuiltIn(conversion)), _) => (conversion.to_stored)(object.clone()),
+            // Nothing is dropped: managers of this version are told of fields it does not have.
+            (Some(Conversion::Rename), _) | (None, Some(Conversion::Rename)) => {
+                return Some(renamed(object.clone(), &self.api_version));
+            }
+            (None, _) => object.clone(),
         };
         Some(self.present(stored))
     }
