@@ -30,6 +30,13 @@ impl fmt::Display for UnsupportedField {
 
 impl std::error::Error for UnsupportedField {}
 
+impl UnsupportedField {
+    /// The refusal of a custom resource.
+    pub fn of_custom(label: &str) -> Self {
+        Self { wording: Wording::Label, label: label.to_owned() }
+    }
+}
+
 /// How a resource words its refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wording {

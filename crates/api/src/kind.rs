@@ -5,6 +5,9 @@ use machinery::field::{ErrorList, Path};
 use machinery::{Value, names};
 use std::borrow::Cow;
 
+/// A name: borrowed from a table, or owned by what a definition made.
+pub type Text = Cow<'static, str>;
+
 /// Whether objects live in namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
@@ -14,13 +17,13 @@ pub enum Scope {
 
 /// A column of the Table form.
 #[derive(Clone, Copy, Debug)]
-pub struct Column {
-    pub name: &'static str,
+pub struct Column<'a> {
+    pub name: &'a str,
     /// `string`, `integer`, `date`, …
-    pub kind: &'static str,
+    pub kind: &'a str,
     /// `name` for the name column, else empty.
-    pub format: &'static str,
-    pub description: &'static str,
+    pub format: &'a str,
+    pub description: &'a str,
     /// 0 is always shown; 1 only by `-o wide`.
     pub priority: i32,
 }
@@ -35,7 +38,7 @@ pub struct CellContext {
 /// How a kind's objects are laid out in the Table form.
 #[derive(Clone, Copy, Debug)]
 pub struct Table {
-    pub columns: &'static [Column],
+    pub columns: &'static [Column<'static>],
     pub cells: fn(&Value, CellContext) -> Vec<Value>,
     /// The row's `conditions`, left out when empty.
     pub conditions: Option<fn(&Value) -> Vec<Value>>,
@@ -52,11 +55,121 @@ pub struct SelectableField {
 
 /// Where the scale subresource finds its numbers: paths into the object.
 #[derive(Clone, Copy, Debug)]
-pub struct Scale {
-    pub spec_replicas: &'static str,
-    pub status_replicas: &'static str,
-    /// The scale's `status.selector`, as a string.
-    pub selector: fn(&Value) -> String,
+pub struct Scale<'a> {
+    pub spec_replicas: &'a str,
+    pub status_replicas: &'a str,
+    pub selector: ScaleSelector<'a>,
+}
+
+/// Source of the scale's `status.selector`.
+#[derive(Clone, Copy, Debug)]
+pub enum ScaleSelector<'a> {
+    /// Computed from the object.
+    Computed(fn(&Value) -> String),
+    /// The string at a path, empty without one.
+    At(&'a str),
+}
+
+impl ScaleSelector<'_> {
+    pub fn of(&self, object: &Value) -> String {
+        match self {
+            Self::Computed(compute) => compute(object),
+            Self::At("") => String::new(),
+            Self::At(path) => {
+                let mut parts = path.trim_start_matches('.').split('.');
+                let found = parts.try_fold(object, |value, part| value.get(part));
+                found.and_then(Value::as_str).unwrap_or("").to_owned()
+            }
+        }
+    }
+}
+
+/// Paths of fields.
+pub type FieldPaths = &'static [&'static [&'static str]];
+
+/// Reset fields of most kinds: writes of the main resource leave status alone, writes of status the spec.
+pub const STATUS_APART: &[(&str, FieldPaths)] = &[("", &[&["status"]]), ("status", &[&["spec"]])];
+
+/// Reset fields of kinds whose status subresource leaves metadata alone as well.
+pub const METADATA_APART: &[(&str, FieldPaths)] =
+    &[("", &[&["status"]]), ("status", &[&["metadata"], &["spec"]])];
+
+/// How a version that is not stored is converted.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredAs {
+    /// The kind in the version that is stored.
+    pub kind: &'static Kind,
+    pub to_stored: fn(Value) -> Value,
+    pub from_stored: fn(Value) -> Value,
+    /// The stored kind's rules hold; those of the served version end with its defaults.
+    pub rules_of_stored: bool,
+}
+
+/// Names of a kind and of its resource. Built-in kinds borrow theirs; definitions own them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResourceNames {
+    group: Text,
+    version: Text,
+    kind: Text,
+    list_kind: Text,
+    resource: Text,
+    pub scope: Scope,
+}
+
+impl ResourceNames {
+    pub fn new(
+        (group, version): (impl Into<Text>, impl Into<Text>),
+        kind: impl Into<Text>,
+        resource: impl Into<Text>,
+        scope: Scope,
+    ) -> Self {
+        let kind = kind.into();
+        let list_kind = format!("{kind}List").into();
+        Self {
+            group: group.into(),
+            version: version.into(),
+            kind,
+            list_kind,
+            resource: resource.into(),
+            scope,
+        }
+    }
+
+    /// With another name than `<kind>List` for lists.
+    #[must_use]
+    pub fn with_list_kind(self, list_kind: impl Into<Text>) -> Self {
+        Self { list_kind: list_kind.into(), ..self }
+    }
+
+    pub fn group(&self) -> &str {
+        &self.group
+    }
+
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    pub fn kind(&self) -> &str {
+        &self.kind
+    }
+
+    pub fn list_kind(&self) -> &str {
+        &self.list_kind
+    }
+
+    /// The plural in paths.
+    pub fn resource(&self) -> &str {
+        &self.resource
+    }
+
+    pub fn namespaced(&self) -> bool {
+        self.scope == Scope::Namespaced
+    }
+
+    /// `v1` or `apps/v1`.
+    pub fn api_version(&self) -> String {
+        machinery::gvk::api_version(&self.group, &self.version)
+    }
 }
 
 /// How an object goes when it is deleted.
@@ -146,9 +259,19 @@ pub struct Kind {
     pub mark_deleting: fn(&mut Value),
     /// Writes who asks for the object into it, given the user as `{username, uid, groups, extra}`.
     pub stamp_user: Option<fn(&mut Value, user: &Value)>,
-    pub scale: Option<Scale>,
+    pub scale: Option<Scale<'static>>,
+    /// Reset fields by subresource ("" is the main resource).
+    pub reset_fields: &'static [(&'static str, FieldPaths)],
+    /// The version that is stored instead of this one, if it is another.
+    pub stored_as: Option<&'static StoredAs>,
+    /// Kubernetes stores the kind as JSON: what its protobuf form would lose stays.
+    pub stored_as_json: bool,
+    /// What Kubernetes' keys call the resource, where that is not its plural: messages show them.
+    pub storage_path: &'static str,
     /// An annotation that stands for a field of old versions: views of metadata alone do not show it.
     pub field_annotation: Option<&'static str>,
+    /// Every request for the kind is answered with this warning.
+    pub deprecation: Option<&'static str>,
     /// Objects expire this many seconds after their last write (events).
     pub ttl_seconds: Option<u64>,
 }
@@ -197,13 +320,22 @@ impl Kind {
             mark_deleting: |_| {},
             stamp_user: None,
             scale: None,
+            reset_fields: STATUS_APART,
+            stored_as: None,
+            stored_as_json: false,
+            storage_path: "",
             field_annotation: None,
+            deprecation: None,
             ttl_seconds: None,
         }
     }
 }
 
 impl Kind {
+    pub fn names(&self) -> ResourceNames {
+        ResourceNames::new((self.group, self.version), self.kind, self.resource, self.scope)
+    }
+
     /// What is wrong with the metadata of a new object.
     pub fn metadata_errors(&self, object: &Value) -> ErrorList {
         let check = if self.any_finalizer {

@@ -14,6 +14,7 @@ pub mod kinds;
 pub mod pod;
 pub mod pod_spec;
 pub mod resources;
+pub mod rules;
 pub mod scale;
 pub mod schema;
 pub mod tables;
@@ -21,4 +22,5 @@ pub mod validation;
 pub mod value;
 pub mod workload;
 
-pub use kind::{Kind, MetadataCheck, Scope};
+pub use kind::{Kind, MetadataCheck, ResourceNames, Scope, Text};
+pub use rules::Rules;

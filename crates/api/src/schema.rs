@@ -29,7 +29,13 @@ const SPECIAL: &[(&str, Shape)] = &[
 
 /// Every type of the API that Ferry serves.
 pub fn schema() -> &'static Schema {
-    static SCHEMA: LazyLock<Schema> = LazyLock::new(|| Builder::default().read(SERVED).finish());
+    shared()
+}
+
+/// [`schema`] with a count of its own, for those that keep types of several schemas.
+pub fn shared() -> &'static Arc<Schema> {
+    static SCHEMA: LazyLock<Arc<Schema>> =
+        LazyLock::new(|| Arc::new(Builder::default().read(SERVED).finish()));
     &SCHEMA
 }
 

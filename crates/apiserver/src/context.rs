@@ -2,9 +2,10 @@
 
 use crate::chain::audit::Record;
 use crate::query::Query;
-use crate::registry::Warnings;
-use crate::request_info::RequestInfo;
+use crate::registry::{Catalogue, Warnings};
+use crate::request_info::{RequestInfo, Verb};
 use crate::user::UserInfo;
+use api::resources::STREAMING;
 use http::header::{ACCEPT_ENCODING, HOST, USER_AGENT};
 use http::{HeaderMap, Method};
 use parking_lot::Mutex;
@@ -20,6 +21,8 @@ pub struct Context {
     pub query: Query,
     pub headers: HeaderMap,
     pub info: Arc<RequestInfo>,
+    /// Everything that was served when the request began.
+    pub catalogue: Arc<Catalogue>,
     pub user: Arc<UserInfo>,
     pub warnings: Warnings,
     pub accepts_gzip: bool,
@@ -30,7 +33,7 @@ pub struct Context {
 }
 
 impl Context {
-    pub fn new(mut parts: http::request::Parts) -> Self {
+    pub fn new(mut parts: http::request::Parts, catalogue: Arc<Catalogue>) -> Self {
         let upgrade = Mutex::new(parts.extensions.remove());
         let path: Arc<str> = parts.uri.path().into();
         let query = Query::parse(parts.uri.query());
@@ -46,6 +49,7 @@ impl Context {
             query,
             headers: parts.headers,
             info: Arc::new(info),
+            catalogue,
             user: ANONYMOUS.clone(),
             warnings: Warnings::default(),
             accepts_gzip,
@@ -53,6 +57,12 @@ impl Context {
             uri: parts.uri,
             upgrade,
         }
+    }
+
+    /// A request to a server that serves nothing.
+    #[cfg(test)]
+    pub fn of_test(parts: http::request::Parts) -> Self {
+        Self::new(parts, crate::registry::Catalogues::new(&[], String::new()).load())
     }
 
     /// The name that managedFields records: the one given, or the client's own.
@@ -69,7 +79,6 @@ impl Context {
 
     /// Watches and streams last as long as their client wants.
     pub fn is_long_running(&self) -> bool {
-        self.info.verb == "watch"
-            || matches!(self.info.subresource.as_str(), "log" | "exec" | "attach" | "portforward" | "proxy")
+        self.info.verb == Verb::Watch || STREAMING.contains(&self.info.subresource.as_str())
     }
 }

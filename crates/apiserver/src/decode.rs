@@ -3,12 +3,14 @@
 use crate::negotiate::Encoding;
 use crate::options::FieldValidation;
 use crate::registry::{Served, Warnings};
-use machinery::Value;
+use api::Rules;
 use machinery::codec;
 use machinery::codec::typed::Report;
+use machinery::field::{FieldError, Path};
 use machinery::gvk::split_api_version;
 use machinery::schema::SchemaRef;
 use machinery::status::{Result, Status};
+use machinery::{Value, meta};
 
 /// What a body is expected to hold.
 #[derive(Clone, Copy)]
@@ -16,21 +18,22 @@ pub struct Expected<'a> {
     pub group: &'a str,
     pub version: &'a str,
     pub kind: &'a str,
-    pub schema: SchemaRef<'static>,
-    pub default: fn(&mut Value),
+    pub schema: SchemaRef<'a>,
+    /// `None`: the schema alone says what the body is.
+    pub rules: Option<&'a dyn Rules>,
     /// Other versions of the group in which a body says the same.
     pub also: &'static [&'static str],
 }
 
 impl<'a> Expected<'a> {
     pub fn of(served: &'a Served) -> Self {
-        let kind = served.kind;
+        let kind = &served.kind;
         Self {
-            group: kind.group,
-            version: kind.version,
-            kind: kind.kind,
-            schema: served.schema,
-            default: kind.default,
+            group: kind.group(),
+            version: kind.version(),
+            kind: kind.kind(),
+            schema: served.schema(),
+            rules: Some(&*served.rules),
             also: &[],
         }
     }
@@ -41,6 +44,10 @@ impl<'a> Expected<'a> {
 
     fn api_version(&self) -> String {
         machinery::gvk::api_version(self.group, self.version)
+    }
+
+    fn is_typed(&self) -> bool {
+        self.rules.is_none_or(Rules::is_typed)
     }
 }
 
@@ -73,7 +80,7 @@ pub fn object(
         }
     }
     warnings.emptied(emptied);
-    warnings.set_defaults(&mut value, expected.default);
+    warnings.set_defaults(&mut value, expected.rules);
     Ok(value)
 }
 
@@ -96,6 +103,12 @@ fn parse(body: &[u8], encoding: Encoding, expected: &Expected<'_>) -> Result<(Va
     };
     let mut mistyped = None;
     let (mut value, problems) = match encoding {
+        Encoding::Json if !expected.is_typed() => {
+            let plain = codec::json::decode(body).map_err(|error| {
+                unrecognized(format!("couldn't get version/kind; json parse error: {error}"))
+            })?;
+            (plain.value, plain.strict)
+        }
         Encoding::Json => {
             match codec::json::decode_typed(body, expected.schema) {
                 Ok(decoded) if is_expected(&decoded.value, expected) => {
@@ -124,14 +137,22 @@ fn parse(body: &[u8], encoding: Encoding, expected: &Expected<'_>) -> Result<(Va
         }
         Encoding::Protobuf => (protobuf(body, expected)?, Vec::new()),
     };
-    check_kind(&value, expected, body)?;
+    if expected.is_typed() {
+        check_kind(&value, expected, body)?;
+    } else {
+        check_custom_kind(&value, expected, body)?;
+    }
     if let Some(error) = mistyped {
         return Err(handled(expected.kind, expected.version, expected.kind, &error.to_string()));
     }
     if !value.is_object() {
         value = Value::Object(machinery::Map::new());
     }
-    let mut report = codec::typed::normalize(&mut value, expected.schema)
+    let normalized = match expected.rules {
+        Some(rules) => rules.normalize(&mut value, expected.schema),
+        None => codec::typed::normalize(&mut value, expected.schema),
+    };
+    let mut report = normalized
         .map_err(|error| handled(expected.kind, expected.version, expected.kind, &error.to_string()))?;
     report.strict.splice(0..0, problems);
     Ok((value, report))
@@ -188,6 +209,33 @@ pub(crate) fn scheme(group: &str) -> &'static str {
 
 fn handled(kind: &str, version: &str, expected: &str, why: &str) -> Status {
     Status::bad_request(format!("{kind} in version {version:?} cannot be handled as a {expected}: {why}"))
+}
+
+/// The same for custom resources, whose bodies always say what they are.
+fn check_custom_kind(value: &Value, expected: &Expected<'_>, body: &[u8]) -> Result<()> {
+    let text = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or("");
+    if text("kind").is_empty() {
+        return Err(Status::bad_request(format!(
+            "the object provided is unrecognized (must be of type {}): Object 'Kind' is missing in '{}' ({})",
+            expected.kind,
+            String::from_utf8_lossy(body),
+            summary(body)
+        )));
+    }
+    let (group, version) = split_api_version(text("apiVersion"));
+    if !expected.takes(group, version) {
+        return Err(Status::bad_request(format!(
+            "the API version in the data ({}) does not match the expected API version ({})",
+            text("apiVersion"),
+            expected.api_version()
+        )));
+    }
+    if text("kind") != expected.kind {
+        let why = format!("must be {}", expected.kind);
+        let errors = vec![FieldError::invalid_str(&Path::new("kind"), text("kind"), why)];
+        return Err(Status::invalid(group, text("kind"), meta::name(value), &errors));
+    }
+    Ok(())
 }
 
 /// The body must be of the expected kind, in the version of the request.
@@ -291,7 +339,7 @@ mod tests {
     fn config_map(body: &[u8], encoding: Encoding) -> (Result<Value>, Warnings) {
         let schema = api::schema::schema().kind("", "v1", "ConfigMap").expect("a kind");
         let expected =
-            Expected { group: "", version: "v1", kind: "ConfigMap", schema, default: |_| {}, also: &["v0"] };
+            Expected { group: "", version: "v1", kind: "ConfigMap", schema, rules: None, also: &["v0"] };
         let warnings = Warnings::default();
         (object(body, encoding, expected, FieldValidation::Warn, &warnings), warnings)
     }

@@ -63,8 +63,9 @@ fn type_meta(value: &Value) -> (&str, &str) {
 fn message(value: &Value) -> Result<Vec<u8>> {
     let (api_version, kind) = type_meta(value);
     let Some(schema) = schema_of(api_version, kind) else {
+        let list = if value.get("items").is_some_and(Value::is_array) { "List" } else { "" };
         return Err(Status::not_acceptable(format!(
-            "object *{kind} does not implement the protobuf marshalling interface and cannot be encoded to a protobuf message"
+            "object *unstructured.Unstructured{list} does not implement the protobuf marshalling interface and cannot be encoded to a protobuf message"
         )));
     };
     Ok(codec::protobuf::encode_object(value, schema))
@@ -75,7 +76,10 @@ pub fn schema_of(api_version: &str, kind: &str) -> Option<SchemaRef<'static>> {
     let (group, version) = split_api_version(api_version);
     let schema = api::schema::schema();
     schema.kind(group, version, kind).or_else(|| {
-        // Kinds of the meta group belong to every version.
+        // Kinds of the meta group belong to every built-in version; a definition may use the same names.
+        if !matches!(group, "" | "meta.k8s.io") {
+            return None;
+        }
         schema.named(&format!("io.k8s.apimachinery.pkg.apis.meta.v1.{kind}"))
     })
 }

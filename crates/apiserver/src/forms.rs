@@ -3,7 +3,9 @@
 use crate::negotiate::{Accepted, Form};
 use crate::query::Query;
 use crate::registry::Served;
-use api::kind::{CellContext, Kind, Table};
+use api::kind::CellContext;
+use api::rules::TableLayout;
+use api::{ResourceNames, Rules};
 use machinery::status::{Result, Status};
 use machinery::{Map, Value, meta};
 use serde_json::json;
@@ -39,10 +41,12 @@ fn api_version(accepted: &Accepted) -> &'static str {
 pub fn object(served: &Served, stored: Value, accepted: &Accepted, include: Include) -> Result<Value> {
     match accepted.form {
         None => Ok(served.present(stored)),
-        Some(Form::PartialObjectMetadata) => Ok(partial(&stored, served.storage.kind, api_version(accepted))),
+        Some(Form::PartialObjectMetadata) => {
+            Ok(partial(&stored, &*served.storage.rules, api_version(accepted)))
+        }
         Some(Form::PartialObjectMetadataList) => Err(Status::not_acceptable(format!(
             "you requested PartialObjectMetadataList, but the requested object is not a list ({})",
-            type_name(served.storage.kind, "")
+            type_name(&served.storage.kind, "")
         ))),
         Some(Form::Table) => {
             let mut metadata = Map::new();
@@ -69,9 +73,14 @@ pub fn list(
 ) -> Result<Value> {
     match accepted.form {
         None => {
-            let items: Vec<Value> = stored.into_iter().map(|item| untyped(served.present(item))).collect();
+            let is_custom = served.rules.is_custom();
+            let shown = |item| {
+                let item = served.present(item);
+                if is_custom { item } else { untyped(item) }
+            };
+            let items: Vec<Value> = stored.into_iter().map(shown).collect();
             Ok(json!({
-                "kind": format!("{}List", served.kind.kind),
+                "kind": served.kind.list_kind(),
                 "apiVersion": served.api_version,
                 "metadata": metadata,
                 "items": items,
@@ -80,7 +89,7 @@ pub fn list(
         Some(Form::PartialObjectMetadataList) => {
             let version = api_version(accepted);
             let items: Vec<Value> =
-                stored.iter().map(|item| partial(item, served.storage.kind, version)).collect();
+                stored.iter().map(|item| partial(item, &*served.storage.rules, version)).collect();
             // Kubernetes' quirk, kept: this form of an empty list has none.
             let items = if items.is_empty() { Value::Null } else { Value::Array(items) };
             Ok(json!({
@@ -89,7 +98,7 @@ pub fn list(
         }
         Some(Form::PartialObjectMetadata) => Err(Status::not_acceptable(format!(
             "you requested PartialObjectMetadata, but the requested object is a list ({})",
-            type_name(served.storage.kind, "List")
+            type_name(&served.storage.kind, "List")
         ))),
         Some(Form::Table) => {
             let rows = Rows { served, include, api_version: api_version(accepted) };
@@ -107,22 +116,17 @@ pub fn watched(served: &Served, stored: Value, accepted: &Accepted, include: Inc
             let metadata = json!({"resourceVersion": meta::resource_version(&stored)});
             Rows { served, include, api_version: api_version(accepted) }.table(metadata, vec![stored], first)
         }
-        Some(_) => partial(&stored, served.storage.kind, api_version(accepted)),
+        Some(_) => partial(&stored, &*served.storage.rules, api_version(accepted)),
     }
 }
 
 /// What Kubernetes calls the type of an object, or of a list of them, in its messages.
-fn type_name(kind: &Kind, suffix: &str) -> String {
-    let package = match kind.group.split('.').next().unwrap_or("") {
+fn type_name(kind: &ResourceNames, suffix: &str) -> String {
+    let package = match kind.group().split('.').next().unwrap_or("") {
         "" => "core",
         package => package,
     };
-    format!("*{package}.{}{suffix}", kind.kind)
-}
-
-fn served_table(served: &Served) -> &'static Table {
-    let kind = served.kind;
-    api::tables::table(kind.group, kind.version, kind.resource)
+    format!("*{package}.{}{suffix}", kind.kind())
 }
 
 /// Items of a typed list carry neither kind nor apiVersion.
@@ -134,9 +138,9 @@ pub fn untyped(mut object: Value) -> Value {
     object
 }
 
-fn partial(object: &Value, kind: &Kind, api_version: &str) -> Value {
+fn partial(object: &Value, rules: &dyn Rules, api_version: &str) -> Value {
     let mut metadata = object.get("metadata").cloned().unwrap_or_else(|| json!({}));
-    if let (Some(hidden), Some(metadata)) = (kind.field_annotation, metadata.as_object_mut())
+    if let (Some(hidden), Some(metadata)) = (rules.field_annotation(), metadata.as_object_mut())
         && let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut)
     {
         annotations.remove(hidden);
@@ -156,10 +160,11 @@ struct Rows<'a> {
 
 impl Rows<'_> {
     fn table(&self, metadata: Value, objects: Vec<Value>, headers: bool) -> Value {
-        let table = served_table(self.served);
-        lay_out(table, self.api_version, metadata, objects, headers, |object| match self.include {
+        lay_out(self.served.rules.table(), self.api_version, metadata, objects, headers, |object| match self
+            .include
+        {
             Include::None => Value::Null,
-            Include::Metadata => partial(&object, self.served.storage.kind, self.api_version),
+            Include::Metadata => partial(&object, &*self.served.storage.rules, self.api_version),
             Include::Object => self.served.present(object),
         })
     }
@@ -192,7 +197,7 @@ pub fn scale(scale: Value, accepted: &Accepted, include: Include) -> Result<Valu
 
 /// A Table of objects.
 fn lay_out(
-    table: &Table,
+    table: &dyn TableLayout,
     api_version: &str,
     metadata: Value,
     mut objects: Vec<Value>,
@@ -202,7 +207,7 @@ fn lay_out(
     let context = CellContext { now: jiff::Timestamp::now().as_second() };
     let columns = if headers {
         table
-            .columns
+            .columns()
             .iter()
             .map(|column| {
                 json!({
@@ -214,15 +219,13 @@ fn lay_out(
     } else {
         Value::Null
     };
-    if let Some(order) = table.order {
-        objects.sort_by(order);
-    }
+    table.sort(&mut objects);
     let rows: Vec<Value> = objects
         .into_iter()
         .map(|object| {
             let mut row = Map::new();
-            row.insert("cells".to_owned(), Value::Array((table.cells)(&object, context)));
-            let conditions = table.conditions.map_or_else(Vec::new, |conditions| conditions(&object));
+            row.insert("cells".to_owned(), Value::Array(table.cells(&object, context)));
+            let conditions = table.conditions(&object);
             if !conditions.is_empty() {
                 row.insert("conditions".to_owned(), Value::Array(conditions));
             }
@@ -231,7 +234,7 @@ fn lay_out(
         })
         .collect();
     // Kubernetes' quirk, kept: without rows, kinds that have no layout of their own have no list of them either.
-    let rows = match rows.is_empty() && api::tables::is_generic(table) {
+    let rows = match rows.is_empty() && table.is_generic() {
         true => Value::Null,
         false => Value::Array(rows),
     };

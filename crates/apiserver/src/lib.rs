@@ -8,6 +8,7 @@ mod cache;
 mod chain;
 pub mod configuration;
 mod context;
+mod custom;
 mod decode;
 pub mod discovery;
 mod encode;

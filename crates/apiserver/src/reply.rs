@@ -77,21 +77,24 @@ pub fn value(code: u16, value: &Value, accepted: &Accepted, context: &Context) -
 }
 
 /// An object that was read or written, in the version and form the client wants.
-pub fn object(
+pub async fn object(
     code: u16,
     served: &Served,
     written: &Written,
     accepted: &Accepted,
     context: &Context,
 ) -> Result<Reply> {
-    if let (Written::Stored(entry), None, None) = (written, accepted.form, served.conversion) {
+    if let (Written::Stored(entry), None) = (written, accepted.form)
+        && served.shows_stored_bytes(entry)
+    {
         let layout = &served.storage.cache.layout;
         if let Some(body) = direct(entry, layout, accepted) {
             return Ok(finish(code, accepted, body, context));
         }
     }
     let include = Include::read(&context.query, accepted)?;
-    let shown = forms::object(served, written.value(), accepted, include)?;
+    let stored = served.converted_one(written.value()).await?;
+    let shown = forms::object(served, stored, accepted, include)?;
     value(code, &shown, accepted, context)
 }
 
@@ -108,8 +111,13 @@ fn direct(entry: &Entry, layout: &Layout, accepted: &Accepted) -> Option<Bytes> 
 }
 
 /// A page of a list.
-pub fn list(served: &Arc<Served>, mut page: Page, accepted: &Accepted, context: &Context) -> Result<Reply> {
-    if accepted.form.is_none() && served.conversion.is_none() {
+pub async fn list(
+    served: &Arc<Served>,
+    mut page: Page,
+    accepted: &Accepted,
+    context: &Context,
+) -> Result<Reply> {
+    if accepted.form.is_none() && served.shows_all_stored_bytes(&page.entries) {
         match accepted.encoding {
             Encoding::Json if !accepted.pretty => return Ok(json_list(served, page, accepted, context)),
             Encoding::Protobuf => {
@@ -120,17 +128,19 @@ pub fn list(served: &Arc<Served>, mut page: Page, accepted: &Accepted, context: 
             _ => {}
         }
     }
-    let metadata = list_metadata(&page);
+    let metadata = list_metadata(&page, served.rules.is_custom() && accepted.form.is_none());
     let items = page.entries.iter().map(|entry| entry.value()).collect();
+    let items = served.converted(items).await?;
     let shown = forms::list(served, metadata, items, accepted, Include::read(&context.query, accepted)?)?;
     value(200, &shown, accepted, context)
 }
 
-fn list_metadata(page: &Page) -> Value {
+/// Lists of custom resources show an empty token, as Kubernetes' do, since no type leaves it out.
+fn list_metadata(page: &Page, shows_empty: bool) -> Value {
     let mut metadata = Map::new();
     metadata.insert("resourceVersion".to_owned(), page.revision.to_string().into());
-    if let Some(token) = &page.continue_token {
-        metadata.insert("continue".to_owned(), token.clone().into());
+    if page.continue_token.is_some() || shows_empty {
+        metadata.insert("continue".to_owned(), page.continue_token.clone().unwrap_or_default().into());
     }
     if let Some(remaining) = page.remaining {
         metadata.insert("remainingItemCount".to_owned(), remaining.into());
@@ -139,11 +149,12 @@ fn list_metadata(page: &Page) -> Value {
 }
 
 fn json_list(served: &Arc<Served>, page: Page, accepted: &Accepted, context: &Context) -> Reply {
+    let is_custom = served.rules.is_custom();
     let head = format!(
-        "{{\"kind\":\"{}List\",\"apiVersion\":\"{}\",\"metadata\":{},\"items\":[",
-        served.kind.kind,
+        "{{\"kind\":\"{}\",\"apiVersion\":\"{}\",\"metadata\":{},\"items\":[",
+        served.kind.list_kind(),
         served.api_version,
-        list_metadata(&page)
+        list_metadata(&page, is_custom)
     );
     let layout = served.storage.cache.layout.clone();
     let total = page.entries.iter().map(|entry| entry.bytes.len()).sum();
@@ -152,7 +163,12 @@ fn json_list(served: &Arc<Served>, page: Page, accepted: &Accepted, context: &Co
         if !std::mem::take(&mut first) {
             out.push(b',');
         }
-        layout.prefix.write_item(out, &entry.bytes, entry.revision);
+        // Items of typed lists carry no kind of their own.
+        if is_custom {
+            layout.prefix.write_object(out, &entry.bytes, entry.revision);
+        } else {
+            layout.prefix.write_item(out, &entry.bytes, entry.revision);
+        }
     };
     streamed(page.entries, head.into_bytes(), write, b"]}\n", total, accepted, context)
 }
@@ -171,7 +187,7 @@ fn protobuf_list(
     for entry in &page.entries {
         total += protobuf::item_length(entry.protobuf(&layout)?.len());
     }
-    let metadata = protobuf::list_message(&list_metadata(page), schema, std::iter::empty());
+    let metadata = protobuf::list_message(&list_metadata(page, false), schema, std::iter::empty());
     let (mut head, tail) = protobuf::envelope_around(&layout.api_version, &kind, metadata.len() + total);
     head.extend_from_slice(&metadata);
     let write = move |out: &mut Vec<u8>, entry: &Entry| {

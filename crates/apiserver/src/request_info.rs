@@ -3,11 +3,112 @@
 use crate::query::Query;
 use http::Method;
 
+/// What a request does: decided once, from method and path, for authorization, audit and routing alike. Requests that are
+/// not about a resource have their method as verb; other methods on resources have none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Verb {
+    #[default]
+    None,
+    Get,
+    List,
+    Watch,
+    Create,
+    Update,
+    Patch,
+    Delete,
+    DeleteCollection,
+    /// The path began with `proxy/`, which is no longer served.
+    Proxy,
+    Post,
+    Put,
+    Head,
+    Options,
+    Trace,
+    Connect,
+}
+
+impl Verb {
+    const ALL: [Verb; 16] = [
+        Self::None,
+        Self::Get,
+        Self::List,
+        Self::Watch,
+        Self::Create,
+        Self::Update,
+        Self::Patch,
+        Self::Delete,
+        Self::DeleteCollection,
+        Self::Proxy,
+        Self::Post,
+        Self::Put,
+        Self::Head,
+        Self::Options,
+        Self::Trace,
+        Self::Connect,
+    ];
+
+    /// As policies and audit events name it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Watch => "watch",
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Patch => "patch",
+            Self::Delete => "delete",
+            Self::DeleteCollection => "deletecollection",
+            Self::Proxy => "proxy",
+            Self::Post => "post",
+            Self::Put => "put",
+            Self::Head => "head",
+            Self::Options => "options",
+            Self::Trace => "trace",
+            Self::Connect => "connect",
+        }
+    }
+
+    /// Of a request that is not about a resource.
+    fn of_method(method: &Method) -> Self {
+        match *method {
+            Method::GET => Self::Get,
+            Method::POST => Self::Post,
+            Method::PUT => Self::Put,
+            Method::PATCH => Self::Patch,
+            Method::DELETE => Self::Delete,
+            Method::HEAD => Self::Head,
+            Method::OPTIONS => Self::Options,
+            Method::TRACE => Self::Trace,
+            _ => Self::Connect,
+        }
+    }
+}
+
+/// The verbs that a resource allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verbs(u16);
+
+impl Verbs {
+    /// From their names; unknown ones are left out.
+    pub fn of<T: AsRef<str>>(names: &[T]) -> Self {
+        let named = |verb: &Verb| names.iter().any(|name| name.as_ref() == verb.as_str());
+        Self(Verb::ALL.into_iter().filter(named).fold(0, |bits, verb| bits | 1 << verb as u16))
+    }
+
+    #[must_use]
+    pub fn without(self, verb: Verb) -> Self {
+        Self(self.0 & !(1 << verb as u16))
+    }
+
+    pub fn contains(self, verb: Verb) -> bool {
+        self.0 & 1 << verb as u16 != 0
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestInfo {
-    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`, none for other methods, or
-    /// what the path begins with (`watch`, `proxy`); the lower-case method for requests that are not about a resource.
-    pub verb: &'static str,
+    pub verb: Verb,
     pub is_resource: bool,
     pub group: String,
     pub version: String,
@@ -30,7 +131,7 @@ const NAMESPACE_SUBRESOURCES: [&str; 2] = ["status", "finalize"];
 
 impl RequestInfo {
     pub fn new(method: &Method, path: &str, query: &Query) -> Self {
-        let mut info = Self { verb: method_verb(method), ..Self::default() };
+        let mut info = Self { verb: Verb::of_method(method), ..Self::default() };
         let trimmed = path.strip_prefix('/').unwrap_or(path);
         let trimmed = trimmed.strip_suffix('/').unwrap_or(trimmed);
         let parts = segments(trimmed);
@@ -48,25 +149,25 @@ impl RequestInfo {
         };
         info.is_resource = true;
         info.read_resource(rest);
+        let unnamed = info.name.is_empty();
         info.verb = match *method {
-            _ if info.watch_prefix => "watch",
-            _ if info.proxy_prefix => "proxy",
-            Method::GET | Method::HEAD => "get",
-            Method::POST => "create",
-            Method::PUT => "update",
-            Method::PATCH => "patch",
-            Method::DELETE => "delete",
-            _ => "",
-        };
-        if info.name.is_empty() && info.verb == "get" {
-            info.verb = if query.flag("watch") == Some(true) { "watch" } else { "list" };
-            // A selector that names one object is as good as the name, for authorization.
-            if let Some(name) = selected_name(query.text("fieldSelector")) {
-                info.name = name;
+            _ if info.watch_prefix => Verb::Watch,
+            _ if info.proxy_prefix => Verb::Proxy,
+            Method::GET | Method::HEAD if unnamed => {
+                // A selector that names one object is as good as the name, for authorization.
+                if let Some(name) = selected_name(query.text("fieldSelector")) {
+                    info.name = name;
+                }
+                if query.flag("watch") == Some(true) { Verb::Watch } else { Verb::List }
             }
-        } else if info.name.is_empty() && info.verb == "delete" {
-            info.verb = "deletecollection";
-        }
+            Method::GET | Method::HEAD => Verb::Get,
+            Method::POST => Verb::Create,
+            Method::PUT => Verb::Update,
+            Method::PATCH => Verb::Patch,
+            Method::DELETE if unnamed => Verb::DeleteCollection,
+            Method::DELETE => Verb::Delete,
+            _ => Verb::None,
+        };
         info
     }
 
@@ -134,20 +235,6 @@ fn decode(segment: &str) -> String {
     percent_encoding::percent_decode_str(segment).decode_utf8_lossy().into_owned()
 }
 
-fn method_verb(method: &Method) -> &'static str {
-    match *method {
-        Method::GET => "get",
-        Method::POST => "post",
-        Method::PUT => "put",
-        Method::PATCH => "patch",
-        Method::DELETE => "delete",
-        Method::HEAD => "head",
-        Method::OPTIONS => "options",
-        Method::TRACE => "trace",
-        _ => "connect",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -199,7 +286,7 @@ mod tests {
         ] {
             let got = info(method, uri);
             assert_eq!(
-                (got.verb, got.namespace.as_str(), got.resource.as_str()),
+                (got.verb.as_str(), got.namespace.as_str(), got.resource.as_str()),
                 (verb, ns, resource),
                 "{method} {uri}"
             );
@@ -207,7 +294,15 @@ mod tests {
         }
         assert_eq!(info("GET", "/api/v1/nodes/n/proxy/a%2Fb").rest, "a%2Fb");
         assert!(!info("GET", "/api/v1").is_resource);
-        assert_eq!(info("GET", "/healthz").verb, "get");
-        assert_eq!(info("POST", "/healthz").verb, "post");
+        assert_eq!(info("GET", "/healthz").verb, Verb::Get);
+        assert_eq!(info("POST", "/healthz").verb, Verb::Post);
+    }
+    #[test]
+    fn verbs_of_a_resource_are_found_by_name() {
+        let verbs = Verbs::of(&["get", "deletecollection", "unknown"]);
+        for verb in Verb::ALL {
+            let want = matches!(verb, Verb::Get | Verb::DeleteCollection);
+            assert_eq!(verbs.contains(verb), want, "{verb:?}");
+        }
     }
 }

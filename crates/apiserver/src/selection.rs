@@ -32,17 +32,13 @@ impl Selection {
             let why = format!("the selectors have {count} requirements, the limit is {MAX_REQUIREMENTS}");
             return Err(Status::bad_request(why));
         }
-        let kind = served.kind;
-        let unsupported = fields.unsupported(|name| {
-            api::field_selectors::find(kind.group, kind.version, kind.resource, name).is_ok()
-        });
-        if let Some(name) = unsupported {
-            let refusal = api::field_selectors::find(kind.group, kind.version, kind.resource, name);
-            return Err(Status::bad_request(refusal.err().map_or_else(String::new, |e| e.to_string())));
+        let rules = &*served.rules;
+        if let Some(name) = fields.unsupported(|name| rules.find_field(name).is_ok()) {
+            let refusal = rules.find_field(name).err();
+            return Err(Status::bad_request(refusal.map_or_else(String::new, |e| e.to_string())));
         }
-        let fields = fields.transform(|name, value| {
-            Ok::<_, Status>((api::field_selectors::stored_name(kind.group, &name).into_owned(), value))
-        })?;
+        let fields = fields
+            .transform(|name, value| Ok::<_, Status>((rules.stored_field(&name).into_owned(), value)))?;
         let label_bits = labels
             .requirements()
             .iter()

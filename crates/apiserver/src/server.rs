@@ -7,7 +7,8 @@ use crate::bootstrap::{self, AuthenticationTrust};
 use crate::chain::audit::{Audit, AuditConfig, AuditSetupError};
 use crate::chain::{Chain, ChainConfig};
 use crate::configuration::ConfigurationError;
-use crate::discovery::{CHECKS, Discovery, built_in};
+use crate::custom::CustomResources;
+use crate::discovery::CHECKS;
 use crate::registry::Registry;
 use crate::registry::allocate::{ServiceConfig, Services};
 use crate::rest::connect::{Connections, KubeletIdentity};
@@ -80,6 +81,7 @@ pub enum BuildError {
 /// A built API server: a service for the listener, and the means to start and stop it.
 pub struct ApiServer {
     pub chain: Arc<Chain>,
+    custom: Arc<CustomResources>,
     advertise: String,
     trust: AuthenticationTrust,
     clock: Clock,
@@ -97,16 +99,18 @@ impl ApiServer {
             Admission::new(&config.admission)?,
             Services::new(config.services),
             config.authorization.choices()?,
+            config.advertise.clone(),
         ));
+        let custom = Arc::new(CustomResources::new(&registry).map_err(BuildError::Bootstrap)?);
         let authentication = Authentication::new(config.authentication, Arc::clone(&registry), clock)?;
         let authentication = Arc::new(authentication);
         let rest =
             Rest { registry, authentication, limits: config.limits, connections: Connections::default() };
-        let discovery = Discovery::new(built_in(api::resources::RESOURCES), config.advertise.clone());
         let audit = Audit::build(&config.audit, &metrics, clock)?;
-        let chain = Chain::new(rest, discovery, readiness, metrics, clock.clone(), audit, config.chain)?;
+        let chain = Chain::new(rest, readiness, metrics, clock.clone(), audit, config.chain)?;
         Ok(Self {
             chain: Arc::new(chain),
+            custom,
             advertise: config.advertise,
             trust: config.trust,
             clock: clock.clone(),
@@ -125,6 +129,7 @@ impl ApiServer {
                 fairness.maintain().await.map_err(BuildError::Bootstrap)?;
             }
             self.publish_trust(&self.trust).await.map_err(BuildError::Bootstrap)?;
+            self.custom.load().await.map_err(BuildError::Bootstrap)?;
             self.started.iter().for_each(Gate::open);
             Ok(())
         })
@@ -155,6 +160,7 @@ impl ApiServer {
         if let Some(audit) = &self.chain.audit {
             audit.start();
         }
+        self.custom.spawn(tasks);
     }
 
     /// Tells other API servers whom this one trusts.
@@ -227,7 +233,7 @@ impl ApiServer {
     pub fn stop(&self) {
         self.chain.rest.connections.stop();
         self.shutdown.close("process is shutting down");
-        for served in self.chain.rest.registry.all() {
+        for served in self.chain.rest.registry.catalogue().all() {
             served.storage.cache.end_watches();
         }
     }

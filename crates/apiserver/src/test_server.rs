@@ -4,7 +4,6 @@ use crate::admission::Admission;
 use crate::authenticate::{Authentication, AuthenticationConfig};
 use crate::authorize::{Attributes, Authorizer, Choice, Decision, Found};
 use crate::chain::{Chain, ChainConfig};
-use crate::discovery::{Discovery, built_in};
 use crate::registry::Registry;
 use crate::registry::allocate::{ServiceConfig, Services};
 use crate::rest::connect::Connections;
@@ -21,7 +20,7 @@ use machinery::Value;
 use machinery::status::Result;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use store::{Embedded, EmbeddedOptions};
+use store::{Embedded, EmbeddedOptions, Store};
 
 /// Member of `system:masters`.
 pub const ADMIN: &str = "admin";
@@ -29,7 +28,7 @@ pub const ADMIN: &str = "admin";
 pub const ALICE: &str = "alice";
 
 pub struct TestServer {
-    chain: Chain,
+    pub chain: Chain,
     connection: Arc<Connection>,
     grants: Arc<Grants>,
     _directory: tempfile::TempDir,
@@ -65,16 +64,27 @@ impl Authorizer for Grants {
 impl TestServer {
     pub fn start() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
+        let store = Embedded::open(EmbeddedOptions::new(directory.path().join("store"))).expect("a store");
+        Self::on(Arc::new(store), directory)
+    }
+
+    /// Another server on the same store.
+    pub fn beside(&self) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        Self::on(Arc::clone(&self.chain.rest.registry.store), directory)
+    }
+
+    fn on(store: Arc<dyn Store>, directory: tempfile::TempDir) -> Self {
         let tokens = directory.path().join("tokens");
         let lines = format!("{ADMIN},{ADMIN},1,system:masters\n{ALICE},{ALICE},2\n");
         std::fs::write(&tokens, lines).expect("written");
-        let store = Embedded::open(EmbeddedOptions::new(directory.path().join("store"))).expect("a store");
         let grants = Arc::new(Grants::default());
         let registry = Arc::new(Registry::with_authorizers(
-            Arc::new(store),
+            store,
             Admission::default(),
             Services::new(ServiceConfig::default()),
             vec![Choice::Other(grants.clone())],
+            String::new(),
         ));
         let clock = Clock::system();
         let config = AuthenticationConfig { token_file: Some(tokens), ..AuthenticationConfig::default() };
@@ -85,10 +95,9 @@ impl TestServer {
             limits: Limits { max_body_bytes: 3 << 20, cbor: true },
             connections: Connections::default(),
         };
-        let discovery = Discovery::new(built_in(api::resources::RESOURCES), String::new());
         let metrics = Metrics::new(&clock).expect("metrics");
         let config = ChainConfig { priority_and_fairness: false, ..ChainConfig::default() };
-        let chain = Chain::new(rest, discovery, Readiness::new(), metrics, clock, None, config);
+        let chain = Chain::new(rest, Readiness::new(), metrics, clock, None, config);
         let trust = ClientTrust::new(&[], &[]).expect("no authorities");
         Self {
             chain: chain.expect("a chain"),

@@ -1,10 +1,11 @@
-//! Process foundations: logging, metrics, clock, task groups, drain, readiness, PKI, TLS.
+//! Process foundations: logging, metrics, clock, task groups, drain, readiness, PKI, TLS, the HTTP client.
 
 pub mod addresses;
 pub mod clock;
 pub mod errors;
 pub mod file;
 pub mod file_changes;
+pub mod http;
 pub mod kubeconfig;
 pub mod limits;
 pub mod logging;

@@ -7,7 +7,7 @@ use crate::functions::authorizer::{Answers, Check};
 use crate::functions::{self, Function, operators};
 use crate::plan::{Loop, Node, Step};
 use crate::types::Type;
-use crate::value::{Fault, Key, Made, Map, Outcome, Text, Value};
+use crate::value::{Fault, Key, Made, Outcome, Text, Value};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -113,6 +113,11 @@ impl Program {
 
     pub fn result_type(&self) -> &Type {
         &self.checked.of
+    }
+
+    /// Whether the program refers to the variable that is declared at this place.
+    pub fn uses(&self, variable: usize) -> bool {
+        self.checked.node.uses(variable)
     }
 
     /// The result on these values of the variables, in the order of their declaration.
@@ -473,7 +478,7 @@ fn select<'a>(of: &Value<'a>, name: &Arc<str>) -> Outcome<'a> {
         return Ok(Value::Optional(found.map(Arc::new)));
     }
     find(of, name).ok_or_else(|| match of {
-        Value::Map(Map::Json(_) | Map::Made(_)) | Value::Made(_) => no_such_key(name),
+        Value::Map(_) | Value::Made(_) => no_such_key(name),
         // Lists have numbers for keys.
         Value::List(_) => Fault::new("unsupported index type 'string' in list"),
         _ => no_such_key(name),

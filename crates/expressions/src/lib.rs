@@ -20,6 +20,7 @@ mod plan;
 #[cfg(test)]
 mod tests;
 mod types;
+mod typing;
 mod unify;
 mod value;
 
@@ -30,4 +31,5 @@ pub use functions::authorizer::{
     About, Answers, Check, Decision, ResourceAbout, authorizer_type, resource_check_type,
 };
 pub use types::{Fields, ObjectType, Type};
+pub use typing::{Identity, Typing, formatted};
 pub use value::{Fault, Key, List, Made, Map, Outcome, Text, Value};

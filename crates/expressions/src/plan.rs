@@ -54,6 +54,45 @@ pub enum Step {
     Merge { filter: Option<Node>, entries: Node },
 }
 
+impl Node {
+    /// Whether a variable of the environment stands anywhere below.
+    pub fn uses(&self, variable: usize) -> bool {
+        let of = |node: &Node| node.uses(variable);
+        match self {
+            Self::Variable(place) => *place == variable,
+            Self::Constant(_) | Self::Composed(_) | Self::Local(_) => false,
+            Self::Select(operand, _)
+            | Self::Has(operand, _)
+            | Self::SelectOptional(operand, _)
+            | Self::NotStrictlyFalse(operand)
+            | Self::Matches(operand, _) => operand.uses(variable),
+            Self::And(left, right) | Self::Or(left, right) => of(left) || of(right),
+            Self::Conditional(parts) => parts.iter().any(of),
+            Self::Call(_, arguments) => arguments.iter().any(of),
+            Self::List(elements) => elements.iter().any(|(element, _)| of(element)),
+            Self::Map(entries) => entries.iter().any(|(key, value, _)| of(key) || of(value)),
+            Self::Make(_, fields) => fields.iter().any(|(_, value, _)| of(value)),
+            Self::Loop(parts) => {
+                let Loop { range, init, condition, step, result, .. } = &**parts;
+                [range, init, condition, result].into_iter().any(of) || step.uses(variable)
+            }
+        }
+    }
+}
+
+impl Step {
+    fn uses(&self, variable: usize) -> bool {
+        let of = |node: &Node| node.uses(variable);
+        let optional = |node: &Option<Node>| node.as_ref().is_some_and(of);
+        match self {
+            Self::General(step) => of(step),
+            Self::Append { filter, element } => optional(filter) || of(element),
+            Self::Insert { filter, key, value } => optional(filter) || of(key) || of(value),
+            Self::Merge { filter, entries } => optional(filter) || of(entries),
+        }
+    }
+}
+
 /// The node of a call; some functions are more than functions.
 pub fn call(function: &'static Function, nodes: Vec<Node>) -> Node {
     let pattern = match nodes.as_slice() {

@@ -5,6 +5,7 @@ use crate::functions::formats::Format;
 use crate::functions::net::Cidr;
 use crate::functions::semver::Semver;
 use crate::functions::url::Url;
+use crate::typing::{self, Identity, Typing};
 use machinery::quantity::Quantity;
 use serde_json::{Number, Value as Json};
 use std::cmp::Ordering;
@@ -76,12 +77,16 @@ impl fmt::Debug for Text<'_> {
 #[derive(Clone, Debug)]
 pub enum List<'a> {
     Json(&'a [Json]),
+    Typed(&'a [Json], &'a dyn Typing),
     Made(Arc<[Value<'a>]>),
+    /// The sum of lists whose items have identities.
+    Merged(Arc<[Value<'a>]>, &'a dyn Typing),
 }
 
 #[derive(Clone, Debug)]
 pub enum Map<'a> {
     Json(&'a serde_json::Map<String, Json>),
+    Typed(&'a serde_json::Map<String, Json>, &'a dyn Typing),
     Made(Arc<BTreeMap<Key, Value<'a>>>),
 }
 
@@ -161,8 +166,8 @@ impl From<&str> for Value<'_> {
 impl<'a> List<'a> {
     pub fn len(&self) -> usize {
         match self {
-            Self::Json(items) => items.len(),
-            Self::Made(items) => items.len(),
+            Self::Json(items) | Self::Typed(items, _) => items.len(),
+            Self::Made(items) | Self::Merged(items, _) => items.len(),
         }
     }
 
@@ -173,19 +178,30 @@ impl<'a> List<'a> {
     pub fn get(&self, index: usize) -> Option<Value<'a>> {
         match self {
             Self::Json(items) => items.get(index).map(Value::from),
-            Self::Made(items) => items.get(index).cloned(),
+            Self::Typed(items, typing) => items.get(index).map(|item| typing.item(item)),
+            Self::Made(items) | Self::Merged(items, _) => items.get(index).cloned(),
         }
     }
 
     pub fn iter(&self) -> impl Iterator<Item = Value<'a>> + '_ {
         (0..self.len()).filter_map(|index| self.get(index))
     }
+
+    /// The typing of lists whose items have identities other than their indexes.
+    pub(crate) fn identified(&self) -> Option<&'a dyn Typing> {
+        match self {
+            Self::Typed(_, typing) | Self::Merged(_, typing) => {
+                (!matches!(typing.identity(), Identity::Index)).then_some(*typing)
+            }
+            Self::Json(_) | Self::Made(_) => None,
+        }
+    }
 }
 
 impl<'a> Map<'a> {
     pub fn len(&self) -> usize {
         match self {
-            Self::Json(fields) => fields.len(),
+            Self::Json(fields) | Self::Typed(fields, _) => fields.len(),
             Self::Made(fields) => fields.len(),
         }
     }
@@ -197,6 +213,7 @@ impl<'a> Map<'a> {
     pub fn field(&self, name: &str) -> Option<Value<'a>> {
         match self {
             Self::Json(fields) => fields.get(name).map(Value::from),
+            Self::Typed(fields, typing) => typing.field(fields, name),
             Self::Made(fields) => fields.get(&Key::String(Arc::from(name))).cloned(),
         }
     }
@@ -205,7 +222,7 @@ impl<'a> Map<'a> {
     pub fn get(&self, key: &Value<'_>) -> Option<Value<'a>> {
         match (self, key) {
             (_, Value::String(name)) => self.field(name),
-            (Self::Json(_), _) => None,
+            (Self::Json(_) | Self::Typed(..), _) => None,
             (Self::Made(fields), key) => fields.get(&Key::of(key)?).cloned(),
         }
     }
@@ -215,6 +232,10 @@ impl<'a> Map<'a> {
             Self::Json(fields) => Box::new(
                 fields.iter().map(|(name, value)| (Value::String(Text::Borrowed(name)), Value::from(value))),
             ),
+            Self::Typed(fields, typing) => Box::new(fields.iter().filter_map(|(name, value)| {
+                let (name, value) = typing.entry(name, value)?;
+                Some((Value::String(name), value))
+            })),
             Self::Made(fields) => Box::new(fields.iter().map(|(key, value)| (key.to_value(), value.clone()))),
         }
     }
@@ -354,7 +375,8 @@ impl<'a> Value<'a> {
             (Self::Timestamp(a), Value::Timestamp(b)) => a == b,
             (Self::Duration(a), Value::Duration(b)) => a == b,
             (Self::List(a), Value::List(b)) => {
-                a.len() == b.len() && a.iter().zip(b.iter()).all(|(a, b)| a.equals_at(&b, depth))
+                let identity = a.identified().map_or(Identity::Index, Typing::identity);
+                typing::equal(a, b, identity, &|a, b| a.equals_at(b, depth))
             }
             (Self::Map(a), Value::Map(b)) => {
                 let same = |(key, value): (Value<'_>, Value<'_>)| {
@@ -448,8 +470,8 @@ impl<'a> Value<'a> {
             }
             Self::Timestamp(at) => Json::String(at.to_string()),
             Self::Duration(nanos) => Json::String(crate::functions::time::seconds_text(*nanos)),
-            Self::List(List::Json(items)) => Json::Array(items.to_vec()),
-            Self::Map(Map::Json(fields)) => Json::Object((*fields).clone()),
+            Self::List(List::Json(items) | List::Typed(items, _)) => Json::Array(items.to_vec()),
+            Self::Map(Map::Json(fields) | Map::Typed(fields, _)) => Json::Object((*fields).clone()),
             Self::List(list) => {
                 list.iter().map(|item| of(&item)).collect::<Result<_, _>>().map(Json::Array)?
             }

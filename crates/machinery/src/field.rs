@@ -26,6 +26,11 @@ impl<'a> Path<'a> {
     /// The empty path: the object itself.
     pub const ROOT: Path<'static> = Path { parent: None, step: Step::Root };
 
+    /// Whether this is the empty path.
+    pub fn is_root(&self) -> bool {
+        matches!((self.parent, self.step), (None, Step::Root))
+    }
+
     pub fn new(name: &'a str) -> Path<'a> {
         Path { parent: None, step: Step::Name(name) }
     }
@@ -48,7 +53,7 @@ impl fmt::Display for Path<'_> {
         let parent_is_root = match self.parent {
             Some(parent) => {
                 parent.fmt(f)?;
-                matches!((parent.parent, parent.step), (None, Step::Root))
+                parent.is_root()
             }
             None => true,
         };
@@ -332,6 +337,21 @@ pub fn show_str(text: &str) -> String {
     out
 }
 
+/// A floating-point number as Go prints it.
+pub fn show_float(number: f64) -> String {
+    if number == 0.0 || (1e-4..1e21).contains(&number.abs()) {
+        return format!("{number}");
+    }
+    let text = format!("{number:e}");
+    match text.split_once('e') {
+        Some((digits, power)) => {
+            let (sign, power) = power.strip_prefix('-').map_or(('+', power), |power| ('-', power));
+            format!("{digits}e{sign}{power:0>2}")
+        }
+        None => text,
+    }
+}
+
 /// A word of a type of its own (an operator, a policy) as messages show it: as JSON writes it.
 pub fn show_word(word: &str) -> String {
     json(&Value::from(word))
@@ -365,6 +385,14 @@ mod tests {
             ("\u{f0000}", r#""\U000f0000""#, "\"\u{f0000}\""),
         ] {
             assert_eq!((show_str(text).as_str(), show_word(text).as_str()), (plain, word));
+        }
+    }
+
+    #[test]
+    fn floats_are_shown_with_the_exponents_of_go() {
+        for (number, shown) in [(0.0, "0"), (1000.0, "1000"), (0.5, "0.5"), (1e21, "1e+21"), (1e-7, "1e-07")]
+        {
+            assert_eq!(show_float(number), shown);
         }
     }
 

@@ -6,6 +6,7 @@ pub mod apply;
 pub mod codec;
 pub mod field;
 pub mod gvk;
+pub mod jsonpath;
 pub mod member;
 pub mod meta;
 pub mod names;

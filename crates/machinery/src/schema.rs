@@ -230,6 +230,29 @@ pub struct SchemaRef<'a> {
     atomic: Option<bool>,
 }
 
+/// A type that keeps its arena: what outlives a borrow of the schema holds one.
+#[derive(Clone, Debug)]
+pub struct TypeHandle {
+    schema: Arc<Schema>,
+    id: NodeId,
+}
+
+impl TypeHandle {
+    pub fn new(schema: Arc<Schema>, id: NodeId) -> Self {
+        Self { schema, id }
+    }
+
+    /// The type of a top-level kind.
+    pub fn of_kind(schema: &Arc<Schema>, group: &str, version: &str, kind: &str) -> Option<Self> {
+        let id = schema.kind(group, version, kind)?.id;
+        Some(Self { schema: Arc::clone(schema), id })
+    }
+
+    pub fn get(&self) -> SchemaRef<'_> {
+        self.schema.at(self.id)
+    }
+}
+
 impl Node {
     /// A node of a shape with everything else empty.
     pub fn of(shape: Shape) -> Self {

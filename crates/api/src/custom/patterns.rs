@@ -2,9 +2,39 @@
 
 use regex::{Regex, RegexBuilder};
 use regex_syntax::ast::{self, ErrorKind};
+use std::sync::OnceLock;
 
 /// The largest program that a pattern may become.
 const MAX_SIZE: usize = 4 * 1024 * 1024;
+
+/// Pattern of a schema, compiled when it is first used: a compiled expression takes far more memory than its text.
+#[derive(Debug)]
+pub struct Pattern {
+    text: Box<str>,
+    compiled: OnceLock<Result<Regex, String>>,
+}
+
+impl Pattern {
+    pub fn new(text: &str) -> Self {
+        Self { text: text.into(), compiled: OnceLock::new() }
+    }
+
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether a text matches, or the reason why the pattern is invalid.
+    pub fn matches(&self, text: &str) -> Result<bool, &str> {
+        let compiled = self.compiled.get_or_init(|| compile(&self.text));
+        compiled.as_ref().map(|pattern| pattern.is_match(text)).map_err(String::as_str)
+    }
+}
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
 
 /// A pattern, or why it is none.
 pub fn compile(pattern: &str) -> Result<Regex, String> {

@@ -1,12 +1,54 @@
 //! Fields of custom resources that selectors may name.
 
+use super::node::Kind;
 use super::schema::Schema;
 use super::{field_path, structural};
 use crate::value::Fields;
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
+use machinery::jsonpath::{Missing, Template};
+use std::sync::Arc;
 
 const MAX_FIELDS: usize = 8;
+
+/// Compiled field that field selectors may name.
+#[derive(Debug)]
+pub struct SelectableField {
+    /// Name in selectors: the path without its first dot.
+    pub name: Arc<str>,
+    /// `string`, `integer` or `boolean`.
+    pub kind: &'static str,
+    /// `None`: the path is invalid, and no object has the field.
+    path: Option<Template>,
+}
+
+impl SelectableField {
+    pub(super) fn compile(field: &Value, schema: Schema<'_>) -> Self {
+        let path = field.text("jsonPath");
+        let found = field_path::follow(path, Some(schema), false).ok().and_then(|found| found.schema);
+        Self {
+            name: super::intern::name(path.strip_prefix('.').unwrap_or(path)),
+            kind: found.map_or("", |of| Kind::of(of.kind()).name()),
+            path: Template::parse(&format!("{{{path}}}")).ok(),
+        }
+    }
+
+    /// Names of the fields on the way to the value, for readers that look for nothing else.
+    pub fn fields(&self) -> Option<Vec<&str>> {
+        self.path.as_ref()?.fields()
+    }
+
+    /// The value of an object, as selectors compare it. Empty where the object has none.
+    pub fn value(&self, object: &Value) -> String {
+        let results = self.path.as_ref().and_then(|path| path.results(object, Missing::Allow).ok());
+        let value = results.as_ref().and_then(|results| results.first()?.first());
+        match value.map(AsRef::as_ref) {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(text)) => text.clone(),
+            Some(other) => other.to_string(),
+        }
+    }
+}
 
 /// Fields that selectors may name must be there, and simple. `owner` is the path of what has them.
 pub fn check(fields: &[Value], schema: Schema<'_>, owner: &Path<'_>) -> ErrorList {
@@ -56,6 +98,24 @@ pub fn check(fields: &[Value], schema: Schema<'_>, owner: &Path<'_>) -> ErrorLis
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn values_are_compared_as_text() {
+        let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+            "a": {"type": "string"}, "n": {"type": "integer"}, "b": {"type": "boolean"}}}}});
+        let object = json!({"spec": {"a": "x", "n": 5, "b": true}});
+        for (path, name, kind, want) in [
+            (".spec.a", "spec.a", "string", "x"),
+            (".spec.n", "spec.n", "integer", "5"),
+            (".spec.b", "spec.b", "boolean", "true"),
+            (".spec.none", "spec.none", "", ""),
+        ] {
+            let field = SelectableField::compile(&json!({"jsonPath": path}), Schema(&schema));
+            assert_eq!((field.name.as_ref(), field.kind, field.value(&object).as_str()), (name, kind, want));
+            assert_eq!(field.fields().map(|fields| fields.join(".")).as_deref(), Some(name));
+            assert_eq!(field.value(&json!({})), "");
+        }
+    }
 
     #[test]
     fn selectable_fields_are_simple() {

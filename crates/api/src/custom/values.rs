@@ -1,36 +1,55 @@
-//! Whether a default value is what its schema says, in the words that Kubernetes has for what it is not.
+//! Validation of values by their schema, with the messages and the order of Kubernetes' OpenAPI validation.
 
+mod numbers;
+#[cfg(test)]
+mod tests;
+
+use super::correlation::{Correlated, is_type_field};
 use super::formats;
-use super::patterns;
-use super::schema::{Additional, Schema};
-use machinery::Value;
+use super::node::{Additional, Checks, Kind, Node};
 use machinery::field::{ErrorKind, ErrorList, FieldError, Path, show, show_str};
+use machinery::{Map, Value};
+use std::collections::HashSet;
 
-/// What is wrong with a default value by its schema. Errors name places below `base`.
-pub fn check_default(value: &Value, schema: Schema<'_>, base: &Path<'_>) -> ErrorList {
-    let mut outcome = Outcome::default();
-    Check { base }.value(value, schema, &Path::ROOT, &mut outcome);
-    outcome.errors.into_iter().map(|(_, error)| error).collect()
+/// Errors of a default value by its schema. Errors name places below `base`.
+pub fn check_default(value: &Value, node: &Node, base: &Path<'_>) -> ErrorList {
+    let check = Check { base, is_default: true };
+    check.errors(value, node, None, true)
 }
 
-/// What was found so far. Of alternatives that all fail, the one with the most matches is told.
+/// Errors of a custom resource, or of a part of one at `base`. Parts that equal their old values are not reported.
+pub fn check(
+    value: &Value,
+    node: &Node,
+    correlated: Option<Correlated<'_>>,
+    is_root: bool,
+    base: &Path<'_>,
+) -> ErrorList {
+    let check = Check { base, is_default: false };
+    check.errors(value, node, correlated, is_root)
+}
+
+/// Findings so far. Of alternatives that all fail, the one with the most matches is reported.
 #[derive(Default)]
 struct Outcome {
-    /// With the text by which equal ones are known.
-    errors: Vec<(String, FieldError)>,
+    errors: Vec<FieldError>,
+    /// Texts by which equal errors are known.
+    seen: HashSet<String>,
+    messages: Vec<String>,
     matches: usize,
 }
 
 impl Outcome {
     fn add(&mut self, message: String, error: FieldError) {
-        if !self.errors.iter().any(|(known, _)| *known == message) {
-            self.errors.push((message, error));
+        if self.seen.insert(message.clone()) {
+            self.messages.push(message);
+            self.errors.push(error);
         }
     }
 
     fn merge(&mut self, other: Outcome) {
         self.matches += other.matches;
-        for (message, error) in other.errors {
+        for (message, error) in other.messages.into_iter().zip(other.errors) {
             self.add(message, error);
         }
     }
@@ -42,9 +61,12 @@ impl Outcome {
 
 struct Check<'b> {
     base: &'b Path<'b>,
+    /// Default values are validated by the structural schema: unknown formats count, and a value that is an integer or a
+    /// string has no type of its own.
+    is_default: bool,
 }
 
-/// How messages of a kind show the value.
+/// The value that a message shows.
 enum Shown<'v> {
     Value(&'v Value),
     Text(&'v str),
@@ -52,7 +74,40 @@ enum Shown<'v> {
 }
 
 impl Check<'_> {
-    /// Something is wrong with the value at a place.
+    fn errors(
+        &self,
+        value: &Value,
+        node: &Node,
+        correlated: Option<Correlated<'_>>,
+        is_root: bool,
+    ) -> ErrorList {
+        let mut outcome = Outcome::default();
+        self.ratcheted(value, node, correlated, is_root, &Path::ROOT, &mut outcome);
+        outcome.errors
+    }
+
+    /// Validates a value; errors of an unchanged one are dropped.
+    fn ratcheted(
+        &self,
+        value: &Value,
+        node: &Node,
+        correlated: Option<Correlated<'_>>,
+        is_root: bool,
+        at: &Path<'_>,
+        outcome: &mut Outcome,
+    ) {
+        let Some(old) = correlated else {
+            return self.value(value, node, None, is_root, at, outcome);
+        };
+        let mut found = Outcome::default();
+        self.value(value, node, correlated, is_root, at, &mut found);
+        if !found.is_valid() && old.is_unchanged() {
+            outcome.matches += found.matches;
+        } else {
+            outcome.merge(found);
+        }
+    }
+
     fn fail(&self, kind: ErrorKind, at: &Path<'_>, shown: Shown<'_>, message: String, outcome: &mut Outcome) {
         let value = match shown {
             Shown::Value(value) => Some(show(value)),
@@ -60,23 +115,22 @@ impl Check<'_> {
             Shown::None => None,
         };
         let detail = if value.is_some() { message.clone() } else { String::new() };
-        let error = FieldError { kind, field: self.field(at), value, detail };
-        outcome.add(message, error);
+        outcome.add(message, FieldError { kind, field: self.field(at), value, detail });
     }
 
-    /// Something that no single place is to blame for.
+    /// Adds an error that names no place below the base.
     fn fail_whole(&self, message: String, outcome: &mut Outcome) {
-        outcome.add(message.clone(), FieldError::invalid_str(self.base, "", message));
+        let error = FieldError::invalid_str(self.base, "", message.clone());
+        outcome.add(message, FieldError { field: self.field(&Path::ROOT), ..error });
     }
 
     fn field(&self, at: &Path<'_>) -> String {
-        let name = at.to_string();
-        match name.trim_start_matches('.') {
-            "" => self.base.to_string(),
-            name => match self.base.to_string() {
-                base if base.is_empty() => name.to_owned(),
-                base => format!("{base}.{name}"),
-            },
+        let (name, base) = (at.to_string(), self.base.to_string());
+        match (name.trim_start_matches('.'), base.as_str()) {
+            ("", "") => super::ROOT_FIELD.to_owned(),
+            ("", _) => base,
+            (name, "") => name.to_owned(),
+            (name, base) => format!("{base}.{name}"),
         }
     }
 
@@ -84,208 +138,245 @@ impl Check<'_> {
         self.fail(ErrorKind::Invalid, at, Shown::Value(value), format!("{at} in body {what}"), outcome);
     }
 
-    fn value(&self, value: &Value, schema: Schema<'_>, at: &Path<'_>, outcome: &mut Outcome) {
-        self.type_of(value, schema, at, outcome);
+    fn value(
+        &self,
+        value: &Value,
+        node: &Node,
+        correlated: Option<Correlated<'_>>,
+        is_root: bool,
+        at: &Path<'_>,
+        outcome: &mut Outcome,
+    ) {
+        let checks = node.checks();
+        let types = self.types(node);
         if value.is_null() {
-            self.enumeration(value, schema, at, outcome);
-            outcome.matches += 2;
-            return;
+            self.type_of(value, node, types, at, outcome);
+            return self.enumeration(value, checks, at, outcome);
         }
-        self.junctors(value, schema, at, outcome);
+        if !types.is_empty() || !self.format(node).is_empty() {
+            self.type_of(value, node, types, at, outcome);
+            outcome.matches += 1;
+        }
+        self.junctors(value, checks, correlated, is_root, at, outcome);
+        outcome.matches += 2;
         match value {
-            Value::String(text) => self.text(text, value, schema, at, outcome),
-            Value::Number(_) => self.number(value, schema, at, outcome),
-            Value::Array(items) => self.list(items, schema, at, outcome),
+            Value::String(text) => self.text(text, value, node, at, outcome),
+            Value::Number(_) => {
+                self.number(value, node, at, outcome);
+                outcome.matches += 2;
+            }
+            Value::Array(items) => {
+                self.list(items, node, correlated, at, outcome);
+                outcome.matches += 2;
+            }
             _ => {}
         }
-        self.enumeration(value, schema, at, outcome);
-        if let Value::Object(map) = value {
-            self.object(map, schema, at, outcome);
+        self.enumeration(value, checks, at, outcome);
+        outcome.matches += 1;
+        if let Value::Object(fields) = value {
+            self.object(fields, node, correlated, is_root, at, outcome);
+            outcome.matches += 1;
         }
-        outcome.matches += 2;
+        outcome.matches += 1;
     }
 
-    fn type_of(&self, value: &Value, schema: Schema<'_>, at: &Path<'_>, outcome: &mut Outcome) {
-        let kind = schema.kind();
-        let format = schema.text("format");
-        if kind.is_empty() && format.is_empty() {
-            return;
+    /// Accepted types.
+    fn types(&self, node: &Node) -> &'static [Kind] {
+        match node.kind {
+            _ if node.int_or_string && !self.is_default => &[Kind::Integer, Kind::String],
+            Kind::Any => &[],
+            Kind::Object => &[Kind::Object],
+            Kind::Array => &[Kind::Array],
+            Kind::String => &[Kind::String],
+            Kind::Integer => &[Kind::Integer],
+            Kind::Number => &[Kind::Number],
+            Kind::Boolean => &[Kind::Boolean],
         }
-        let found = match value {
-            Value::Null => "null",
-            Value::Bool(_) => "boolean",
-            Value::String(_) => "string",
-            Value::Number(number) if number.is_i64() => "integer",
-            Value::Number(_) => "number",
-            Value::Array(_) => "array",
-            Value::Object(_) => "object",
+    }
+
+    fn format<'n>(&self, node: &'n Node) -> &'n str {
+        let checks = node.checks();
+        let format = checks.format.as_deref().unwrap_or("");
+        if checks.format_is_known || self.is_default { format } else { "" }
+    }
+
+    fn type_of(&self, value: &Value, node: &Node, types: &[Kind], at: &Path<'_>, outcome: &mut Outcome) {
+        let format = self.format(node);
+        let accepts = |kind: Kind| types.contains(&kind);
+        let is_numeric = accepts(Kind::Integer) || accepts(Kind::Number);
+        let (found, name) = match value {
+            Value::Null => (None, "null"),
+            Value::Bool(_) => (Some(Kind::Boolean), "boolean"),
+            Value::String(_) => (Some(Kind::String), "string"),
+            Value::Number(number) if number.is_i64() => (Some(Kind::Integer), "integer"),
+            Value::Number(_) => (Some(Kind::Number), "number"),
+            Value::Array(_) => (Some(Kind::Array), "array"),
+            Value::Object(_) => (Some(Kind::Object), "object"),
         };
-        let is_whole = value.as_f64().is_some_and(|number| number.fract() == 0.0);
         let fits = match found {
-            "null" => schema.flag("nullable") || kind.is_empty(),
+            None => node.nullable || types.is_empty(),
             // A format says what strings are.
-            "string" | "array" if !format.is_empty() && !is_numeric(kind) => true,
-            "integer" => is_numeric(kind),
-            "number" => kind == "number" || is_whole && kind == "integer",
-            found => kind == found,
+            Some(Kind::String | Kind::Array) if !format.is_empty() && !is_numeric => true,
+            Some(Kind::Integer) => is_numeric,
+            Some(Kind::Number) => accepts(Kind::Number) || accepts(Kind::Integer) && numbers::is_whole(value),
+            Some(found) => accepts(found),
         };
         if fits {
             outcome.matches += 1;
             return;
         }
-        let (wanted, found) = match found {
-            "integer" if !matches!(format, "" | "int64") => (format, "int64"),
-            "number" if !format.is_empty() => (format, "float64"),
-            "boolean" | "object" if !format.is_empty() => (format, ""),
-            found => (kind, found),
+        let (wanted, found) = match name {
+            "integer" if !matches!(format, "" | "int64") => (format.to_owned(), "int64"),
+            "number" if !format.is_empty() => (format.to_owned(), "float64"),
+            "boolean" | "object" if !format.is_empty() => (format.to_owned(), ""),
+            name => (types.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(","), name),
         };
         let message = format!("{at} in body must be of type {wanted}: {found:?}");
         self.fail(ErrorKind::TypeInvalid, at, Shown::Text(found), message, outcome);
     }
 
-    fn junctors(&self, value: &Value, schema: Schema<'_>, at: &Path<'_>, outcome: &mut Outcome) {
-        let outcome_of = |of: Schema<'_>| {
+    fn junctors(
+        &self,
+        value: &Value,
+        checks: &Checks,
+        correlated: Option<Correlated<'_>>,
+        is_root: bool,
+        at: &Path<'_>,
+        outcome: &mut Outcome,
+    ) {
+        let outcome_of = |node: &Node| {
             let mut outcome = Outcome::default();
-            self.value(value, of, at, &mut outcome);
+            self.value(value, node, correlated, is_root, at, &mut outcome);
             outcome
         };
-        let best = |failures: Vec<Outcome>| {
-            let first_of_most =
-                |best: Outcome, next: Outcome| if next.matches > best.matches { next } else { best };
-            failures.into_iter().reduce(first_of_most)
+        let better = |best: Option<Outcome>, next: Outcome| match best {
+            Some(best) if best.matches >= next.matches => Some(best),
+            _ => Some(next),
         };
-        let name = show_str(&at.to_string());
-        let any_of: Vec<Outcome> = schema.list("anyOf").map(outcome_of).collect();
-        if !any_of.is_empty() && !any_of.iter().any(Outcome::is_valid) {
-            self.fail_whole(format!("{name} must validate at least one schema (anyOf)"), outcome);
-            best(any_of).into_iter().for_each(|failure| outcome.merge(failure));
+        if !checks.any_of.is_empty() {
+            let (mut best, mut valid) = (None, None);
+            for node in &checks.any_of {
+                let found = outcome_of(node);
+                if found.is_valid() {
+                    valid = Some(found);
+                    break;
+                }
+                best = better(best, found);
+            }
+            if valid.is_none() {
+                let name = show_str(&at.to_string());
+                self.fail_whole(format!("{name} must validate at least one schema (anyOf)"), outcome);
+            }
+            valid.or(best).into_iter().for_each(|found| outcome.merge(found));
         }
-        let one_of: Vec<Outcome> = schema.list("oneOf").map(outcome_of).collect();
-        let valid = one_of.iter().filter(|outcome| outcome.is_valid()).count();
-        if !one_of.is_empty() && valid != 1 {
-            let found = match valid {
-                0 => "Found none valid".to_owned(),
-                several => format!("Found {several} valid alternatives"),
-            };
-            let message = format!("{name} must validate one and only one schema (oneOf). {found}");
-            self.fail_whole(message, outcome);
-            if valid == 0 {
-                best(one_of).into_iter().for_each(|failure| outcome.merge(failure));
+        if !checks.one_of.is_empty() {
+            let (mut best, mut first, mut valid) = (None, None, 0);
+            for node in &checks.one_of {
+                let found = outcome_of(node);
+                if found.is_valid() {
+                    valid += 1;
+                    first = first.or(Some(found));
+                } else if valid == 0 {
+                    best = better(best, found);
+                }
+            }
+            if valid == 1 {
+                first.into_iter().for_each(|found| outcome.merge(found));
+            } else {
+                let count = match valid {
+                    0 => "Found none valid".to_owned(),
+                    several => format!("Found {several} valid alternatives"),
+                };
+                let name = show_str(&at.to_string());
+                let message = format!("{name} must validate one and only one schema (oneOf). {count}");
+                self.fail_whole(message, outcome);
+                best.filter(|_| valid == 0).into_iter().for_each(|found| outcome.merge(found));
             }
         }
-        let all_of: Vec<Outcome> = schema.list("allOf").map(outcome_of).collect();
-        let (count, valid) = (all_of.len(), all_of.iter().filter(|outcome| outcome.is_valid()).count());
-        all_of.into_iter().for_each(|of| outcome.merge(of));
-        if valid != count {
-            let none = if valid == 0 { ". None validated" } else { "" };
-            self.fail_whole(format!("{name} must validate all the schemas (allOf){none}"), outcome);
+        if !checks.all_of.is_empty() {
+            let mut valid = 0;
+            for node in &checks.all_of {
+                let found = outcome_of(node);
+                valid += usize::from(found.is_valid());
+                outcome.merge(found);
+            }
+            if valid != checks.all_of.len() {
+                let name = show_str(&at.to_string());
+                let none = if valid == 0 { ". None validated" } else { "" };
+                self.fail_whole(format!("{name} must validate all the schemas (allOf){none}"), outcome);
+            }
         }
-        if schema.child("not").is_some_and(|not| outcome_of(not).is_valid()) {
+        if checks.not.as_ref().is_some_and(|not| outcome_of(not).is_valid()) {
+            let name = show_str(&at.to_string());
             self.fail_whole(format!("{name} must not validate the schema (not)"), outcome);
         }
-        outcome.matches += 2;
     }
 
-    fn text(&self, text: &str, value: &Value, schema: Schema<'_>, at: &Path<'_>, outcome: &mut Outcome) {
-        let length = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
-        let pattern = schema.text("pattern");
-        if let Some(most) = schema.limit("maxLength").filter(|most| length > *most) {
-            let message = format!("{at} in body should be at most {most} chars long");
-            let path = Path::ROOT;
-            let most = usize::try_from(most).unwrap_or(0);
-            let error = FieldError { field: self.field(at), ..FieldError::too_long(&path, most) };
-            outcome.add(message, error);
-        } else if let Some(least) = schema.limit("minLength").filter(|least| length < *least) {
-            self.invalid(at, value, &format!("should be at least {least} chars long"), outcome);
-        } else if !pattern.is_empty()
-            && !patterns::compile(pattern).is_ok_and(|pattern| pattern.is_match(text))
-        {
-            self.invalid(at, value, &format!("should match '{pattern}'"), outcome);
-        } else {
+    fn text(&self, text: &str, value: &Value, node: &Node, at: &Path<'_>, outcome: &mut Outcome) {
+        let Some(checks) = &node.checks else {
             outcome.matches += 1;
-        }
-        let format = schema.text("format");
-        if formats::is_of(format, text) == Some(false) {
-            let message = format!("{at} in body must be of type {format}: {}", show_str(text));
-            self.fail(ErrorKind::TypeInvalid, at, Shown::Value(value), message, outcome);
-        }
-    }
-
-    fn number(&self, value: &Value, schema: Schema<'_>, at: &Path<'_>, outcome: &mut Outcome) {
-        let Some(number) = value.as_f64() else { return };
-        self.range("Checked", number, schema, at, outcome);
-        let limit = |field: &str| schema.field(field).as_f64();
-        // Limits of whole numbers are whole themselves, unless the type says otherwise.
-        let is_whole = value.is_i64() && schema.kind() != "integer";
-        let shown = |limit: f64| if is_whole { limit.trunc() } else { limit };
-        for (field, what) in
-            [("multipleOf", "MultipleOf"), ("minimum", "Minimum boundary"), ("maximum", "Maximum boundary")]
-        {
-            if let Some(limit) = limit(field) {
-                self.range(what, limit, schema, at, outcome);
-            }
-        }
-        if let Some(factor) = limit("multipleOf").map(shown) {
-            let times = number / factor;
-            if factor <= 0.0 {
-                let message =
-                    format!("factor MultipleOf declared for {at} must be positive: {}", show_number(factor));
-                self.fail(ErrorKind::Invalid, at, Shown::Value(value), message, outcome);
-            } else if times.fract() != 0.0 {
-                self.invalid(at, value, &format!("should be a multiple of {}", show_number(factor)), outcome);
-            }
-        }
-        if let Some(least) = limit("minimum").map(shown) {
-            let exclusive = schema.flag("exclusiveMinimum");
-            if number < least || exclusive && number <= least {
-                let words = if exclusive { "greater than" } else { "greater than or equal to" };
-                self.invalid(at, value, &format!("should be {words} {}", show_number(least)), outcome);
-            }
-        }
-        if let Some(most) = limit("maximum").map(shown) {
-            let exclusive = schema.flag("exclusiveMaximum");
-            if number > most || exclusive && number >= most {
-                let words = if exclusive { "less than" } else { "less than or equal to" };
-                self.invalid(at, value, &format!("should be {words} {}", show_number(most)), outcome);
-            }
+            return;
+        };
+        let length = || i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
+        let matched = checks.pattern.as_ref().map(|pattern| (pattern, pattern.matches(text)));
+        if let Some(most) = checks.max_length.filter(|most| length() > *most) {
+            let message = format!("{at} in body should be at most {most} chars long");
+            let most = usize::try_from(most).unwrap_or(0);
+            let error = FieldError { field: self.field(at), ..FieldError::too_long(&Path::ROOT, most) };
+            outcome.add(message, error);
+        } else if let Some(least) = checks.min_length.filter(|least| length() < *least) {
+            self.invalid(at, value, &format!("should be at least {least} chars long"), outcome);
+        } else if let Some((pattern, Err(why))) = matched {
+            let what = format!("should match '{}, but pattern is invalid: {why}'", pattern.text());
+            self.invalid(at, value, &what, outcome);
+        } else if let Some((pattern, Ok(false))) = matched {
+            self.invalid(at, value, &format!("should match '{}'", pattern.text()), outcome);
         }
         outcome.matches += 1;
-    }
-
-    /// Values and limits must be numbers of the type.
-    fn range(&self, what: &str, number: f64, schema: Schema<'_>, at: &Path<'_>, outcome: &mut Outcome) {
-        let kind = schema.kind();
-        let format = Some(schema.text("format")).filter(|format| is_format(kind, format)).unwrap_or("");
-        let is_whole = |least: f64, most: f64| number.fract() == 0.0 && (least..=most).contains(&number);
-        let fits = match (kind, format) {
-            ("integer", "int32") => is_whole(f64::from(i32::MIN), f64::from(i32::MAX)),
-            ("integer", _) => is_whole(-9.3e18, 9.2e18),
-            ("number", "float") => number.abs() <= f64::from(f32::MAX),
-            _ => true,
-        };
-        if !fits {
-            let of = match format {
-                "" => format!("{kind} (default format)"),
-                format => format!("{kind} with format {format}"),
-            };
-            self.fail_whole(format!("{what} value must be of type {of} in {at}"), outcome);
-        }
-    }
-
-    fn list(&self, items: &[Value], schema: Schema<'_>, at: &Path<'_>, outcome: &mut Outcome) {
-        if let Some(of) = schema.items() {
-            for (index, item) in items.iter().enumerate() {
-                self.value(item, of, &at.index(index), outcome);
+        let format = self.format(node);
+        match formats::is_of(format, text) {
+            None => {}
+            Some(true) => outcome.matches += 1,
+            Some(false) => {
+                let message = format!("{at} in body must be of type {format}: {}", show_str(text));
+                self.fail(ErrorKind::TypeInvalid, at, Shown::Value(value), message, outcome);
+                outcome.matches += 1;
             }
         }
+    }
+
+    fn list(
+        &self,
+        items: &[Value],
+        node: &Node,
+        correlated: Option<Correlated<'_>>,
+        at: &Path<'_>,
+        outcome: &mut Outcome,
+    ) {
+        if let Some(of) = &node.items {
+            let old = correlated.map(|correlated| (correlated, correlated.old_items()));
+            let new = correlated.and_then(|correlated| correlated.new.as_array());
+            for (index, item) in items.iter().enumerate() {
+                let new = new.and_then(|new| new.get(index));
+                let correlated = old.as_ref().zip(new).and_then(|((list, old), new)| list.item(old, new));
+                self.ratcheted(item, of, correlated, false, &at.index(index), outcome);
+            }
+        }
+        let checks = node.checks();
         let count = i64::try_from(items.len()).unwrap_or(i64::MAX);
-        if let Some(least) = schema.limit("minItems").filter(|least| count < *least) {
+        if let Some(least) = checks.min_items.filter(|least| count < *least) {
             self.invalid(at, &count.into(), &format!("should have at least {least} items"), outcome);
         }
-        if let Some(most) = schema.limit("maxItems").filter(|most| count > *most) {
+        if let Some(most) = checks.max_items.filter(|most| count > *most) {
             self.too_many(at, items.len(), most, "items", outcome);
         }
-        outcome.matches += 2;
+        if checks.unique_items {
+            let mut seen = HashSet::new();
+            if !items.iter().all(|item| seen.insert(item.to_string())) {
+                let message = format!("{at} in body shouldn't contain duplicates");
+                self.fail(ErrorKind::Invalid, at, Shown::Text(""), message, outcome);
+            }
+        }
     }
 
     fn too_many(&self, at: &Path<'_>, count: usize, most: i64, what: &str, outcome: &mut Outcome) {
@@ -295,69 +386,71 @@ impl Check<'_> {
         outcome.add(message, error);
     }
 
-    fn enumeration(&self, value: &Value, schema: Schema<'_>, at: &Path<'_>, outcome: &mut Outcome) {
-        let allowed = schema.field("enum").as_array().map_or(&[][..], Vec::as_slice);
+    fn enumeration(&self, value: &Value, checks: &Checks, at: &Path<'_>, outcome: &mut Outcome) {
+        let allowed = &checks.enumeration;
         let same = |allowed: &Value| match (allowed.as_f64(), value.as_f64()) {
             (Some(allowed), Some(value)) => allowed == value,
-            _ => allowed == value,
+            _ => allowed == value && !value.is_null(),
         };
         if allowed.is_empty() || allowed.iter().any(same) {
             return;
         }
-        let texts: Vec<String> = allowed
-            .iter()
-            .map(|allowed| allowed.as_str().map_or_else(|| allowed.to_string(), str::to_owned))
-            .collect();
+        let shown = |allowed: &Value| allowed.as_str().map_or_else(|| allowed.to_string(), str::to_owned);
+        let texts: Vec<String> = allowed.iter().map(shown).collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let error = FieldError::not_supported(&Path::ROOT, value, &texts);
+        let error = match value {
+            Value::String(text) => FieldError::not_supported_str(&Path::ROOT, text, &texts),
+            other => FieldError::not_supported(&Path::ROOT, other, &texts),
+        };
         let message = format!("{at} in body should be one of [{}]", texts.join(" "));
         outcome.add(message, FieldError { field: self.field(at), ..error });
     }
 
     fn object(
         &self,
-        map: &machinery::Map<String, Value>,
-        schema: Schema<'_>,
+        fields: &Map<String, Value>,
+        node: &Node,
+        correlated: Option<Correlated<'_>>,
+        is_root: bool,
         at: &Path<'_>,
         outcome: &mut Outcome,
     ) {
-        let count = i64::try_from(map.len()).unwrap_or(i64::MAX);
-        if let Some(least) = schema.limit("minProperties").filter(|least| count < *least) {
+        let checks = node.checks();
+        let count = i64::try_from(fields.len()).unwrap_or(i64::MAX);
+        if let Some(least) = checks.min_properties.filter(|least| count < *least) {
             self.invalid(at, &count.into(), &format!("should have at least {least} properties"), outcome);
         }
-        if let Some(most) = schema.limit("maxProperties").filter(|most| count > *most) {
-            self.too_many(at, map.len(), most, "properties", outcome);
+        if let Some(most) = checks.max_properties.filter(|most| count > *most) {
+            self.too_many(at, fields.len(), most, "properties", outcome);
         }
-        let at_root = at.to_string().is_empty();
-        for (name, value) in map {
-            if let Some(of) = schema.property(name) {
-                self.value(value, of, &at.child(name), outcome);
+        for (name, value) in fields {
+            let ratchets = !(is_root && is_type_field(name));
+            let old = correlated.filter(|_| ratchets).and_then(|correlated| correlated.field(name));
+            if let Some(of) = node.property(name) {
+                self.ratcheted(value, of, old, false, &at.child(name), outcome);
                 continue;
             }
-            match schema.additional() {
-                Some(Additional::Of(of)) if at_root => {
-                    self.value(value, of, &Path::new(&format!(".{name}")), outcome);
+            match (&node.additional, node.additional_properties) {
+                // The path of an additional field has a dot in front, even at the root.
+                (Some(of), _) if at.is_root() => {
+                    let name = format!(".{name}");
+                    self.ratcheted(value, of, old, false, &Path::new(&name), outcome);
                 }
-                Some(Additional::Of(of)) => self.value(value, of, &at.child(name), outcome),
-                Some(Additional::Allowed(false)) => {
+                (Some(of), _) => self.ratcheted(value, of, old, false, &at.child(name), outcome),
+                (None, Additional::Forbidden) => {
                     let message = format!("{at}.{name} in body is a forbidden property");
-                    self.fail(ErrorKind::Invalid, at, Shown::Text(""), message, outcome);
+                    self.fail(ErrorKind::Invalid, at, Shown::Text(name), message, outcome);
                 }
-                _ => {}
+                (None, _) => {}
             }
         }
-        for name in schema.required() {
-            if !map.contains_key(name) {
+        for name in &checks.required {
+            if !fields.contains_key(name.as_ref()) {
                 let message = format!("{at}.{name} in body is required");
                 self.fail(ErrorKind::Required, &at.child(name), Shown::None, message, outcome);
             }
         }
-        outcome.matches += 1;
     }
-}
-
-fn is_numeric(kind: &str) -> bool {
-    matches!(kind, "integer" | "number")
 }
 
 /// Whether a format means something for a type.
@@ -367,112 +460,5 @@ pub fn is_format(kind: &str, format: &str) -> bool {
         "integer" => matches!(format, "int32" | "int64"),
         "number" => matches!(format, "float" | "double"),
         _ => false,
-    }
-}
-
-/// A number as Go prints it.
-fn show_number(number: f64) -> String {
-    if number == 0.0 || (1e-4..1e21).contains(&number.abs()) {
-        return format!("{number}");
-    }
-    let text = format!("{number:e}");
-    match text.split_once('e') {
-        Some((digits, power)) => {
-            let (sign, power) = power.strip_prefix('-').map_or(('+', power), |power| ('-', power));
-            format!("{digits}e{sign}{power:0>2}")
-        }
-        None => text,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn told(value: &Value, schema: &Value) -> String {
-        let errors = check_default(value, Schema(schema), &Path::new("d"));
-        errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
-    }
-
-    #[test]
-    fn values_are_what_schemas_say() {
-        for (schema, value, want) in [
-            (json!({"type": "string"}), json!("a"), ""),
-            (
-                json!({"type": "string"}),
-                json!(1),
-                r#"d: Invalid value: "integer":  in body must be of type string: "integer""#,
-            ),
-            (
-                json!({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}}}}),
-                json!({"a": ["x", 1]}),
-                r#"d.a[1]: Invalid value: "integer": a[1] in body must be of type string: "integer""#,
-            ),
-            (json!({"type": "object", "required": ["must"]}), json!({}), "d.must: Required value"),
-            (
-                json!({"type": "object", "maxProperties": 2, "additionalProperties": {"type": "integer"}}),
-                json!({"a": 1, "b": 2, "c": "x"}),
-                r#"d: Too many: 3: must have at most 2 items; d.c: Invalid value: "string": .c in body must be of type integer: "string""#,
-            ),
-            (
-                json!({"type": "string", "enum": ["a", "b"]}),
-                json!("c"),
-                r#"d: Unsupported value: "c": supported values: "a", "b""#,
-            ),
-            (
-                json!({"type": "integer", "minimum": 0}),
-                json!(-1),
-                "d: Invalid value: -1:  in body should be greater than or equal to 0",
-            ),
-            (json!({"type": "integer"}), json!(1.0), ""),
-            (
-                json!({"type": "number", "maximum": 1.5}),
-                json!(2),
-                "d: Invalid value: 2:  in body should be less than or equal to 1",
-            ),
-            (
-                json!({"type": "string", "maxLength": 2}),
-                json!("abc"),
-                "d: Too long: may not be more than 2 bytes",
-            ),
-            (
-                json!({"type": "string", "pattern": "^a"}),
-                json!("b"),
-                r#"d: Invalid value: "b":  in body should match '^a'"#,
-            ),
-            (
-                json!({"type": "string", "format": "date-time"}),
-                json!("x"),
-                r#"d: Invalid value: "x":  in body must be of type date-time: "x""#,
-            ),
-            (json!({"x-kubernetes-int-or-string": true}), json!(true), ""),
-            (
-                json!({"type": "integer", "minimum": 1.5}),
-                json!(1),
-                "d: Invalid value: \"\": Minimum boundary value must be of type integer (default format) in ; d: Invalid value: 1:  in body should be greater than or equal to 1.5",
-            ),
-            (
-                json!({"type": "object", "properties": {"a": {"type": "string"}}, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}),
-                json!({}),
-                r#"d: Invalid value: "": "" must validate one and only one schema (oneOf). Found none valid; d.a: Required value"#,
-            ),
-            (json!({"type": "string", "nullable": true}), json!(null), ""),
-            (
-                json!({"type": "string"}),
-                json!(null),
-                r#"d: Invalid value: "null":  in body must be of type string: "null""#,
-            ),
-        ] {
-            assert_eq!(told(&value, &schema), want, "{value} by {schema}");
-        }
-    }
-
-    #[test]
-    fn numbers_are_shown_as_go_shows_them() {
-        for (number, shown) in [(0.0, "0"), (1000.0, "1000"), (0.5, "0.5"), (1e21, "1e+21"), (1e-7, "1e-07")]
-        {
-            assert_eq!(show_number(number), shown);
-        }
     }
 }

@@ -20,6 +20,9 @@ pub static KIND: Kind = Kind {
     unconditional_update: false,
     prepare_status_update: crate::kind::keep_metadata_and_spec,
     metadata_on_update: &[MetadataCheck::Update, MetadataCheck::New],
+    reset_fields: crate::kind::METADATA_APART,
+    stored_as_json: true,
+    storage_path: "apiregistration.k8s.io/apiservices",
     ..Kind::new("apiregistration.k8s.io", "v1", "APIService", "apiservices", Scope::Cluster)
 };
 

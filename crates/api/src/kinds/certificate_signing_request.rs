@@ -22,6 +22,11 @@ pub static KIND: Kind = Kind {
     validate_status_update: |new, old| validate_update(new, old, Door::Status),
     metadata_on_update: &[MetadataCheck::New],
     metadata_on_status_update: &[MetadataCheck::New],
+    reset_fields: &[
+        ("", &[&["spec"], &["status"]]),
+        ("status", &[&["spec"], &["status", "conditions"]]),
+        ("approval", &[&["spec"], &["status", "certificate"]]),
+    ],
     ..Kind::new(
         "certificates.k8s.io",
         "v1",

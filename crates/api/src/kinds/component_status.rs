@@ -2,5 +2,7 @@
 
 use crate::{Kind, Scope};
 
-pub static KIND: Kind =
-    Kind { ..Kind::new("", "v1", "ComponentStatus", "componentstatuses", Scope::Cluster) };
+pub static KIND: Kind = Kind {
+    deprecation: Some("v1 ComponentStatus is deprecated in v1.19+"),
+    ..Kind::new("", "v1", "ComponentStatus", "componentstatuses", Scope::Cluster)
+};

@@ -23,6 +23,10 @@ pub static KIND: Kind = Kind {
     warnings: |new, old| format_warnings(new.field("spec"), old.map(|old| old.field("spec"))),
     counts_generation: true,
     unconditional_update: false,
+    held: |definition| meta::deletion_timestamp(definition).is_none(),
+    mark_deleting,
+    stored_as_json: true,
+    storage_path: "apiextensions.k8s.io/customresourcedefinitions",
     ..Kind::new(
         "apiextensions.k8s.io",
         "v1",
@@ -33,6 +37,29 @@ pub static KIND: Kind = Kind {
 };
 
 const APPROVAL: &str = "api-approved.kubernetes.io";
+/// Holds a definition until its objects are gone.
+const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
+
+/// Before a definition goes, its objects do: it waits for that, and nothing more is made meanwhile.
+fn mark_deleting(definition: &mut Value) {
+    let mut finalizers = meta::finalizers(definition).to_vec();
+    if finalizers.iter().any(|name| name == CLEANUP) {
+        return;
+    }
+    finalizers.push(CLEANUP.into());
+    let since = meta::deletion_timestamp(definition).unwrap_or_default().to_owned();
+    meta::metadata_mut(definition).insert("finalizers".to_owned(), Value::Array(finalizers));
+    let condition = json!({
+        "type": "Terminating", "status": "True", "reason": "InstanceDeletionPending",
+        "message": "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
+        "lastTransitionTime": since,
+    });
+    let status = definition.child_mut("status");
+    let mut conditions = status.items("conditions").to_vec();
+    conditions.retain(|known| known.text("type") != "Terminating");
+    conditions.push(condition);
+    status.set("conditions", Value::Array(conditions));
+}
 
 fn default(definition: &mut Value) {
     let spec = definition.child_mut("spec");

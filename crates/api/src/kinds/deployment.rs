@@ -1,6 +1,6 @@
 //! Deployment.
 
-use crate::kind::{Scale, keep_status};
+use crate::kind::{Scale, ScaleSelector, keep_status};
 use crate::pod_spec::checks::{non_negative, non_negative_field};
 use crate::pod_spec::defaults;
 use crate::pod_spec::layout;
@@ -24,8 +24,9 @@ pub static KIND: Kind = Kind {
     scale: Some(Scale {
         spec_replicas: "spec.replicas",
         status_replicas: "status.replicas",
-        selector: |deployment| scale::selector_text(deployment.at("spec.selector")),
+        selector: ScaleSelector::Computed(|deployment| scale::selector_text(deployment.at("spec.selector"))),
     }),
+    reset_fields: &[("", &[&["status"]]), ("status", &[&["spec"], &["metadata", "labels"]])],
     ..Kind::new("apps", "v1", "Deployment", "deployments", Scope::Namespaced)
 };
 

@@ -19,6 +19,8 @@ pub static KIND: Kind = Kind {
     warnings: |new, _| warnings(new),
     create_on_update: true,
     metadata_on_update: &[MetadataCheck::Update, MetadataCheck::New],
+    deprecation: Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
+    storage_path: "services/endpoints",
     ..Kind::new("", "v1", "Endpoints", "endpoints", Scope::Namespaced)
 };
 

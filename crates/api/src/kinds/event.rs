@@ -1,5 +1,6 @@
 //! Event: one stored form, two faces. `v1` and `events.k8s.io/v1` are the same objects under other field names.
 
+use crate::kind::StoredAs;
 use crate::validation::checks::{dns_subdomain, immutable, qualified_name};
 use crate::value::{Fields, is_zero};
 use crate::{Kind, Scope};
@@ -24,6 +25,12 @@ pub static EVENTS_KIND: Kind = Kind {
     validate_update: |new, old| validate_change(&to_core_v1(new.clone()), &to_core_v1(old.clone())),
     create_on_update: true,
     ttl_seconds: Some(TTL_SECONDS),
+    stored_as: Some(&StoredAs {
+        kind: &KIND,
+        to_stored: to_core_v1,
+        from_stored: to_events_v1,
+        rules_of_stored: false,
+    }),
     ..Kind::new("events.k8s.io", "v1", "Event", "events", Scope::Namespaced)
 };
 

@@ -4,7 +4,7 @@ pub use crate::autoscaling::conversion::{from_v1, to_v1};
 
 use crate::autoscaling::conversion::drop_round_trip_annotations;
 use crate::autoscaling::validation;
-use crate::kind::keep_status;
+use crate::kind::{StoredAs, keep_status};
 use crate::value::Fields;
 use crate::{Kind, Scope, workload};
 use machinery::Value;
@@ -30,6 +30,12 @@ pub static KIND_V1: Kind = Kind {
     prepare_create: KIND.prepare_create,
     prepare_update: KIND.prepare_update,
     prepare_status_update: KIND.prepare_status_update,
+    stored_as: Some(&StoredAs {
+        kind: &KIND,
+        to_stored: |autoscaler| from_v1(&autoscaler),
+        from_stored: |autoscaler| to_v1(&autoscaler),
+        rules_of_stored: true,
+    }),
     ..Kind::new("autoscaling", "v1", "HorizontalPodAutoscaler", "horizontalpodautoscalers", Scope::Namespaced)
 };
 

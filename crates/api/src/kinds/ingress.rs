@@ -23,6 +23,7 @@ pub static KIND: Kind = Kind {
     status_warnings: balancer_warnings,
     counts_generation: true,
     metadata_on_update: &[MetadataCheck::Update, MetadataCheck::New],
+    storage_path: "ingress",
     ..Kind::new("networking.k8s.io", "v1", "Ingress", "ingresses", Scope::Namespaced)
 };
 

@@ -23,6 +23,7 @@ pub static KIND: Kind = Kind {
     },
     metadata_on_update: &[MetadataCheck::New],
     validate_status_update,
+    reset_fields: &[("", &[&["status"]]), ("status", &[&["spec"]]), ("finalize", &[&["status"]])],
     ..Kind::new("", "v1", "Namespace", "namespaces", Scope::Cluster)
 };
 

@@ -23,6 +23,7 @@ pub static KIND: Kind = Kind {
     validate_status_update: validate_change,
     warnings: |new, _| warnings(new),
     metadata_on_update: &[MetadataCheck::New],
+    storage_path: "minions",
     ..Kind::new("", "v1", "Node", "nodes", Scope::Cluster)
 };
 

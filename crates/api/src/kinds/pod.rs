@@ -27,6 +27,10 @@ pub static KIND: Kind = Kind {
     early_warnings,
     counts_generation: true,
     metadata_on_update: &[MetadataCheck::Update, MetadataCheck::New],
+    reset_fields: &[
+        ("", &[&["status"]]),
+        ("status", &[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]]),
+    ],
     ..Kind::new("", "v1", "Pod", "pods", Scope::Namespaced)
 };
 

@@ -21,6 +21,7 @@ pub static KIND: Kind = Kind {
     counts_generation: true,
     prepare_status_update: crate::kind::keep_metadata_and_spec,
     metadata_on_update: &[MetadataCheck::New],
+    reset_fields: crate::kind::METADATA_APART,
     ..Kind::new(
         "flowcontrol.apiserver.k8s.io",
         "v1",

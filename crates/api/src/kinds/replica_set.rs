@@ -1,6 +1,6 @@
 //! ReplicaSet.
 
-use crate::kind::{Scale, keep_status};
+use crate::kind::{Scale, ScaleSelector, keep_status};
 use crate::pod_spec::checks::non_negative_field;
 use crate::pod_spec::defaults;
 use crate::value::Fields;
@@ -22,7 +22,7 @@ pub static KIND: Kind = Kind {
     scale: Some(Scale {
         spec_replicas: "spec.replicas",
         status_replicas: "status.replicas",
-        selector: |set| scale::selector_text(set.at("spec.selector")),
+        selector: ScaleSelector::Computed(|set| scale::selector_text(set.at("spec.selector"))),
     }),
     ..Kind::new("apps", "v1", "ReplicaSet", "replicasets", Scope::Namespaced)
 };

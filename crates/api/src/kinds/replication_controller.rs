@@ -1,6 +1,6 @@
 //! ReplicationController.
 
-use crate::kind::{Scale, keep_status};
+use crate::kind::{Scale, ScaleSelector, keep_status};
 use crate::pod_spec::checks::non_negative_field;
 use crate::pod_spec::defaults;
 use crate::value::Fields;
@@ -29,8 +29,9 @@ pub static KIND: Kind = Kind {
     scale: Some(Scale {
         spec_replicas: "spec.replicas",
         status_replicas: "status.replicas",
-        selector: |controller| scale::labels_text(controller.at("spec.selector")),
+        selector: ScaleSelector::Computed(|controller| scale::labels_text(controller.at("spec.selector"))),
     }),
+    storage_path: "controllers",
     ..Kind::new("", "v1", "ReplicationController", "replicationcontrollers", Scope::Namespaced)
 };
 

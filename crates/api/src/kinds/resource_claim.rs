@@ -21,6 +21,7 @@ pub static KIND: Kind = Kind {
     validate_update,
     validate_status_update,
     metadata_on_update: &[MetadataCheck::New, MetadataCheck::Update],
+    reset_fields: crate::kind::METADATA_APART,
     ..Kind::new("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims", Scope::Namespaced)
 };
 

@@ -27,6 +27,7 @@ pub static KIND: Kind = Kind {
     warnings: |new, _| rules::warnings(new),
     status_warnings: rules::balancer_warnings,
     create_on_update: true,
+    storage_path: "services/specs",
     ..Kind::new("", "v1", "Service", "services", Scope::Namespaced)
 };
 

@@ -12,6 +12,7 @@ pub static KIND: Kind = Kind {
     prepare_status_update: crate::kind::keep_metadata_and_spec,
     validate: validate_spec,
     validate_update,
+    reset_fields: crate::kind::METADATA_APART,
     ..Kind::new("networking.k8s.io", "v1", "ServiceCIDR", "servicecidrs", Scope::Cluster)
 };
 

@@ -1,6 +1,6 @@
 //! StatefulSet.
 
-use crate::kind::{Scale, keep_status};
+use crate::kind::{Scale, ScaleSelector, keep_status};
 use crate::pod_spec::checks::{dns_label, non_negative_field};
 use crate::pod_spec::defaults;
 use crate::pod_spec::options::Options;
@@ -27,7 +27,7 @@ pub static KIND: Kind = Kind {
     scale: Some(Scale {
         spec_replicas: "spec.replicas",
         status_replicas: "status.replicas",
-        selector: |set| scale::selector_text(set.at("spec.selector")),
+        selector: ScaleSelector::Computed(|set| scale::selector_text(set.at("spec.selector"))),
     }),
     ..Kind::new("apps", "v1", "StatefulSet", "statefulsets", Scope::Namespaced)
 };

@@ -24,6 +24,7 @@ pub static KIND: Kind = Kind {
     unconditional_update: false,
     prepare_status_update: crate::kind::keep_metadata_and_spec,
     metadata_on_update: &[MetadataCheck::New],
+    reset_fields: crate::kind::METADATA_APART,
     ..Kind::new(
         "admissionregistration.k8s.io",
         "v1",

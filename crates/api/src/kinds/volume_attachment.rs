@@ -27,6 +27,7 @@ pub static KIND: Kind = Kind {
     prepare_status_update: crate::kind::keep_metadata_and_spec,
     metadata_on_update: &[MetadataCheck::New],
     metadata_on_status_update: &[MetadataCheck::New],
+    reset_fields: crate::kind::METADATA_APART,
     ..Kind::new("storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments", Scope::Cluster)
 };
 

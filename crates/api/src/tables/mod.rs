@@ -21,33 +21,34 @@ mod storage;
 mod workloads;
 
 pub use cell::{human_duration, label_selector_text};
+pub(crate) use doc::OBJECT_META_CREATION_TIMESTAMP as CREATION_TIMESTAMP;
 
 use crate::kind::{CellContext, Column, Table};
 use cell::{created_at, name};
 use machinery::Value;
 
-const fn column(name: &'static str, kind: &'static str, description: &'static str) -> Column {
+const fn column(name: &'static str, kind: &'static str, description: &'static str) -> Column<'static> {
     Column { name, kind, format: "", description, priority: 0 }
 }
 
 /// A column shown only by `-o wide`.
-const fn wide(name: &'static str, kind: &'static str, description: &'static str) -> Column {
+const fn wide(name: &'static str, kind: &'static str, description: &'static str) -> Column<'static> {
     Column { name, kind, format: "", description, priority: 1 }
 }
 
-impl Column {
+impl Column<'static> {
     /// Clients treat cells of this column as names.
-    const fn formatted_name(self) -> Column {
+    const fn formatted_name(self) -> Column<'static> {
         Column { format: "name", ..self }
     }
 }
 
-const fn plain(columns: &'static [Column], cells: fn(&Value, CellContext) -> Vec<Value>) -> Table {
+const fn plain(columns: &'static [Column<'static>], cells: fn(&Value, CellContext) -> Vec<Value>) -> Table {
     Table { columns, cells, conditions: None, order: None }
 }
 
-const NAME: Column = column("Name", "string", doc::OBJECT_META_NAME).formatted_name();
-const AGE: Column = column("Age", "string", doc::OBJECT_META_CREATION_TIMESTAMP);
+const NAME: Column<'static> = column("Name", "string", doc::OBJECT_META_NAME).formatted_name();
+const AGE: Column<'static> = column("Age", "string", doc::OBJECT_META_CREATION_TIMESTAMP);
 
 /// The table of kinds without a layout of their own.
 static GENERIC: Table =

@@ -73,7 +73,8 @@ fn replay(step: &Value, before: Option<&Value>) -> Option<Result<Value, Status>>
     let skipped = if parts[0] == "api" { 2 } else { 3 }
         + if parts.contains(&"namespaces") && kind != "Namespace" { 2 } else { 0 };
     let (resource, subresource) = (parts.get(skipped)?, parts.get(skipped + 2).unwrap_or(&""));
-    let reset = Reset::of(group, resource, schema.field("status").is_some(), subresource);
+    let row = api::kinds::KINDS.iter().find(|row| (row.group, row.resource) == (group, *resource));
+    let reset = row.map_or(Reset::Nothing, |row| api::Rules::reset_fields(row, subresource));
     let manager = match text(step, "/query/fieldManager") {
         "" => "apidiff",
         name => name,

@@ -42,7 +42,7 @@ impl Plugin for LimitRanger {
         old: Option<&'a Value>,
     ) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            let Some(pod) = object.filter(|_| attributes.served.kind.resource == "pods") else {
+            let Some(pod) = object.filter(|_| attributes.served.kind.resource() == "pods") else {
                 return Ok(());
             };
             if old.is_some_and(|old| meta::deletion_timestamp(old).is_some()) {
@@ -68,7 +68,7 @@ impl Plugin for LimitRanger {
                 return Ok(());
             }
             for range in ranges(registry, attributes).await? {
-                let found = match attributes.served.kind.resource {
+                let found = match attributes.served.kind.resource() {
                     "pods" => check_pod(object, &range),
                     _ => check_claim(object, &range),
                 };

@@ -1,7 +1,7 @@
 //! Which writes hooks and policies want to see, and in which version: rules about resources, selectors of labels.
 
 use super::Attributes;
-use crate::registry::{Registry, Served};
+use crate::registry::Version;
 use api::value::{Fields, texts};
 use machinery::selector::label::LabelSelector;
 use machinery::{Map, Value, meta};
@@ -20,8 +20,9 @@ pub const HOOKS: [&str; 2] = ["mutatingwebhookconfigurations", "validatingwebhoo
 
 /// Whether a write is a matter of rules that users make, these resources of their own group aside.
 pub fn is_concerned(attributes: &Attributes<'_>, exempt: &[&[&str]]) -> bool {
-    let kind = attributes.served.kind;
-    let is_exempt = kind.group == GROUP && exempt.iter().any(|resources| resources.contains(&kind.resource));
+    let kind = &attributes.served.kind;
+    let is_exempt =
+        kind.group() == GROUP && exempt.iter().any(|resources| resources.contains(&kind.resource()));
     // What the server itself writes keeps the cluster alive; a rule that is wrong, or a hook that is down, must not stop
     // it.
     !is_exempt && !attributes.context.is_server
@@ -63,11 +64,11 @@ impl Matcher {
     ///
     /// That is the client's own if a rule names it; else, unless versions must match exactly, another version of the same
     /// resource that a rule names. Objects must be converted for that: [`Attributes::in_version`].
-    pub fn wanted<'a>(&self, registry: &'a Registry, attributes: &Attributes<'a>) -> Option<Attributes<'a>> {
+    pub fn wanted<'a>(&self, attributes: &Attributes<'a>) -> Option<Attributes<'a>> {
         let excluded = |served| has_rule_for(&self.excluded, served, attributes);
         let others = || {
-            let others = registry.equivalents(attributes.served).into_iter();
-            others.filter(|other| self.is_equivalent && other.has_door(attributes.subresource()))
+            let others = attributes.requested.equivalents();
+            others.filter(|other| self.is_equivalent && other.has_subresource(attributes.subresource()))
         };
         if excluded(attributes.served) || (!self.excluded.is_empty() && others().any(excluded)) {
             return None;
@@ -86,13 +87,13 @@ impl Matcher {
 }
 
 /// Whether one of these rules is about the write in this version.
-fn has_rule_for(rules: &[Value], served: &Served, attributes: &Attributes<'_>) -> bool {
-    let kind = served.kind;
+fn has_rule_for(rules: &[Value], served: &Version, attributes: &Attributes<'_>) -> bool {
+    let kind = &served.kind;
     let place = match attributes.subresource() {
-        "" => kind.resource.to_owned(),
-        subresource => format!("{}/{subresource}", kind.resource),
+        "" => kind.resource().to_owned(),
+        subresource => format!("{}/{subresource}", kind.resource()),
     };
-    let is_namespace = kind.group.is_empty() && kind.resource == "namespaces";
+    let is_namespace = kind.group().is_empty() && kind.resource() == "namespaces";
     let namespaced = served.namespaced() && !is_namespace;
     let operation = attributes.operation.to_string();
     rules.iter().any(|rule| {
@@ -105,8 +106,8 @@ fn has_rule_for(rules: &[Value], served: &Served, attributes: &Attributes<'_>) -
         let names = rule.items("resourceNames");
         scope
             && lists("operations", &operation)
-            && lists("apiGroups", kind.group)
-            && lists("apiVersions", kind.version)
+            && lists("apiGroups", kind.group())
+            && lists("apiVersions", kind.version())
             && texts(rule.items("resources")).any(|pattern| names_resource(pattern, &place))
             && (names.is_empty() || texts(names).any(|name| name == attributes.name))
     })

@@ -25,11 +25,13 @@ mod signers;
 mod storage_object_in_use_protection;
 mod taint_nodes_by_condition;
 #[cfg(test)]
-mod test_cluster;
+pub(crate) mod test_cluster;
 mod webhooks;
 
+pub(crate) use webhooks::call::{Failure as CallFailure, service as service_address, with_query, words};
+
 use crate::configuration::ConfigurationError;
-use crate::registry::{Registry, Served, WriteContext};
+use crate::registry::{Registry, Served, Version, WriteContext};
 use futures_util::future::BoxFuture;
 use machinery::Value;
 use machinery::meta;
@@ -62,7 +64,7 @@ impl fmt::Display for Operation {
 #[derive(Clone, Copy)]
 pub struct Attributes<'a> {
     /// The version in which the write is looked at.
-    pub served: &'a Served,
+    pub served: &'a Version,
     /// The version that the client uses.
     pub requested: &'a Served,
     pub context: &'a WriteContext<'a>,
@@ -88,8 +90,8 @@ impl<'a> Attributes<'a> {
     }
 
     pub fn is_subresource(&self, group: &str, resource: &str, subresource: &str) -> bool {
-        let kind = self.served.kind;
-        kind.resource == resource && kind.group == group && self.context.subresource == subresource
+        let kind = &self.served.kind;
+        kind.resource() == resource && kind.group() == group && self.context.subresource == subresource
     }
 
     pub fn subresource(&self) -> &'a str {
@@ -102,23 +104,35 @@ impl<'a> Attributes<'a> {
     }
 
     /// An object of the write in the version in which it is looked at.
-    pub fn in_version<'o>(&self, object: &'o Value) -> Cow<'o, Value> {
-        let converted = if self.is_whole() { self.served.converted(object) } else { None };
-        converted.map_or(Cow::Borrowed(object), Cow::Owned)
+    pub async fn in_version<'o>(&self, object: &'o Value) -> Result<Cow<'o, Value>> {
+        if !self.is_whole() {
+            return Ok(Cow::Borrowed(object));
+        }
+        let converted = self.requested.in_version(object, self.served).await?;
+        Ok(converted.map_or(Cow::Borrowed(object), Cow::Owned))
+    }
+
+    /// The same for an object that may not be there.
+    pub async fn optional_in_version<'o>(&self, object: Option<&'o Value>) -> Result<Option<Cow<'o, Value>>> {
+        match object {
+            None => Ok(None),
+            Some(object) => self.in_version(object).await.map(Some),
+        }
     }
 
     /// Takes over what has become of an object in the version in which it is looked at.
-    pub fn give_back(&self, seen: Value, object: &mut Value) {
+    pub async fn give_back(&self, seen: Value, object: &mut Value) -> Result<()> {
         // What has not changed need not survive the way there and back.
-        if *self.in_version(object) != seen {
+        if *self.in_version(object).await? != seen {
             let requested = Self { served: self.requested, ..*self };
-            *object = requested.in_version(&seen).into_owned();
+            *object = requested.in_version(&seen).await?.into_owned();
         }
+        Ok(())
     }
 
     /// The refusal of a plugin.
     pub fn forbidden(&self, why: impl fmt::Display) -> Status {
-        Status::forbidden(self.requested.kind.group, self.requested.kind.resource, self.name, why)
+        Status::forbidden(self.requested.kind.group(), self.requested.kind.resource(), self.name, why)
     }
 }
 

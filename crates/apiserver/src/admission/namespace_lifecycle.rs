@@ -18,10 +18,10 @@ impl Plugin for NamespaceLifecycle {
     }
 
     fn handles(&self, attributes: &Attributes<'_>) -> bool {
-        let kind = attributes.served.kind;
+        let kind = &attributes.served.kind;
         match attributes.operation {
             Operation::Create => attributes.served.namespaced(),
-            Operation::Delete => (kind.group, kind.resource) == ("", "namespaces"),
+            Operation::Delete => (kind.group(), kind.resource()) == ("", "namespaces"),
             Operation::Update | Operation::Connect => false,
         }
     }
@@ -34,11 +34,11 @@ impl Plugin for NamespaceLifecycle {
         _old: Option<&'a Value>,
     ) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            let kind = attributes.served.kind;
+            let kind = &attributes.served.kind;
             if attributes.operation == Operation::Delete {
                 if IMMORTAL.contains(&attributes.name) {
                     let why = "this namespace may not be deleted";
-                    return Err(Status::forbidden(kind.group, kind.resource, attributes.name, why));
+                    return Err(Status::forbidden(kind.group(), kind.resource(), attributes.name, why));
                 }
                 return Ok(());
             }
@@ -55,7 +55,7 @@ impl Plugin for NamespaceLifecycle {
             let why = format!(
                 "unable to create new content in namespace {namespace} because it is being terminated"
             );
-            let mut status = Status::forbidden(kind.group, kind.resource, attributes.name, why);
+            let mut status = Status::forbidden(kind.group(), kind.resource(), attributes.name, why);
             if let Some(details) = &mut status.details {
                 details.causes.push(Cause {
                     reason: "NamespaceTerminating".to_owned(),

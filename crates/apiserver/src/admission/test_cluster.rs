@@ -45,13 +45,13 @@ impl Cluster {
         mut object: Value,
     ) -> Result<Made> {
         let served = self.registry.builtin(group, version, resource)?;
-        object["kind"] = served.kind.kind.into();
+        object["kind"] = served.kind.kind().into();
         object["apiVersion"] = served.api_version.clone().into();
         let warnings = Warnings::default();
         let namespace = meta::namespace(&object).to_owned();
         let context = WriteContext::server(user, &warnings, &namespace);
-        machinery::codec::typed::normalize(&mut object, served.schema).map_err(Status::internal)?;
-        (served.kind.default)(&mut object);
+        machinery::codec::typed::normalize(&mut object, served.schema()).map_err(Status::internal)?;
+        served.rules.set_defaults(&mut object);
         let written = self.registry.create(served, object, &context).await?;
         let notes = warnings.take_annotations();
         let notes = notes.into_iter().map(|(key, value)| (key.into_owned(), value)).collect();

@@ -124,7 +124,7 @@ impl ServiceAccountTokens {
         let Ok(served) = self.registry.builtin("", "v1", "secrets") else { return };
         let noted = self
             .registry
-            .update(served, meta::name(secret), Door::main(served.kind), true, &context, |old| {
+            .update(served, meta::name(secret), Door::main(served.governing()), true, &context, |old| {
                 let mut new = old.clone();
                 let labels = meta::child_mut(&mut new["metadata"], "labels");
                 labels.insert(LAST_USED.to_owned(), today.clone().into());

@@ -304,6 +304,7 @@ mod tests {
             Admission::default(),
             Services::new(ServiceConfig::default()),
             authorization.choices().expect("a chain"),
+            String::new(),
         ));
         let authentication = Authentication::new(authentication, registry, &Clock::system())
             .map_err(|error| error.to_string())?;

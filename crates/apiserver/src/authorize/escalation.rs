@@ -27,10 +27,10 @@ pub async fn check(
     new: &Value,
     old: Option<&Value>,
 ) -> Result<()> {
-    if served.kind.group != GROUP || context.user.is_in(MASTERS) {
+    if served.kind.group() != GROUP || context.user.is_in(MASTERS) {
         return Ok(());
     }
-    let resource = served.kind.resource;
+    let resource = served.kind.resource();
     let namespace = context.namespace;
     let is_role = matches!(resource, "roles" | "clusterroles");
     if is_role {
@@ -107,7 +107,7 @@ async fn bound_rules(
         Ok(rules) => Ok(Some(rules)),
         Err(why) if resource.is_empty() => Err(Status::new(500, "", why)),
         // Kubernetes names the resource of the request here, not that of the missing role.
-        Err(_) => Err(Status::not_found(GROUP, served.kind.resource, &role.name)),
+        Err(_) => Err(Status::not_found(GROUP, served.kind.resource(), &role.name)),
     }
 }
 

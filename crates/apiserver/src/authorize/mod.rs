@@ -2,7 +2,6 @@
 
 mod config;
 pub mod escalation;
-mod feed;
 pub mod node;
 mod policy;
 mod rbac;
@@ -43,7 +42,7 @@ impl<'a> Attributes<'a> {
     pub fn of(context: &'a Context) -> Self {
         let info = &context.info;
         Self {
-            verb: info.verb,
+            verb: info.verb.as_str(),
             is_resource: info.is_resource,
             group: &info.group,
             version: &info.version,

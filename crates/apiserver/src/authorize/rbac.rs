@@ -1,10 +1,10 @@
 //! The RBAC authorizer: roles and bindings, followed through the watch caches.
 
-use super::feed::{self, Feed, News};
 use super::policy::{Policy, RoleRef, Source};
 use super::rules::Rule;
 use super::{Attributes, Authorizer, Decision, Found};
 use crate::registry::Storage;
+use crate::registry::feed::{self, Feed, News};
 use crate::user::UserInfo;
 use futures_util::future::BoxFuture;
 use machinery::status::Result;

@@ -76,7 +76,7 @@ pub async fn publish(registry: &Registry, trust: &AuthenticationTrust, now: i64)
     let served = registry.builtin(CONFIG_MAPS.0, CONFIG_MAPS.1, CONFIG_MAPS.2)?;
     let (user, warnings) = (UserInfo::server(), Warnings::default());
     let context = WriteContext::server(&user, &warnings, NAMESPACE);
-    let door = Door::main(served.kind);
+    let door = Door::main(served.governing());
     let written = registry
         .update(served, NAME, door, true, &context, |old| Ok(Change::Replace(merged(old, &wanted, now))))
         .await;

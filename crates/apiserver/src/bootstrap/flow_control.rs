@@ -181,7 +181,7 @@ async fn keep(registry: &Registry, wanted: &Wanted) -> Result<()> {
     let context =
         WriteContext { manager: wanted.manager.to_owned(), ..WriteContext::server(&user, &warnings, "") };
     let outcome = registry
-        .update(served, name, Door::main(served.rules()), true, &context, |old| {
+        .update(served, name, Door::main(served.governing()), true, &context, |old| {
             Ok(Change::Replace(revised(old, wanted).unwrap_or_else(|| old.clone())))
         })
         .await;

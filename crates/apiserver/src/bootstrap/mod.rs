@@ -116,8 +116,8 @@ async fn create(
     let namespace = meta::namespace(&object).to_owned();
     let context =
         WriteContext { manager: manager.to_owned(), ..WriteContext::server(&user, &warnings, &namespace) };
-    machinery::codec::typed::normalize(&mut object, served.schema).map_err(Status::internal)?;
-    (served.kind.default)(&mut object);
+    machinery::codec::typed::normalize(&mut object, served.schema()).map_err(Status::internal)?;
+    served.rules.set_defaults(&mut object);
     registry.create(served, object, &context).await.map(|written| written.value())
 }
 
@@ -131,7 +131,7 @@ async fn set_status(registry: &Registry, wanted: &Wanted) -> Result<()> {
     };
     let name = meta::name(&wanted.object);
     let outcome = registry
-        .update(served, name, Door::status(served.kind), true, &context, |old| {
+        .update(served, name, Door::status(served.governing()), true, &context, |old| {
             let mut new = old.clone();
             new.set("status", wanted.object.field("status").clone());
             Ok(Change::Replace(new))

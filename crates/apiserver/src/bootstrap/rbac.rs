@@ -42,7 +42,7 @@ async fn reconcile_one(registry: &Registry, wanted: &Value) -> Result<()> {
     let served = registry.builtin(resource.0, resource.1, resource.2)?;
     let (user, warnings) = (UserInfo::server(), Warnings::default());
     let context = WriteContext::server(&user, &warnings, namespace);
-    let door = Door::main(served.kind);
+    let door = Door::main(served.governing());
     let outcome = registry
         .update(served, name, door, true, &context, |old| {
             Ok(Change::Replace(completed(old, wanted).unwrap_or_else(|| old.clone())))

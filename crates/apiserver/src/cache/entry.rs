@@ -3,7 +3,7 @@
 use super::canonical::Prefix;
 use bytes::Bytes;
 use machinery::codec::own;
-use machinery::schema::SchemaRef;
+use machinery::schema::TypeHandle;
 use machinery::selector::label::Labels;
 use serde_json::Value;
 use std::hash::{Hash, Hasher};
@@ -15,11 +15,54 @@ use std::sync::{Arc, OnceLock};
 pub struct Layout {
     pub prefix: Prefix,
     /// Besides name and namespace.
-    pub fields: Vec<api::kind::SelectableField>,
+    pub fields: Vec<api::rules::IndexedField>,
+    /// Members in which none of the fields is, wherever they are: they need not be decoded.
+    pub unindexed: &'static [&'static str],
     /// How protobuf carries the object; `None`: it has no protobuf form.
-    pub schema: Option<SchemaRef<'static>>,
+    pub schema: Option<TypeHandle>,
     pub api_version: String,
     pub kind: String,
+    /// Brings stored objects into the form of a definition that may have changed since.
+    pub reader: Option<Reader>,
+}
+
+/// How objects that were stored under an earlier definition are read.
+pub struct Reader {
+    pub rules: Arc<dyn api::Rules>,
+    /// Objects of other versions differ in their `apiVersion` only; otherwise they stay as they are.
+    pub renames: bool,
+}
+
+impl std::fmt::Debug for Reader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reader").field("renames", &self.renames).finish_non_exhaustive()
+    }
+}
+
+impl Layout {
+    /// A stored value as an entry.
+    pub fn entry(&self, key: Arc<str>, bytes: Bytes, revision: u64) -> Entry {
+        match &self.reader {
+            None => Entry::new(key, bytes, revision),
+            Some(reader) => self.read(reader, key, bytes, revision),
+        }
+    }
+
+    fn read(&self, reader: &Reader, key: Arc<str>, bytes: Bytes, revision: u64) -> Entry {
+        if !self.prefix.fits(&bytes) && !reader.renames {
+            return Entry::new(key, bytes, revision);
+        }
+        let mut object = decode(&bytes);
+        if let Some(map) = object.as_object_mut() {
+            map.insert("apiVersion".to_owned(), self.api_version.clone().into());
+        }
+        reader.rules.read(&mut object);
+        let read = self.prefix.encode(&object);
+        if read == bytes {
+            return Entry::new(key, bytes, revision);
+        }
+        Entry { outdated: true, ..Entry::new(key, read, revision) }
+    }
 }
 
 /// An object at one revision. Immutable but for the derived forms, which are made on first use.
@@ -28,6 +71,8 @@ pub struct Entry {
     pub key: Arc<str>,
     pub bytes: Bytes,
     pub revision: u64,
+    /// The store has the object in another form: writing it again changes that.
+    pub outdated: bool,
     attributes: OnceLock<Box<Attributes>>,
     protobuf: OnceLock<Bytes>,
     /// One bit per label, so that most objects a selector does not want are passed over at a glance.
@@ -51,6 +96,7 @@ impl Entry {
             key,
             bytes,
             revision,
+            outdated: false,
             attributes: OnceLock::new(),
             protobuf: OnceLock::new(),
             label_bits: AtomicU64::new(0),
@@ -78,7 +124,7 @@ impl Entry {
 
     /// Protobuf message bytes, made once.
     pub fn protobuf(&self, layout: &Layout) -> Option<&Bytes> {
-        let schema = layout.schema?;
+        let schema = layout.schema.as_ref()?.get();
         // Kept with the entry, so exactly as large as it is.
         Some(self.protobuf.get_or_init(|| {
             Bytes::copy_from_slice(&machinery::codec::protobuf::encode_object(&self.value(), schema))
@@ -135,30 +181,14 @@ struct SlimMetadata<'a> {
     labels: std::collections::BTreeMap<std::borrow::Cow<'a, str>, std::borrow::Cow<'a, str>>,
 }
 
-/// Where no field is that selectors may name, besides labels, name and namespace: nearly all of most objects.
-const UNSELECTABLE: [&str; 12] = [
-    "metadata",
-    "affinity",
-    "conditions",
-    "containerStatuses",
-    "containers",
-    "data",
-    "images",
-    "initContainerStatuses",
-    "initContainers",
-    "template",
-    "tolerations",
-    "volumes",
-];
-
 impl Attributes {
     fn of(bytes: &[u8], layout: &Layout) -> Self {
         let Ok(slim) = serde_json::from_slice::<Slim<'_>>(bytes) else { return Self::default() };
         let fields = if layout.fields.is_empty() {
             Box::default()
         } else {
-            let value = own::decode_without(bytes, &UNSELECTABLE).unwrap_or_else(|| decode(bytes));
-            layout.fields.iter().map(|f| (f.value)(&value).into()).collect()
+            let value = own::decode_without(bytes, layout.unindexed).unwrap_or_else(|| decode(bytes));
+            layout.fields.iter().map(|f| f.value(&value).into()).collect()
         };
         Self {
             labels: slim.metadata.labels.into_iter().map(|(k, v)| (k.into(), v.into())).collect(),
@@ -185,25 +215,5 @@ impl Labels for Attributes {
     fn label(&self, key: &str) -> Option<&str> {
         let index = self.labels.binary_search_by(|(k, _)| k.as_ref().cmp(key)).ok()?;
         Some(&self.labels[index].1)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_selectable_field_is_left_out() {
-        for resource in api::resources::RESOURCES {
-            for field in api::field_selectors::fields(resource.group, resource.version, resource.resource) {
-                if !matches!(field.name, "metadata.name" | "metadata.namespace") {
-                    assert!(
-                        !field.name.split('.').any(|name| UNSELECTABLE.contains(&name)),
-                        "{}",
-                        field.name
-                    );
-                }
-            }
-        }
     }
 }

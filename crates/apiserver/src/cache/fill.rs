@@ -45,7 +45,7 @@ impl Cache {
                 left.push((format!("{}\0", last.key), end));
             }
             for kv in page.kvs {
-                let entry = Entry::new(kv.key.clone(), kv.value, kv.mod_revision);
+                let entry = self.layout.entry(kv.key.clone(), kv.value, kv.mod_revision);
                 objects.insert(kv.key, Arc::new(entry));
             }
         }

@@ -10,7 +10,7 @@ pub mod entry;
 pub mod event;
 mod fill;
 
-pub use entry::{Entry, Layout};
+pub use entry::{Entry, Layout, Reader};
 pub use event::{Change, Event, FrameEncoding};
 
 use fill::Everything;
@@ -307,11 +307,11 @@ impl State {
         }
     }
 
-    fn apply(&mut self, change: store::Event) {
+    fn apply(&mut self, layout: &Layout, change: store::Event) {
         match change {
             store::Event::Put { kv, .. } => {
                 self.unreadable.remove(&kv.key);
-                let entry = Arc::new(Entry::new(kv.key.clone(), kv.value, kv.mod_revision));
+                let entry = Arc::new(layout.entry(kv.key.clone(), kv.value, kv.mod_revision));
                 self.object_bytes += entry.bytes.len();
                 let previous = self.objects.insert(kv.key, entry.clone());
                 self.object_bytes -= previous.as_ref().map_or(0, |previous| previous.bytes.len());
@@ -340,7 +340,7 @@ impl WatchSink for Feed {
         let end = {
             let mut state = self.shared.state.write();
             for event in events {
-                state.apply(event);
+                state.apply(&self.shared.layout, event);
             }
             state.end().next
         };

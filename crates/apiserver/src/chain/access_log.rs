@@ -15,7 +15,7 @@ pub fn write(context: &Context, connection: &Connection, reply: &Reply, took: Du
     logging::access(&Access {
         client,
         user: &context.user.name,
-        verb: context.info.verb,
+        verb: context.info.verb.as_str(),
         path: &context.path,
         code: reply.status().as_u16(),
         micros: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),

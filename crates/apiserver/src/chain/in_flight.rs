@@ -1,6 +1,7 @@
 //! Room for requests: so many at once, writes counted apart; watches and streams do not count.
 
 use crate::context::Context;
+use crate::request_info::Verb;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -25,7 +26,7 @@ impl InFlight {
         if context.is_long_running() || context.user.is_in("system:masters") {
             return Some(Permit { _held: None });
         }
-        let mutating = !matches!(context.info.verb, "get" | "list" | "watch" | "head");
+        let mutating = !matches!(context.info.verb, Verb::Get | Verb::List | Verb::Watch | Verb::Head);
         let room = if mutating { &self.mutating } else { &self.reading };
         room.clone().try_acquire_owned().ok().map(|held| Permit { _held: Some(held) })
     }

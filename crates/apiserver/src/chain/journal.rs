@@ -116,7 +116,7 @@ impl Journal {
                 revision,
                 time,
                 user: context.user.name.clone(),
-                verb: info.verb,
+                verb: info.verb.as_str(),
                 subresource: info.subresource.clone(),
                 object,
                 cause: cause.clone(),

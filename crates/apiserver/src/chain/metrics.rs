@@ -1,6 +1,7 @@
 //! What the server counts about requests.
 
 use crate::context::Context;
+use crate::request_info::Verb;
 use base::metrics::{Metrics, MetricsError};
 use prometheus::{HistogramVec, IntCounterVec};
 use std::time::Duration;
@@ -37,7 +38,7 @@ impl RequestMetrics {
         if info.is_resource && code == 404 && info.name.is_empty() {
             return;
         }
-        let verb = verb(info.verb);
+        let verb = verb(info.verb.as_str());
         let scope = match (info.is_resource, info.name.is_empty(), info.in_namespace) {
             (false, _, _) => "",
             (true, false, _) => "resource",
@@ -49,7 +50,7 @@ impl RequestMetrics {
         let code = buffer.format(code);
         let [a, b, c, d, e, f] = labels;
         self.total.with_label_values(&[a, b, c, d, e, f, code]).inc();
-        if info.verb != "watch" {
+        if info.verb != Verb::Watch {
             self.duration.with_label_values(&labels).observe(took.as_secs_f64());
         }
     }

@@ -26,10 +26,9 @@ pub use metrics::RequestMetrics;
 use crate::authenticate::Authentication;
 use crate::authorize::{Attributes, Decision};
 use crate::context::Context;
-use crate::discovery::Discovery;
 use crate::negotiate::{Forms, Offers, accept};
-use crate::openapi::OpenApi;
 use crate::reply::{self, Reply};
+use crate::request_info::Verb;
 use crate::rest::Rest;
 use crate::serve::{Connection, RequestBody, ResponseBody, Service};
 use audit::Audit;
@@ -77,8 +76,6 @@ impl Default for ChainConfig {
 /// Everything a request may need on its way.
 pub struct Chain {
     pub rest: Rest,
-    pub discovery: arc_swap::ArcSwap<Discovery>,
-    pub openapi: Arc<OpenApi>,
     pub readiness: Readiness,
     pub metrics: Metrics,
     pub request_metrics: RequestMetrics,
@@ -107,7 +104,7 @@ impl Service for Chain {
     ) -> Response<ResponseBody> {
         let started = Instant::now();
         let (parts, body) = request.into_parts();
-        let mut context = Context::new(parts);
+        let mut context = Context::new(parts, self.rest.registry.catalogue());
         let id = audited::id(&context.headers);
         let handling = self.guarded(&mut context, body, &connection, started, &id);
         let handled = AssertUnwindSafe(handling).catch_unwind().await;
@@ -134,7 +131,6 @@ const COMPILED_FACTOR: u64 = 20;
 impl Chain {
     pub fn new(
         rest: Rest,
-        discovery: Discovery,
         readiness: Readiness,
         metrics: Metrics,
         clock: Clock,
@@ -152,8 +148,6 @@ impl Chain {
         };
         Ok(Self {
             rest,
-            discovery: arc_swap::ArcSwap::from_pointee(discovery),
-            openapi: Arc::new(OpenApi::built_in()),
             readiness,
             metrics,
             request_metrics,
@@ -200,7 +194,7 @@ impl Chain {
         };
         match &self.room {
             Room::Fair(fairness) => {
-                if context.is_long_running() && context.info.verb != "watch" {
+                if context.is_long_running() && context.info.verb != Verb::Watch {
                     return self.admitted(context, taken, Place::default(), deadline).await;
                 }
                 let now = Instant::now();
@@ -208,7 +202,7 @@ impl Chain {
                 let mut reply = match outcome {
                     Ok(seat) => {
                         let watched =
-                            (context.info.verb == "watch").then(|| fairness.watched(context)).flatten();
+                            (context.info.verb == Verb::Watch).then(|| fairness.watched(context)).flatten();
                         let place = Place { seat: Some(seat), watched };
                         self.admitted(context, taken, place, deadline).await
                     }
@@ -343,7 +337,11 @@ impl Chain {
             return Box::pin(self.nonresource(context)).await;
         }
         let info = &context.info;
-        let known = info.group.is_empty() || self.discovery.load().group(&info.group).is_some();
+        // What no built-in group and no definition has is nobody's path.
+        let built_in = self.rest.registry.catalogues.built_in();
+        let known = info.group.is_empty()
+            || built_in.discovery.has_group(&info.group)
+            || context.catalogue.served(&info.group, &info.version, &info.resource).is_some();
         if !known {
             return reply::page_not_found();
         }

@@ -41,7 +41,7 @@ impl Chain {
         if path == "/openapi/v2" || path == "/openapi/v3" || path.starts_with("/openapi/v3/") {
             return self.openapi(context).await;
         }
-        let discovery = self.discovery.load();
+        let discovery = &context.catalogue.discovery;
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let value = match parts.as_slice() {
             [""] => return json(&discovery.root_paths(), context),
@@ -70,7 +70,7 @@ impl Chain {
         };
         let Some(value) = value else {
             return match parts.as_slice() {
-                ["apis", group, ..] if discovery.group(group).is_none() => reply::page_not_found(),
+                ["apis", group, ..] if !discovery.has_group(group) => reply::page_not_found(),
                 _ => self.refuse(context, &Status::no_such_path()),
             };
         };

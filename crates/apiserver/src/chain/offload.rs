@@ -280,7 +280,7 @@ mod tests {
         ] {
             let (parts, ()) = http::Request::get(path).body(()).expect("a request").into_parts();
             let body = RequestBody::from(vec![b' '; bytes]);
-            assert_eq!(is_heavy(&Context::new(parts), &body), heavy, "{bytes} bytes to {path:.60}");
+            assert_eq!(is_heavy(&Context::of_test(parts), &body), heavy, "{bytes} bytes to {path:.60}");
         }
     }
 }

@@ -30,25 +30,25 @@ impl Chain {
             let Some(wanted) = wanted(context, [V2_PROTOBUF, V2_PROTOBUF_OLD]) else { return bare(406) };
             return match wanted {
                 Wanted::Json => {
-                    let found = self.build(|openapi| Some(openapi.v2_json())).await;
+                    let found = build(context, |openapi| Some(openapi.v2_json())).await;
                     answer(found, "application/json", context)
                 }
                 Wanted::Protobuf => {
-                    let found = self.build(|openapi| Some(openapi.v2_protobuf())).await;
+                    let found = build(context, |openapi| Some(openapi.v2_protobuf())).await;
                     answer(found, V2_PROTOBUF, context)
                 }
             };
         }
         if path == "/openapi/v3" {
-            let found = self.build(|openapi| Some(openapi.v3_index())).await;
+            let found = build(context, |openapi| Some(openapi.v3_index())).await;
             return answer(found, "text/plain; charset=utf-8", context);
         }
         let Some(name) = path.strip_prefix("/openapi/v3/") else { return reply::page_not_found() };
         let Some(wanted) = wanted(context, [V3_PROTOBUF, V3_PROTOBUF_OLD]) else { return bare(406) };
         let key = name.to_owned();
         let found = match wanted {
-            Wanted::Json => self.build(move |openapi| openapi.v3_group_version(&key)).await,
-            Wanted::Protobuf => self.build(move |openapi| openapi.v3_protobuf(&key)).await,
+            Wanted::Json => build(context, move |openapi| openapi.v3_group_version(&key)).await,
+            Wanted::Protobuf => build(context, move |openapi| openapi.v3_protobuf(&key)).await,
         };
         let media_type = if wanted == Wanted::Json { "application/json" } else { V3_PROTOBUF };
         let Ok(Some(document)) = &found else { return answer(found, media_type, context) };
@@ -72,15 +72,15 @@ impl Chain {
             }
         }
     }
+}
 
-    /// Documents are built on first demand, away from the threads that serve requests.
-    async fn build(
-        &self,
-        make: impl FnOnce(&OpenApi) -> Option<Arc<Document>> + Send + 'static,
-    ) -> Result<Option<Arc<Document>>, tokio::task::JoinError> {
-        let openapi = self.openapi.clone();
-        tokio::task::spawn_blocking(move || make(&openapi)).await
-    }
+/// Documents are built on first demand, away from the threads that serve requests.
+async fn build(
+    context: &Context,
+    make: impl FnOnce(&OpenApi) -> Option<Arc<Document>> + Send + 'static,
+) -> Result<Option<Arc<Document>>, tokio::task::JoinError> {
+    let openapi = Arc::clone(&context.catalogue.openapi);
+    tokio::task::spawn_blocking(move || make(&openapi)).await
 }
 
 fn answer(

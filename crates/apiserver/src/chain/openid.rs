@@ -29,7 +29,7 @@ impl Chain {
                 Err(status) => return Some(reply::status(&status, None)),
             }
         } else {
-            let advertise = self.discovery.load().server_address().to_owned();
+            let advertise = context.catalogue.discovery.server_address().to_owned();
             match accounts.discovery(&advertise).await {
                 Ok(document) => document,
                 Err(status) => return Some(reply::status(&status, None)),

@@ -14,10 +14,11 @@ pub use group_version::{ApiResource, ApiSubresource, GroupVersion, built_in, com
 pub use root_paths::{CHECKS, HealthCheck};
 pub use version::{GIT_VERSION, version};
 
+use api::Text;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256, Sha512};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::OnceLock;
 
 /// The media type (without its encoding) that asks for the aggregated form; answers carry it too.
@@ -52,6 +53,8 @@ impl Document {
 pub struct Discovery {
     /// In discovery order: the versions of a group stand together.
     versions: Vec<GroupVersion>,
+    /// Names of the groups.
+    groups: HashSet<Text>,
     server_address: String,
     aggregated_core: OnceLock<Document>,
     aggregated_groups: OnceLock<Document>,
@@ -68,8 +71,10 @@ impl Discovery {
         let mut versions: Vec<GroupVersion> = versions.into_iter().collect();
         raise_to_group_maximum(&mut versions);
         versions.sort_by(GroupVersion::rank);
+        let groups = versions.iter().map(|gv| gv.group.clone()).collect();
         Discovery {
             versions,
+            groups,
             server_address: server_address.into(),
             aggregated_core: OnceLock::new(),
             aggregated_groups: OnceLock::new(),
@@ -107,6 +112,11 @@ impl Discovery {
             map.insert("apiVersion".to_owned(), json!("v1"));
             group
         })
+    }
+
+    /// Reports whether `/apis/{group}` is served.
+    pub fn has_group(&self, name: &str) -> bool {
+        !name.is_empty() && self.groups.contains(name)
     }
 
     /// `/api/v1` (with an empty group) and `/apis/{group}/{version}`: an APIResourceList.

@@ -88,7 +88,7 @@ pub trait Types: Send + Sync {
 /// One group version and its types.
 #[derive(Clone)]
 pub struct Part {
-    pub discovery: GroupVersion,
+    pub discovery: Arc<GroupVersion>,
     pub types: Arc<dyn Types>,
     /// A custom resource: no protobuf, no strategic merge patch, no paths below `watch/`.
     pub custom: bool,
@@ -100,8 +100,20 @@ pub struct OpenApi {
     /// Types of what is no resource: discovery, version.
     base: Arc<dyn Types>,
     v2: Forms,
-    v3: BTreeMap<String, (Source, Forms)>,
+    v3: BTreeMap<String, Arc<Path>>,
     index: OnceLock<Arc<Document>>,
+}
+
+/// One document of version 3: shared by catalogues in which it is the same.
+struct Path {
+    source: Source,
+    forms: Forms,
+}
+
+impl Path {
+    fn new(source: Source) -> Arc<Self> {
+        Arc::new(Self { source, forms: Forms::default() })
+    }
 }
 
 /// The forms of a document that have been asked for.
@@ -112,14 +124,14 @@ struct Forms {
 }
 
 /// What a document of version 3 is about.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 enum Source {
     /// Index into the routes that are no resources.
     Fixed(usize),
-    /// Index of a part whose group it is.
-    Group(usize),
-    /// Index of a part.
-    Version(usize),
+    /// A group of built-in kinds.
+    Group(String),
+    /// A group version: several definitions may share one.
+    Version(Vec<Part>),
 }
 
 impl OpenApi {
@@ -127,27 +139,38 @@ impl OpenApi {
     pub fn new(parts: Vec<Part>, base: Arc<dyn Types>) -> Self {
         let mut v3 = BTreeMap::new();
         for (index, (name, ..)) in fixed_routes::all().iter().enumerate() {
-            v3.insert((*name).to_owned(), (Source::Fixed(index), Forms::default()));
+            v3.insert((*name).to_owned(), Path::new(Source::Fixed(index)));
         }
-        for (index, part) in parts.iter().enumerate() {
-            let (group, version) = (&part.discovery.group, &part.discovery.version);
-            if group.is_empty() {
-                v3.insert(format!("api/{version}"), (Source::Version(index), Forms::default()));
-            } else {
-                if !part.custom {
-                    v3.insert(format!("apis/{group}"), (Source::Group(index), Forms::default()));
-                }
-                v3.insert(format!("apis/{group}/{version}"), (Source::Version(index), Forms::default()));
-            }
+        for part in parts.iter().filter(|part| !part.custom && !part.discovery.group.is_empty()) {
+            let group = part.discovery.group.to_string();
+            v3.insert(format!("apis/{group}"), Path::new(Source::Group(group)));
+        }
+        for (path, parts) in by_path(&parts) {
+            v3.insert(path, Path::new(Source::Version(parts)));
         }
         OpenApi { parts, base, v2: Forms::default(), v3, index: OnceLock::new() }
+    }
+
+    /// The built-in documents and those of these additions. What was built of documents that stay the same is kept.
+    #[must_use]
+    pub fn with_additions<'a>(&self, additions: impl Iterator<Item = &'a Part>) -> Self {
+        let mut parts = self.parts.clone();
+        parts.retain(|part| !part.custom);
+        parts.extend(additions.cloned());
+        let mut next = Self::new(parts, Arc::clone(&self.base));
+        for (name, path) in &mut next.v3 {
+            if let Some(known) = self.v3.get(name).filter(|known| known.source.is_same(&path.source)) {
+                *path = Arc::clone(known);
+            }
+        }
+        next
     }
 
     /// The built-in kinds' documents.
     pub fn built_in() -> Self {
         let types: Arc<dyn Types> = Arc::new(BuiltIn::new(api::schema::schema()));
         let versions = crate::discovery::built_in(api::resources::RESOURCES);
-        let part = |discovery| Part { discovery, types: types.clone(), custom: false };
+        let part = |version| Part { discovery: Arc::new(version), types: types.clone(), custom: false };
         OpenApi::new(versions.into_iter().map(part).collect(), types.clone())
     }
 
@@ -177,12 +200,17 @@ impl OpenApi {
         self.index.get_or_init(|| Arc::new(self.build_index())).clone()
     }
 
+    /// Reports whether `/openapi/v3/{path}` is served.
+    pub fn has_document(&self, path: &str) -> bool {
+        self.v3.contains_key(path)
+    }
+
     /// `/openapi/v3/{path}`: `api/v1`, `apis/apps/v1`, `version`, …
     pub fn v3_group_version(&self, path: &str) -> Option<Arc<Document>> {
-        let (source, forms) = self.v3.get(path)?;
+        let Path { source, forms } = &**self.v3.get(path)?;
         let build = || {
             let mut writer = Writer::new();
-            self.write_v3(*source, &mut writer);
+            self.write_v3(source, &mut writer);
             Arc::new(writer.finish())
         };
         Some(forms.json.get_or_init(build).clone())
@@ -190,11 +218,11 @@ impl OpenApi {
 
     /// `/openapi/v3/{path}` as [`V3_PROTOBUF`].
     pub fn v3_protobuf(&self, path: &str) -> Option<Arc<Document>> {
-        let (source, forms) = self.v3.get(path)?;
+        let Path { source, forms } = &**self.v3.get(path)?;
         let json = self.v3_group_version(path)?;
         let build = || {
             let mut encoder = Encoder::new(&gnostic::V3);
-            self.write_v3(*source, &mut encoder);
+            self.write_v3(source, &mut encoder);
             Arc::new(json.in_protobuf(&encoder.finish()))
         };
         Some(forms.protobuf.get_or_init(build).clone())
@@ -220,31 +248,33 @@ impl OpenApi {
         writer.finish()
     }
 
-    fn write_v3(&self, source: Source, writer: &mut dyn Output) {
+    fn write_v3(&self, source: &Source, writer: &mut dyn Output) {
         let docs = self.base.docs();
         let mut routes = Routes::default();
-        let (types, own) = match source {
+        let mut types: Vec<&Arc<dyn Types>> = vec![&self.base];
+        let mut own = None;
+        match source {
             Source::Fixed(index) => {
-                let (_, path, operation) = fixed_routes::all().swap_remove(index);
+                let (_, path, operation) = fixed_routes::all().swap_remove(*index);
                 routes.add(path, operation);
-                (&self.base, None)
             }
-            Source::Group(index) => {
-                let (path, operation) = fixed_routes::group(&self.parts[index].discovery.group);
+            Source::Group(group) => {
+                let (path, operation) = fixed_routes::group(group);
                 routes.add(path, operation);
-                (&self.base, None)
             }
-            Source::Version(index) => {
-                let part = &self.parts[index];
-                let (group, version) = (part.discovery.group.as_ref(), part.discovery.version.as_ref());
-                if !part.custom {
-                    let (path, operation) = fixed_routes::resources(group, version);
-                    routes.add(path, operation);
+            Source::Version(parts) => {
+                types = parts.iter().map(|part| &part.types).collect();
+                for part in parts {
+                    let (group, version) = (part.discovery.group.as_ref(), part.discovery.version.as_ref());
+                    if !part.custom {
+                        let (path, operation) = fixed_routes::resources(group, version);
+                        routes.add(path, operation);
+                    }
+                    resource_routes::add(&mut routes, part, &Parameters::new(docs.clone()));
+                    own = Some((group, version));
                 }
-                resource_routes::add(&mut routes, part, &Parameters::new(docs.clone()));
-                (&part.types, Some((group, version)))
             }
-        };
+        }
         let items = routes.finish();
         writer.member("openapi", &json!("3.0.0"));
         writer.member("info", &info());
@@ -257,8 +287,11 @@ impl OpenApi {
         let named = types_of(&items);
         if !named.is_empty() {
             writer.open("schemas");
-            for name in closure(named, |name| types.mentioned(name)) {
-                if let Some(definition) = types.definition(&name, Dialect::V3, own, &docs) {
+            let mentioned =
+                |name: &str| types.iter().map(|types| types.mentioned(name)).find(|names| !names.is_empty());
+            for name in closure(named, |name| mentioned(name).unwrap_or_default()) {
+                let found = types.iter().find_map(|types| types.definition(&name, Dialect::V3, own, &docs));
+                if let Some(definition) = found {
                     writer.member(&name, &definition);
                 }
             }
@@ -317,6 +350,40 @@ impl OpenApi {
         let custom = self.parts.iter().filter(|part| part.custom).map(|part| &part.types);
         [&self.base].into_iter().chain(custom)
     }
+}
+
+impl Source {
+    /// Reports whether both make the same document.
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Fixed(one), Self::Fixed(other)) => one == other,
+            (Self::Group(one), Self::Group(other)) => one == other,
+            (Self::Version(one), Self::Version(other)) => {
+                one.len() == other.len() && one.iter().zip(other).all(|(one, other)| one.is_same(other))
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Part {
+    fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.types, &other.types) && Arc::ptr_eq(&self.discovery, &other.discovery)
+    }
+}
+
+/// The parts of each group version, by the path of its document.
+fn by_path(parts: &[Part]) -> BTreeMap<String, Vec<Part>> {
+    let mut found: BTreeMap<String, Vec<Part>> = BTreeMap::new();
+    for part in parts {
+        let (group, version) = (&part.discovery.group, &part.discovery.version);
+        let path = match group.is_empty() {
+            true => format!("api/{version}"),
+            false => format!("apis/{group}/{version}"),
+        };
+        found.entry(path).or_default().push(part.clone());
+    }
+    found
 }
 
 fn info() -> Value {

@@ -214,7 +214,7 @@ fn custom_resources_have_documents_too() {
     };
     let types: Arc<dyn Types> = Arc::new(Widgets(BuiltIn::new(api::schema::schema())));
     let base: Arc<dyn Types> = Arc::new(BuiltIn::new(api::schema::schema()));
-    let openapi = OpenApi::new(vec![Part { discovery, types, custom: true }], base);
+    let openapi = OpenApi::new(vec![Part { discovery: Arc::new(discovery), types, custom: true }], base);
     let document = parsed(&openapi.v3_group_version("apis/example.com/v1").expect("a document"));
     let list = &document["paths"]["/apis/example.com/v1/namespaces/{namespace}/widgets"]["get"];
     assert_eq!(list["operationId"], "listExampleComV1NamespacedWidget");

@@ -9,8 +9,8 @@ const LABEL: &str = "resource.kubernetes.io/admin-access";
 impl Registry {
     /// What is wrong with a new claim, or with a template of claims, that asks for such access.
     pub(super) async fn validate_admin_access(&self, served: &Served, object: &Value) -> ErrorList {
-        let kind = served.rules();
-        let spec = match (kind.group, kind.resource) {
+        let kind = &served.kind;
+        let spec = match (kind.group(), kind.resource()) {
             ("resource.k8s.io", "resourceclaims") => &object["spec"],
             ("resource.k8s.io", "resourceclaimtemplates") => &object["spec"]["spec"],
             _ => return ErrorList::new(),

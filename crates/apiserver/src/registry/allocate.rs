@@ -140,7 +140,7 @@ impl Services {
 }
 
 fn is_service(served: &Served) -> bool {
-    (served.kind.group, served.kind.resource) == ("", "services")
+    (served.kind.group(), served.kind.resource()) == ("", "services")
 }
 
 impl Registry {

@@ -8,7 +8,6 @@ use super::{Registry, Served, Warnings, WriteContext, Written, metadata, store_e
 use crate::admission::{Attributes, Operation, shown_name};
 use crate::authorize::{self, escalation};
 use crate::cache::Entry;
-use api::Kind;
 use api::value::Fields;
 use bytes::Bytes;
 use machinery::field::ErrorBudget;
@@ -80,9 +79,9 @@ impl Registry {
         let attributes = authorize::Attributes {
             verb: "create",
             is_resource: true,
-            group: served.kind.group,
-            version: served.kind.version,
-            resource: served.kind.resource,
+            group: served.kind.group(),
+            version: served.kind.version(),
+            resource: served.kind.resource(),
             subresource: context.subresource,
             namespace: context.namespace,
             name,
@@ -130,7 +129,7 @@ impl Registry {
     /// A name that nobody has. Somebody may still take it before it is stored, but hardly ever does: keeping a copy of
     /// every object for that would cost more than telling the client to try again.
     async fn free_name(&self, served: &Served, generate: &str, namespace: &str) -> Result<String> {
-        if served.kind.generates_no_suffix {
+        if served.rules.generates_no_suffix() {
             return Ok(generate.to_owned());
         }
         let cache = &served.storage.cache;
@@ -143,8 +142,8 @@ impl Registry {
                 return Ok(name);
             }
         }
-        let Kind { group, resource, .. } = served.rules();
-        Err(name_conflict(served, &Status::already_exists(group, resource, &name)))
+        let kind = served.governing_names();
+        Err(name_conflict(served, &Status::already_exists(kind.group(), kind.resource(), &name)))
     }
 
     async fn insert_once(
@@ -167,27 +166,27 @@ impl Registry {
         context: &WriteContext<'_>,
         access: CreateAccess,
     ) -> Result<Written> {
-        let kind = served.rules();
+        let (kind, rules) = (served.governing_names(), served.governing());
         let claims_version = !context.dry_run && claims_version(&object);
         if !context.dry_run {
             meta::metadata_mut(&mut object).remove("resourceVersion");
         }
-        if served.conversion.is_some_and(|conversion| conversion.rules_of_stored) {
-            object = served.store(object);
+        if let Some(conversion) = served.early_conversion() {
+            object = (conversion.to_stored)(object);
         }
-        if kind.counts_generation {
+        if rules.counts_generation() {
             meta::metadata_mut(&mut object).insert("generation".to_owned(), 1.into());
         }
-        if let Some(stamp) = kind.stamp_user {
+        if let Some(stamp) = rules.stamp_user() {
             stamp(&mut object, &context.user.to_value());
         }
-        for warning in (kind.early_warnings)(&object) {
+        for warning in rules.early_warnings(&object) {
             context.warnings.add(warning);
         }
-        let shared = kind.labels_from.filter(|path| {
+        let shared = rules.labels_from().filter(|path| {
             context.warnings.defaulted_labels() && object.at("metadata.labels") == object.at(path)
         });
-        (kind.prepare_create)(&mut object);
+        rules.prepare_create(&mut object);
         if let Some(path) = shared {
             let labels = object.at(path).clone();
             meta::metadata_mut(&mut object).insert("labels".to_owned(), labels);
@@ -198,13 +197,13 @@ impl Registry {
         errors.extend(validate_new(&object, served));
         drop(budget);
         refuse(served, &name, errors, context)?;
-        for warning in (kind.warnings)(&object, None) {
+        for warning in rules.warnings(&object, None) {
             context.warnings.add(warning);
         }
-        (kind.canonicalize)(&mut object);
+        rules.canonicalize(&mut object);
         // Reading from the store sets defaults, so what is stored has them: some follow from what was
         // prepared above.
-        (kind.default)(&mut object);
+        rules.set_defaults(&mut object);
         served.normalize(&mut object)?;
         if access == CreateAccess::Unchecked {
             Box::pin(self.authorize_create(served, &name, context)).await?;
@@ -213,14 +212,14 @@ impl Registry {
         self.admission.validate(self, &attributes, Some(&object), None).await?;
 
         let key = served.key(meta::namespace(&object), &name);
-        let stored = served.stored_form(object);
+        let stored = served.stored_form(object).await?;
         served.storage.cache.ready_for(&key).await.map_err(|e| store_error(&e))?;
         if claims_version {
             return Err(Status::new(500, "", "resourceVersion should not be set on objects to be created"));
         }
         if context.dry_run {
             if served.storage.cache.get(&key).is_some() {
-                return Err(Status::already_exists(kind.group, kind.resource, &name));
+                return Err(Status::already_exists(kind.group(), kind.resource(), &name));
             }
             return Ok(Written::Value(stored));
         }
@@ -234,7 +233,7 @@ impl Registry {
                 Ok(Written::Stored(Arc::new(Entry::new(key, bytes, revision))))
             }
             Outcome::Conflict { current, .. } => {
-                let mut status = Status::already_exists(kind.group, kind.resource, &name);
+                let mut status = Status::already_exists(kind.group(), kind.resource(), &name);
                 let deleting = current.is_some_and(|kv| {
                     let old: Value = serde_json::from_slice(&kv.value).unwrap_or_default();
                     meta::deletion_timestamp(&old).is_some()
@@ -269,7 +268,7 @@ impl Registry {
 
     /// A lease for kinds whose objects expire by themselves.
     async fn lease(&self, served: &Served) -> Result<Option<store::LeaseId>> {
-        let Some(seconds) = served.storage.kind.ttl_seconds else { return Ok(None) };
+        let Some(seconds) = served.storage.rules.ttl_seconds() else { return Ok(None) };
         self.leases.lease(&*self.store, seconds).await.map(Some).map_err(|e| store_error(&e))
     }
 }
@@ -287,7 +286,7 @@ fn name_conflict(served: &Served, status: &Status) -> Status {
         "AlreadyExists",
         format!(
             "{} {name:?} already exists, the server was not able to generate a unique name for the object",
-            machinery::status::qualified(served.kind.group, served.kind.resource)
+            machinery::status::qualified(served.kind.group(), served.kind.resource())
         ),
     )
     .with_details(Details { retry_after_seconds: 1, ..*details })

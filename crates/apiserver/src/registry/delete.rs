@@ -68,31 +68,34 @@ impl Registry {
         entry: &Arc<Entry>,
         marked: &mut Option<(Arc<Entry>, String)>,
     ) -> Result<Result<Deleted, Option<Arc<Entry>>>> {
-        let kind = served.storage.kind;
+        let rules = &*served.storage.rules;
         let old = entry.value();
         check_preconditions(served, name, options, &old)?;
         let attributes = Attributes::new(served, context, Operation::Delete).named(name);
-        let presented = served.conversion.map(|_| served.present(old.clone()));
+        let presented = match served.conversion {
+            None => None,
+            Some(_) => Some(served.presented(old.clone()).await?),
+        };
         let shown = presented.as_ref().unwrap_or(&old);
         self.admission.validate(self, &attributes, None, Some(shown)).await?;
 
         // What is being emptied goes on being emptied.
-        if meta::deletion_timestamp(&old).is_some() && (kind.held)(&old) {
+        if meta::deletion_timestamp(&old).is_some() && rules.held(&old) {
             return Ok(Ok(Deleted::Pending(Written::Stored(entry.clone()))));
         }
         let mut new = old.clone();
-        let grace = grace(&mut new, (kind.graceful)(&old, options.grace_period_seconds), options);
+        let grace = grace(&mut new, rules.graceful(&old, options.grace_period_seconds), options);
         if grace == Grace::AlreadyPending {
             return Ok(Ok(Deleted::Pending(Written::Stored(entry.clone()))));
         }
-        if kind.collects_dependents {
-            set_dependents_finalizers(&mut new, kind.orphan_dependents, options);
+        if rules.collects_dependents() {
+            set_dependents_finalizers(&mut new, rules.orphan_dependents(), options);
         }
-        let held = (kind.held)(&new);
+        let held = rules.held(&new);
         let waits = held || !meta::finalizers(&new).is_empty();
         if grace == Grace::No && waits {
             mark_deleting(&mut new);
-            (kind.mark_deleting)(&mut new);
+            rules.mark_deleting(&mut new);
         }
         let dry_run = options.dry_run || context.dry_run;
         if grace == Grace::No && !waits {
@@ -133,9 +136,7 @@ impl Registry {
                 let last = Written::Stored(Arc::new(entry.at(revision)));
                 Ok(Ok(Deleted::Gone { last, uid }))
             }
-            Outcome::Conflict { current, .. } => {
-                Ok(Err(current.map(|kv| Arc::new(Entry::new(kv.key, kv.value, kv.mod_revision)))))
-            }
+            Outcome::Conflict { current, .. } => Ok(Err(current.map(|kv| served.storage.entry(kv)))),
         }
     }
 
@@ -161,19 +162,17 @@ impl Registry {
                 let entry = Entry::new(entry.key.clone(), bytes, revision);
                 Ok(Ok(Deleted::Pending(Written::Stored(Arc::new(entry)))))
             }
-            Outcome::Conflict { current, .. } => {
-                Ok(Err(current.map(|kv| Arc::new(Entry::new(kv.key, kv.value, kv.mod_revision)))))
-            }
+            Outcome::Conflict { current, .. } => Ok(Err(current.map(|kv| served.storage.entry(kv)))),
         }
     }
 }
 
 fn check_preconditions(served: &Served, name: &str, options: &DeleteOptions, old: &Value) -> Result<()> {
     // Here, and only here, the message names the kind instead of the resource. Namespaces have words of their own.
-    let kind = served.storage.kind;
-    let is_namespace = (kind.group, kind.resource) == ("", "namespaces");
-    let subject = if is_namespace { kind.resource } else { kind.kind };
-    let conflict = |why: String| Err(Status::conflict(kind.group, subject, name, why));
+    let kind = &served.storage.kind;
+    let is_namespace = (kind.group(), kind.resource()) == ("", "namespaces");
+    let subject = if is_namespace { kind.resource() } else { kind.kind() };
+    let conflict = |why: String| Err(Status::conflict(kind.group(), subject, name, why));
     let differs = |what: &str, asked: &str, found: &str| {
         conflict(format!(
             "Precondition failed: {what} in precondition: {asked}, {what} in object meta: {found}"

@@ -1,6 +1,6 @@
 //! Get and list: which revision a read is at, what it matches, how it is cut into pages.
 
-use super::{Registry, Served, store_error};
+use super::{Registry, Served, Version, store_error};
 use crate::cache::{Cache, Entry, Layout, View};
 use crate::chain::offload;
 use crate::options::{ListOptions, Match};
@@ -41,7 +41,7 @@ impl Registry {
     /// One object. A resource version only says how old the answer may be, and ours is never old.
     pub async fn get(
         &self,
-        served: &Served,
+        served: &Version,
         namespace: &str,
         name: &str,
         version: &str,
@@ -177,7 +177,7 @@ impl Registry {
             };
             let count = page.kvs.len();
             for (index, kv) in page.kvs.into_iter().enumerate() {
-                let entry = Arc::new(Entry::new(kv.key, kv.value, kv.mod_revision));
+                let entry = Arc::new(layout.entry(kv.key, kv.value, kv.mod_revision));
                 if limit > 0 && entries.len() == limit {
                     following = page.count as usize - index;
                     break;

@@ -2,7 +2,6 @@
 
 use super::{Served, WriteContext};
 use crate::chain::offload;
-use api::kind::Scope;
 use jiff::Timestamp;
 use machinery::codec::{budget, time};
 use machinery::field::{ErrorList, FieldError, Path};
@@ -102,10 +101,10 @@ pub fn dedup_owner_references(object: &mut Value, context: &WriteContext<'_>) {
 /// All that is wrong with a new object: metadata first, then what the kind says.
 pub fn validate_new(object: &Value, served: &Served) -> ErrorList {
     let path = Path::new("metadata");
-    let namespaced = served.kind.scope == Scope::Namespaced;
-    let kind = served.rules();
-    if kind.metadata_last {
-        let mut errors = (kind.validate)(object);
+    let namespaced = served.namespaced();
+    let rules = served.governing();
+    if rules.metadata_last() {
+        let mut errors = rules.validate(object);
         if errors.is_empty() {
             let metadata = &object["metadata"];
             errors =
@@ -113,8 +112,8 @@ pub fn validate_new(object: &Value, served: &Served) -> ErrorList {
         }
         return errors;
     }
-    let mut errors = kind.metadata_errors(object);
-    errors.extend((kind.validate)(object));
+    let mut errors = rules.metadata_errors(object);
+    errors.extend(rules.validate(object));
     if errors.is_empty() {
         errors = names_outside_paths(object, &path);
     }
@@ -141,8 +140,8 @@ pub fn refuse(served: &Served, name: &str, mut errors: ErrorList, context: &Writ
     }
     context.warnings.as_given(&mut errors);
     // It is the stored kind whose rules are broken: both faces of events speak of the same one.
-    let kind = served.storage.kind;
-    Err(Status::invalid(kind.group, kind.kind, name, &errors))
+    let kind = &served.storage.kind;
+    Err(Status::invalid(kind.group(), kind.kind(), name, &errors))
 }
 
 /// The largest object, as JSON. The store of Kubernetes takes 1.5 MiB in a shorter form.

@@ -7,7 +7,7 @@ use super::update::{Change, Door};
 use super::{Registry, Served, WriteContext, Written};
 use crate::decode;
 use crate::options::{FieldValidation, WriteOptions};
-use api::Kind;
+use api::Rules;
 use machinery::codec;
 use machinery::field::{FieldError, Path};
 use machinery::gvk;
@@ -49,9 +49,10 @@ struct Prepared {
 
 /// What a patched value has to be: the object itself, or a view of it such as its scale.
 #[derive(Clone, Copy)]
-pub struct View {
-    pub schema: SchemaRef<'static>,
-    pub default: fn(&mut Value),
+pub struct View<'a> {
+    pub schema: SchemaRef<'a>,
+    /// `None`: the schema alone says what it is.
+    pub rules: Option<&'a dyn Rules>,
 }
 
 impl Registry {
@@ -61,7 +62,7 @@ impl Registry {
         &self,
         served: &Served,
         name: &str,
-        door: Door,
+        door: Door<'_>,
         kind: PatchKind,
         body: &[u8],
         options: &WriteOptions,
@@ -94,7 +95,7 @@ impl Registry {
         &self,
         served: &Served,
         name: &str,
-        door: Door,
+        door: Door<'_>,
         kind: PatchKind,
         body: &[u8],
         options: &WriteOptions,
@@ -114,10 +115,11 @@ impl Registry {
             }
         }
         let strict = |new: &mut Value| -> Result<()> {
-            let Kind { group, version, kind, .. } = served.kind;
-            let report = restore(new, served.schema, &wanted, &format!("{group}/{version}, Kind={kind}"))?;
+            let kind = &served.kind;
+            let shown = format!("{}/{}, Kind={}", kind.group(), kind.version(), kind.kind());
+            let report = restore(new, View::of(served), &wanted, &shown)?;
             context.warnings.emptied(report.emptied);
-            context.warnings.set_defaults(new, served.kind.default);
+            context.warnings.set_defaults(new, Some(&*served.rules));
             ensure_namespace(new, served, context.namespace)?;
             check_name(new, name)
         };
@@ -150,12 +152,11 @@ impl Registry {
 /// Reads what an apply made into its type.
 pub(super) fn restore(
     new: &mut Value,
-    schema: SchemaRef<'_>,
+    view: View<'_>,
     wanted: &Value,
     type_: &str,
 ) -> Result<codec::typed::Report> {
-    let restored = codec::restore::restore(new, schema);
-    restored.and_then(|()| codec::typed::normalize(new, schema)).map_err(|why| {
+    view.restore(new).and_then(|()| view.normalize(new)).map_err(|why| {
         let (namespace, name) = (meta::namespace(wanted), meta::name(wanted));
         let message = format!(
             "failed to convert new object ({namespace}/{name}; {type_}) to proper version: unable to convert unstructured object to {type_}: {why}"
@@ -216,9 +217,25 @@ impl Prepared {
     }
 }
 
-impl View {
-    fn of(served: &Served) -> Self {
-        Self { schema: served.schema, default: served.kind.default }
+impl<'a> View<'a> {
+    fn of(served: &'a Served) -> Self {
+        Self { schema: served.schema(), rules: Some(&*served.rules) }
+    }
+
+    /// Reads a merged value back into the form of its type.
+    fn restore(&self, value: &mut Value) -> std::result::Result<(), codec::typed::TypeError> {
+        let is_typed = self.rules.is_none_or(Rules::is_typed);
+        if is_typed { codec::restore::restore(value, self.schema) } else { Ok(()) }
+    }
+
+    fn normalize(
+        &self,
+        value: &mut Value,
+    ) -> std::result::Result<codec::typed::Report, codec::typed::TypeError> {
+        match self.rules {
+            Some(rules) => rules.normalize(value, self.schema),
+            None => codec::typed::normalize(value, self.schema),
+        }
     }
 
     /// Patches a view; an apply says which of its fields it wants.
@@ -264,10 +281,10 @@ impl View {
         // An empty list is left out of objects, but here it asks to forget all managers.
         let forgets = new["metadata"]["managedFields"].as_array().is_some_and(Vec::is_empty);
         let restored = match prepared.kind {
-            PatchKind::Strategic => codec::restore::restore(&mut new, self.schema),
+            PatchKind::Strategic => self.restore(&mut new),
             _ => Ok(()),
         };
-        let report = match restored.and_then(|()| codec::typed::normalize(&mut new, self.schema)) {
+        let report = match restored.and_then(|()| self.normalize(&mut new)) {
             Ok(report) if forgets => {
                 meta::metadata_mut(&mut new).insert("managedFields".to_owned(), Value::Array(Vec::new()));
                 report
@@ -286,7 +303,9 @@ impl View {
                 all.into_iter().for_each(|problem| context.warnings.add(problem));
             }
         }
-        (self.default)(&mut new);
+        if let Some(rules) = self.rules {
+            rules.set_defaults(&mut new);
+        }
         Ok(new)
     }
 }

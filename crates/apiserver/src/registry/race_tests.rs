@@ -29,8 +29,8 @@ async fn create(registry: &Registry, resource: (&str, &str, &str), mut object: V
     let served = registry.builtin(resource.0, resource.1, resource.2)?;
     let namespace = meta::namespace(&object).to_owned();
     let context = WriteContext::server(&user, &warnings, &namespace);
-    codec::typed::normalize(&mut object, served.schema).map_err(Status::internal)?;
-    (served.kind.default)(&mut object);
+    codec::typed::normalize(&mut object, served.schema()).map_err(Status::internal)?;
+    served.rules.set_defaults(&mut object);
     registry.create(served, object, &context).await.as_ref().map(Written::value).map_err(Clone::clone)
 }
 
@@ -115,7 +115,7 @@ async fn write_until_gone(registry: Arc<Registry>, name: String) {
     let context = WriteContext::server(&user, &warnings, "n");
     let served = registry.builtin(PODS.0, PODS.1, PODS.2).expect("pods");
     for count in 0.. {
-        let door = super::update::Door::status(served.rules());
+        let door = super::update::Door::status(served.governing());
         let change = |old: &Value| {
             let mut new = old.clone();
             new["status"]["message"] = format!("{count}").into();
@@ -146,7 +146,7 @@ async fn a_quota_is_never_exceeded() {
     let (user, warnings) = (UserInfo::server(), Warnings::default());
     let context = WriteContext { subresource: "status", ..WriteContext::server(&user, &warnings, "n") };
     let served = registry.builtin("", "v1", "resourcequotas").expect("served");
-    let door = super::update::Door::status(served.kind);
+    let door = super::update::Door::status(served.governing());
     registry
         .update(served, "q", door, true, &context, |old| {
             let mut new = old.clone();
@@ -407,7 +407,7 @@ async fn report(registry: &Registry, hard: &Value, used: &str) {
     let (user, warnings) = (UserInfo::server(), Warnings::default());
     let context = WriteContext { subresource: "status", ..WriteContext::server(&user, &warnings, "n") };
     let served = registry.builtin("", "v1", "resourcequotas").expect("served");
-    let door = super::update::Door::status(served.kind);
+    let door = super::update::Door::status(served.governing());
     let status = json!({"hard": hard, "used": {"count/configmaps": used}});
     registry
         .update(served, "q", door, true, &context, |old| {

@@ -1,6 +1,6 @@
 //! The scale subresource: a small view of an object's replicas, readable and writable.
 
-use super::patch::check_name;
+use super::patch::{View, check_name};
 use super::update::uid_conflict;
 use super::{Served, WriteContext, metadata};
 use api::kind::Scale;
@@ -12,7 +12,7 @@ use machinery::{Map, Value, meta, names};
 use serde_json::json;
 
 /// The `Scale` of an object.
-pub fn of(scale: &Scale, object: &Value) -> Value {
+pub fn of(scale: &Scale<'_>, object: &Value) -> Value {
     let mut metadata = Map::new();
     for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
         if let Some(value) = meta::metadata(object).and_then(|m| m.get(field)) {
@@ -27,7 +27,7 @@ pub fn of(scale: &Scale, object: &Value) -> Value {
     }
     let mut status = Map::new();
     status.insert("replicas".to_owned(), number(scale.status_replicas).into());
-    let selector = (scale.selector)(object);
+    let selector = scale.selector.of(object);
     if !selector.is_empty() {
         status.insert("selector".to_owned(), selector.into());
     }
@@ -44,8 +44,8 @@ pub enum Wanted {
 /// the wanted one.
 pub fn write(
     served: &Served,
-    scale: &Scale,
-    schema: SchemaRef<'static>,
+    scale: &Scale<'_>,
+    schema: SchemaRef<'_>,
     object: &Value,
     context: &WriteContext<'_>,
     make: impl FnOnce(&Value) -> Result<Wanted>,
@@ -74,7 +74,12 @@ pub fn write(
         }
         Wanted::Applied { fields, force } => {
             let mut new = apply::apply(Some(&present), &fields, force, &door).map_err(Status::from)?;
-            super::patch::restore(&mut new, schema, &fields, "autoscaling/v1, Kind=Scale")?;
+            super::patch::restore(
+                &mut new,
+                View { schema, rules: None },
+                &fields,
+                "autoscaling/v1, Kind=Scale",
+            )?;
             check_place(&mut new, served, object, context)?;
             new
         }
@@ -105,7 +110,7 @@ fn validate(scale: &Value, namespaced: bool) -> ErrorList {
 }
 
 /// The object with the replicas a scale asks for.
-fn apply(served: &Served, scale: &Scale, wanted: &Value, object: &Value, dry_run: bool) -> Result<Value> {
+fn apply(served: &Served, scale: &Scale<'_>, wanted: &Value, object: &Value, dry_run: bool) -> Result<Value> {
     let errors = validate(wanted, served.namespaced());
     if !errors.is_empty() {
         return Err(Status::invalid("autoscaling", "Scale", meta::name(wanted), &errors));

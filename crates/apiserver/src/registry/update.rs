@@ -10,7 +10,8 @@ use crate::admission::{Attributes, Operation};
 use crate::authorize::escalation;
 use crate::cache::Entry;
 use crate::chain::offload;
-use api::kind::{Kind, MetadataCheck, Scope};
+use api::Rules;
+use api::kind::MetadataCheck;
 use bytes::Bytes;
 use machinery::apply;
 use machinery::field::{ErrorBudget, ErrorList, FieldError, Path};
@@ -24,9 +25,8 @@ pub(super) const ATTEMPTS: usize = 5;
 
 /// Which part of the object a request may change: the main resource or one of its subresources.
 #[derive(Clone, Copy)]
-pub struct Door {
-    pub prepare: fn(&mut Value, &Value),
-    pub validate: fn(&Value, &Value) -> ErrorList,
+pub struct Door<'a> {
+    pub steps: Steps<'a>,
     /// How the door's own rules look at metadata.
     pub metadata: &'static [MetadataCheck],
     /// Changes through this door count as changes of the spec.
@@ -35,24 +35,50 @@ pub struct Door {
     pub warns: bool,
 }
 
-impl Door {
-    pub fn main(kind: &Kind) -> Self {
+/// Preparation and validation of an update.
+#[derive(Clone, Copy)]
+pub enum Steps<'a> {
+    /// Of the main resource.
+    Main(&'a dyn Rules),
+    /// Of the status subresource.
+    Status(&'a dyn Rules),
+    /// Of a subresource of one built-in kind.
+    Own { prepare: fn(&mut Value, &Value), validate: fn(&Value, &Value) -> ErrorList },
+}
+
+impl<'a> Door<'a> {
+    pub fn main(rules: &'a dyn Rules) -> Self {
         Self {
-            prepare: kind.prepare_update,
-            validate: kind.validate_update,
-            metadata: kind.metadata_on_update,
-            counts_generation: kind.counts_generation,
+            steps: Steps::Main(rules),
+            metadata: rules.metadata_on_update(),
+            counts_generation: rules.counts_generation(),
             warns: true,
         }
     }
 
-    pub fn status(kind: &Kind) -> Self {
+    pub fn status(rules: &'a dyn Rules) -> Self {
         Self {
-            prepare: kind.prepare_status_update,
-            validate: kind.validate_status_update,
-            metadata: kind.metadata_on_status_update,
+            steps: Steps::Status(rules),
+            metadata: rules.metadata_on_status_update(),
             counts_generation: false,
             warns: false,
+        }
+    }
+
+    fn prepare(&self, new: &mut Value, old: &Value) {
+        match self.steps {
+            Steps::Main(rules) => rules.prepare_update(new, old),
+            Steps::Status(rules) => rules.prepare_status_update(new, old),
+            Steps::Own { prepare, .. } => prepare(new, old),
+        }
+    }
+
+    /// Errors, and warnings about what stays invalid.
+    fn validate(&self, new: &Value, old: &Value) -> (ErrorList, Vec<String>) {
+        match self.steps {
+            Steps::Main(rules) => rules.check_update(new, old),
+            Steps::Status(rules) => rules.check_status_update(new, old),
+            Steps::Own { validate, .. } => (validate(new, old), Vec::new()),
         }
     }
 }
@@ -74,7 +100,7 @@ impl Registry {
         &self,
         served: &Served,
         name: &str,
-        door: Door,
+        door: Door<'_>,
         retry: bool,
         context: &WriteContext<'_>,
         mut make: impl FnMut(&Value) -> Result<Change>,
@@ -114,13 +140,13 @@ impl Registry {
         &self,
         served: &Served,
         name: &str,
-        door: Door,
+        door: Door<'_>,
         context: &WriteContext<'_>,
         entry: &Arc<Entry>,
         make: &mut impl FnMut(&Value) -> Result<Change>,
     ) -> Result<Attempt> {
         offload::heavy_if_large(entry.bytes.len()).await;
-        let old = served.present(entry.value());
+        let old = served.presented(entry.value()).await?;
         let (mut new, applied) = match make(&old)? {
             Change::Replace(new) => {
                 check_uid(served, &new, &old, context.dry_run)?;
@@ -151,28 +177,28 @@ impl Registry {
         &self,
         served: &Served,
         name: &str,
-        door: Door,
+        door: Door<'_>,
         context: &WriteContext<'_>,
         entry: &Arc<Entry>,
         Draft { mut new, mut old }: Draft,
     ) -> Result<Attempt> {
-        let kind = served.rules();
+        let rules = served.governing();
         let attributes = Attributes::new(served, context, Operation::Update).named(name);
         meta::metadata_mut(&mut new).insert("resourceVersion".to_owned(), entry.revision.to_string().into());
         ensure_namespace(&mut new, served, context.namespace)?;
-        if served.conversion.is_some_and(|conversion| conversion.rules_of_stored) {
-            new = served.store(new);
+        if let Some(conversion) = served.early_conversion() {
+            new = (conversion.to_stored)(new);
             old = entry.value();
         }
         keep_generation(&mut new, &old);
-        (door.prepare)(&mut new, &old);
+        door.prepare(&mut new, &old);
         if door.counts_generation {
             count_generation(&mut new, &old);
         }
         keep_system_fields(&mut new, &old);
         let budget = ErrorBudget::begin();
         let path = Path::new("metadata");
-        let namespaced = kind.scope == Scope::Namespaced;
+        let namespaced = served.namespaced();
         let (metadata, old_metadata) = (&new["metadata"], &old["metadata"]);
         let mut errors =
             names::validate_generic_object_meta(metadata, namespaced, names::path_segment_name, &path);
@@ -180,41 +206,42 @@ impl Registry {
         // Kinds ask the same again and repeat what they find.
         let sound = of_update.is_empty();
         errors.extend(of_update);
-        if !kind.metadata_last {
+        if !rules.metadata_last() {
             for check in door.metadata {
                 errors.extend(match check {
-                    MetadataCheck::New => kind.metadata_errors(&new),
-                    MetadataCheck::Update if sound && kind.any_finalizer => Vec::new(),
+                    MetadataCheck::New => rules.metadata_errors(&new),
+                    MetadataCheck::Update if sound && rules.any_finalizer() => Vec::new(),
                     MetadataCheck::Update if sound => {
                         names::validate_finalizers_are_standard(metadata, &path)
                     }
-                    MetadataCheck::Update => kind.metadata_update_errors(&new, &old),
+                    MetadataCheck::Update => rules.metadata_update_errors(&new, &old),
                 });
             }
         }
-        errors.extend((door.validate)(&new, &old));
+        let (found, tolerated) = door.validate(&new, &old);
+        errors.extend(found);
         drop(budget);
         refuse(served, name, errors, context)?;
         let warnings = match context.subresource {
-            "status" => (kind.status_warnings)(&new),
-            _ if door.warns => (kind.warnings)(&new, Some(&old)),
+            "status" => rules.status_warnings(&new),
+            _ if door.warns => rules.warnings(&new, Some(&old)),
             _ => Vec::new(),
         };
-        for warning in warnings {
+        for warning in tolerated.into_iter().chain(warnings) {
             context.warnings.add(warning);
         }
-        (kind.canonicalize)(&mut new);
-        (kind.default)(&mut new);
+        rules.canonicalize(&mut new);
+        rules.set_defaults(&mut new);
         served.normalize(&mut new)?;
         apply::restore_times(&mut new, &old);
         self.admission.validate(self, &attributes, Some(&new), Some(&old)).await?;
 
-        let stored = served.stored_form(new);
-        if finished_deleting(&stored) && !(served.storage.kind.held)(&stored) {
+        let stored = served.stored_form(new).await?;
+        if finished_deleting(&stored) && !served.storage.rules.held(&stored) {
             return self.remove_emptied(served, name, stored, entry, context).await;
         }
         let bytes = served.storage.cache.layout.prefix.encode(&stored);
-        let same = bytes == entry.bytes;
+        let same = bytes == entry.bytes && !entry.outdated;
         if same && (context.dry_run || !self.is_outdated(served, entry).await?) {
             return Ok(Attempt::Done(Written::Stored(entry.clone())));
         }
@@ -245,7 +272,7 @@ impl Registry {
                 Ok(Attempt::Done(Written::Stored(Arc::new(entry))))
             }
             Outcome::Conflict { current, .. } => {
-                Ok(Attempt::Raced(current.map(|kv| Arc::new(Entry::new(kv.key, kv.value, kv.mod_revision)))))
+                Ok(Attempt::Raced(current.map(|kv| served.storage.entry(kv))))
             }
         }
     }
@@ -271,12 +298,12 @@ impl Registry {
             match served.storage.store.txn(txn).await.map_err(|e| write_error(&e, context.warnings))? {
                 Outcome::Committed { revision, .. } => context.warnings.committed(&entry.key, revision),
                 Outcome::Conflict { current, .. } => {
-                    let latest = current.map(|kv| Arc::new(Entry::new(kv.key, kv.value, kv.mod_revision)));
+                    let latest = current.map(|kv| served.storage.entry(kv));
                     return Ok(Attempt::Raced(latest));
                 }
             }
         }
-        tracing::debug!(resource = served.kind.resource, name, "gone with its last finalizer");
+        tracing::debug!(resource = served.kind.resource(), name, "gone with its last finalizer");
         if !context.dry_run {
             self.release(served, &shown).await;
         }
@@ -318,7 +345,7 @@ fn check_uid(served: &Served, new: &Value, old: &Value, dry_run: bool) -> Result
 /// The object is not the one the client means.
 pub(super) fn uid_conflict(served: &Served, given: &str, old: &Value, dry_run: bool) -> Status {
     let (name, real) = (meta::name(old), meta::uid(old));
-    let key = shown_key(served.storage.kind, meta::namespace(old), name);
+    let key = shown_key(&*served.storage.rules, meta::namespace(old), name);
     let root = if dry_run { "" } else { "/registry" };
     served.conflict(
         name,
@@ -329,34 +356,22 @@ pub(super) fn uid_conflict(served: &Served, given: &str, old: &Value, dry_run: b
 }
 
 /// Where Kubernetes would keep an object: messages speak of it.
-fn shown_key(kind: &Kind, namespace: &str, name: &str) -> String {
-    let place = match (kind.group, kind.resource) {
-        ("", "replicationcontrollers") => "controllers",
-        ("", "endpoints") => "services/endpoints",
-        ("", "nodes") => "minions",
-        ("", "services") => "services/specs",
-        ("networking.k8s.io", "ingresses") => "ingress",
-        (_, resource) => resource,
-    };
-    let group = match kind.group {
-        "apiextensions.k8s.io" | "apiregistration.k8s.io" => format!("/{}", kind.group),
-        _ => String::new(),
-    };
+fn shown_key(rules: &dyn Rules, namespace: &str, name: &str) -> String {
     let namespace = if namespace.is_empty() { String::new() } else { format!("/{namespace}") };
-    format!("{group}/{place}{namespace}/{name}")
+    format!("/{}{namespace}/{name}", rules.storage_path())
 }
 
 /// The revision a client says it has seen must be the present one.
 fn check_revision(served: &Served, name: &str, new: &Value, revision: u64) -> Result<()> {
     let given = meta::resource_version(new);
     if given.is_empty() || given == "0" {
-        if served.kind.unconditional_update {
+        if served.rules.unconditional_update() {
             return Ok(());
         }
         let metadata = Path::new("metadata");
         let path = metadata.child("resourceVersion");
         let errors = vec![FieldError::invalid_shown(&path, "0", "must be specified for an update")];
-        return Err(Status::invalid(served.kind.group, served.kind.resource, name, &errors));
+        return Err(Status::invalid(served.kind.group(), served.kind.resource(), name, &errors));
     }
     match crate::query::parse_uint(given) {
         Ok(given) if given == revision => Ok(()),

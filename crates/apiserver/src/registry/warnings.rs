@@ -1,5 +1,6 @@
 //! What is collected while a request is handled.
 
+use api::Rules;
 use machinery::codec::typed::Emptied;
 use machinery::field::{ErrorList, FieldError};
 use machinery::{Value, meta};
@@ -40,10 +41,11 @@ impl Warnings {
     }
 
     /// Sets defaults of what a body said.
-    pub fn set_defaults(&self, object: &mut Value, default: fn(&mut Value)) {
+    pub fn set_defaults(&self, object: &mut Value, rules: Option<&dyn Rules>) {
+        let Some(rules) = rules else { return };
         let has_labels = |object: &Value| meta::metadata(object).is_some_and(|m| m.contains_key("labels"));
         let had_labels = has_labels(object);
-        default(object);
+        rules.set_defaults(object);
         if !had_labels && has_labels(object) {
             self.given.lock().defaulted_labels = true;
         }
@@ -185,12 +187,12 @@ mod tests {
 
     #[test]
     fn labels_are_known_to_be_a_default() {
-        let label = |object: &mut Value| {
-            meta::metadata_mut(object).entry("labels").or_insert(json!({"a": "b"}));
-        };
-        for (object, defaulted) in [(json!({}), true), (json!({"metadata": {"labels": {"c": "d"}}}), false)] {
+        let template = json!({"metadata": {"labels": {"a": "b"}}});
+        let rules = &api::kinds::replication_controller::KIND;
+        for (metadata, defaulted) in [(json!({}), true), (json!({"labels": {"c": "d"}}), false)] {
             let collected = Warnings::default();
-            collected.set_defaults(&mut object.clone(), label);
+            let mut object = json!({"metadata": metadata, "spec": {"template": template}});
+            collected.set_defaults(&mut object, Some(&rules));
             assert_eq!(collected.defaulted_labels(), defaulted, "{object}");
         }
     }

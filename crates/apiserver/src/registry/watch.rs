@@ -171,7 +171,10 @@ impl Watcher {
             Progress::Events(events) => events,
             Progress::Ended => return None,
             Progress::Lost => {
-                tracing::info!(resource = self.served.kind.resource, "a watcher fell behind and was cut off");
+                tracing::info!(
+                    resource = self.served.kind.resource(),
+                    "a watcher fell behind and was cut off"
+                );
                 return None;
             }
         };

@@ -25,17 +25,17 @@ impl Rest {
         let options = self.delete_options(context, body).await?;
         let write = self.write_context(route, "", options.dry_run);
         let name = &context.info.name;
-        let attributes = Attributes::new(route.served, &write, Operation::Delete).named(name);
+        let attributes = Attributes::new(&route.served, &write, Operation::Delete).named(name);
         self.registry.admission.mutate(&self.registry, &attributes, None, None).await?;
         warn_of_orphans(route, &options);
-        match self.registry.delete(route.served, name, &options, &write).await? {
-            Deleted::Pending(written) => reply::object(200, route.served, &written, accepted, context),
-            Deleted::Gone { last, .. } if returns_deleted(route.served) => {
-                reply::object(200, route.served, &last, accepted, context)
+        match self.registry.delete(&route.served, name, &options, &write).await? {
+            Deleted::Pending(written) => reply::object(200, &route.served, &written, accepted, context).await,
+            Deleted::Gone { last, .. } if route.served.rules.returns_deleted() => {
+                reply::object(200, &route.served, &last, accepted, context).await
             }
             Deleted::Gone { uid, .. } => {
                 let plain = Accepted { form: None, ..*accepted };
-                reply::value(200, &success(route.served, name, &uid), &plain, context)
+                reply::value(200, &success(&route.served, name, &uid), &plain, context)
             }
         }
     }
@@ -49,12 +49,12 @@ impl Rest {
         let context = route.context;
         let list = ListOptions::read(&context.query, false)?;
         let options = self.delete_options(context, body).await?;
-        let selection = Selection::read(route.served, &list)?;
+        let selection = Selection::read(&route.served, &list)?;
         let write = self.write_context(route, "", options.dry_run);
-        let attributes = Attributes::new(route.served, &write, Operation::Delete);
+        let attributes = Attributes::new(&route.served, &write, Operation::Delete);
         self.registry.admission.mutate(&self.registry, &attributes, None, None).await?;
         warn_of_orphans(route, &options);
-        let page = self.registry.list(route.served, &context.info.namespace, &selection, &list).await?;
+        let page = self.registry.list(&route.served, &context.info.namespace, &selection, &list).await?;
         for entry in &page.entries {
             let object = entry.value();
             let within = WriteContext {
@@ -66,13 +66,13 @@ impl Rest {
                 warnings: write.warnings,
                 is_server: false,
             };
-            match self.registry.delete(route.served, meta::name(&object), &options, &within).await {
+            match self.registry.delete(&route.served, meta::name(&object), &options, &within).await {
                 // Somebody else deleted it first: as good as deleted.
                 Err(status) if status.code == 404 => {}
                 outcome => drop(outcome?),
             }
         }
-        reply::list(route.served, page, accepted, context)
+        reply::list(&route.served, page, accepted, context).await
     }
 
     /// From the body, in any encoding; a body without content leaves the query to say it.
@@ -114,7 +114,7 @@ impl Rest {
 
 /// Some kinds leave their dependents behind, which surprises: said even if nothing is deleted in the end.
 fn warn_of_orphans(route: &Route<'_>, options: &DeleteOptions) {
-    if let Some(warning) = route.served.storage.kind.orphan_warning
+    if let Some(warning) = route.served.storage.rules.orphan_warning()
         && options.propagation.is_none()
         && options.orphan_dependents.is_none()
     {
@@ -122,15 +122,11 @@ fn warn_of_orphans(route: &Route<'_>, options: &DeleteOptions) {
     }
 }
 
-fn returns_deleted(served: &Served) -> bool {
-    api::resources::RETURNS_DELETED.contains(&(served.kind.group, served.kind.resource))
-}
-
 /// The Status of a deletion that has happened.
 fn success(served: &Served, name: &str, uid: &str) -> Value {
-    let mut details = json!({"name": name, "kind": served.kind.resource, "uid": uid});
-    if !served.kind.group.is_empty() {
-        details["group"] = served.kind.group.into();
+    let mut details = json!({"name": name, "kind": served.kind.resource(), "uid": uid});
+    if !served.kind.group().is_empty() {
+        details["group"] = served.kind.group().into();
     }
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
 }

@@ -22,11 +22,11 @@ mod write;
 use crate::authenticate::Authentication;
 use crate::context::Context;
 use crate::negotiate::{Accepted, Encoding, Forms, Offers, accept};
-use crate::registry::{Registry, Served, WriteContext};
+use crate::registry::{Registry, Served, Subresource, WriteContext};
 use crate::reply::Reply;
+use crate::request_info::Verb;
 use crate::serve::RequestBody;
 use api::kind::Scope;
-use api::resources::Subresource;
 use bytes::{Bytes, BytesMut};
 use http::Method;
 use http_body_util::BodyExt;
@@ -50,17 +50,64 @@ pub struct Rest {
     pub connections: connect::Connections,
 }
 
-/// Core resources that every request is warned of.
-const DEPRECATED: [(&str, &str); 2] = [
-    ("componentstatuses", "v1 ComponentStatus is deprecated in v1.19+"),
-    ("endpoints", "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
-];
-
 /// The outcome of routing: which resource, through which door.
 struct Route<'a> {
-    served: &'a Arc<Served>,
-    subresource: Option<&'static Subresource>,
+    served: Arc<Served>,
+    /// Index into the resource's subresources.
+    subresource: Option<usize>,
     context: &'a Context,
+}
+
+impl Route<'_> {
+    fn subresource(&self) -> Option<&Subresource> {
+        self.served.subresources.get(self.subresource?)
+    }
+}
+
+impl Route<'_> {
+    /// Reports 405 for a verb that the resource does not have, or that fits neither its path nor its method.
+    fn check_verb(&self, named: bool) -> Result<()> {
+        let (info, method) = (&self.context.info, &self.context.method);
+        let row = self.subresource();
+        let fits = match info.verb {
+            Verb::Get | Verb::List | Verb::Watch if *method == Method::GET => true,
+            // What is passed on may have methods that objects do not have.
+            Verb::Get | Verb::None if matches!(*method, Method::HEAD | Method::OPTIONS) => {
+                row.is_some_and(|row| row.name == "proxy")
+            }
+            Verb::Create => !named || row.is_some(),
+            Verb::Update | Verb::Patch => named,
+            Verb::Delete | Verb::DeleteCollection => true,
+            _ => false,
+        };
+        let wanted = if info.verb == Verb::None { Verb::Get } else { info.verb };
+        let verbs = row.map_or(self.served.verbs, |row| row.verbs);
+        // Writes to a namespaced resource need its namespace.
+        let reaches =
+            !self.served.namespaced() || info.in_namespace || matches!(info.verb, Verb::List | Verb::Watch);
+        if fits && verbs.contains(wanted) && reaches {
+            return Ok(());
+        }
+        let kind = &self.served.kind;
+        if !self.served.rules.is_custom() {
+            return Err(method_not_allowed());
+        }
+        let resource = machinery::status::qualified(kind.group(), kind.resource());
+        let verb = info.verb.as_str();
+        let message = match info.verb {
+            // All other verbs are there to the end.
+            Verb::Create if fits && reaches => {
+                format!("{verb} not allowed while custom resource definition is terminating")
+            }
+            _ => format!("{verb} is not supported on resources of kind {resource:?}"),
+        };
+        let details = Details {
+            group: kind.group().to_owned(),
+            kind: kind.resource().to_owned(),
+            ..Details::default()
+        };
+        Err(Status::new(405, "MethodNotAllowed", message).with_details(details))
+    }
 }
 
 pub fn method_not_allowed() -> Status {
@@ -82,23 +129,18 @@ impl Rest {
             }
         };
         let warn = || {
-            let kind = route.served.kind;
-            let deprecated =
-                DEPRECATED.iter().find(|(resource, _)| kind.group.is_empty() && kind.resource == *resource);
-            if let Some((_, warning)) = deprecated {
-                context.warnings.add(*warning);
+            if let Some(warning) = route.served.rules.deprecation() {
+                context.warnings.add(warning);
             }
         };
         let offers = Offers {
             cbor: self.limits.cbor,
             forms: if has_rows(&route) { Forms::All } else { Forms::Metadata },
-            streams: matches!(context.info.verb, "list" | "watch") && route.subresource.is_none(),
+            streams: matches!(context.info.verb, Verb::List | Verb::Watch) && route.subresource.is_none(),
         };
         // What is on the other side of a connection negotiates for itself.
         let none = http::HeaderMap::new();
-        let connects = route
-            .subresource
-            .is_some_and(|row| matches!(row.name, "log" | "exec" | "attach" | "portforward" | "proxy"));
+        let connects = route.subresource().is_some_and(|row| row.streams);
         let headers = if connects { &none } else { &context.headers };
         let mut accepted = match accept(headers, context.query.get("pretty"), offers) {
             Ok(accepted) => accepted,
@@ -118,7 +160,7 @@ impl Rest {
         (self.dispatch(&route, &accepted, body).await, Some(accepted))
     }
 
-    fn route<'a>(&'a self, context: &'a Context) -> Result<Route<'a>> {
+    fn route<'a>(&self, context: &'a Context) -> Result<Route<'a>> {
         let info = &context.info;
         if info.proxy_prefix {
             return Err(Status::no_such_path());
@@ -128,17 +170,17 @@ impl Rest {
         }
         if is_legacy_binding(context) {
             // The same as a pod's own subresource, but for the name in the path.
-            let served = self.registry.builtin("", "v1", "pods")?;
-            let subresource = served.resource.subresources.iter().find(|row| row.name == "binding");
+            let served = Arc::clone(self.registry.builtin("", "v1", "pods")?);
+            let subresource = served.subresources.iter().position(|row| row.name == "binding");
             return Ok(Route { served, subresource, context });
         }
-        let served = self.registry.served(&info.group, &info.version, &info.resource);
+        let served = context.catalogue.served(&info.group, &info.version, &info.resource);
         let served = served.ok_or_else(|| match is_virtual(context) {
             // Nothing of these kinds can be asked for by name.
             true if path_name(context).is_empty() && reaches_scope(context) => method_not_allowed(),
             _ => Status::no_such_path(),
         })?;
-        let cluster = served.kind.scope == Scope::Cluster;
+        let cluster = !served.namespaced();
         if cluster && info.in_namespace {
             return Err(Status::no_such_path());
         }
@@ -149,59 +191,31 @@ impl Rest {
         let subresource = match info.subresource.as_str() {
             "" => None,
             name => {
-                let row = served.resource.subresources.iter().find(|row| row.name == name);
-                let row = row.filter(|row| info.rest.is_empty() || row.name == "proxy");
-                Some(row.ok_or_else(Status::no_such_path)?)
+                let at = served.subresources.iter().position(|row| row.name == name);
+                let at = at.filter(|_| info.rest.is_empty() || name == "proxy");
+                Some(at.ok_or_else(Status::no_such_path)?)
             }
         };
-        let verbs = subresource.map_or(served.resource.verbs, |row| row.verbs);
-        let verb = match context.method {
-            Method::GET if info.watch_prefix => "watch",
-            Method::GET if !named => {
-                if info.verb == "watch" {
-                    "watch"
-                } else {
-                    "list"
-                }
-            }
-            Method::GET => "get",
-            Method::POST if !named || subresource.is_some() => "create",
-            Method::PUT if named => "update",
-            Method::PATCH if named => "patch",
-            Method::DELETE if named => "delete",
-            Method::DELETE => "deletecollection",
-            // What is passed on may have methods that objects do not have.
-            Method::HEAD | Method::OPTIONS if subresource.is_some_and(|row| row.name == "proxy") => "get",
-            _ => return Err(method_not_allowed()),
-        };
-        if !verbs.contains(&verb) {
-            return Err(method_not_allowed());
-        }
-        // Writes to a namespaced resource need its namespace.
-        if !cluster && !info.in_namespace && !matches!(verb, "list" | "watch") {
-            return Err(method_not_allowed());
-        }
-        Ok(Route { served, subresource, context })
+        let route = Route { served: Arc::clone(served), subresource, context };
+        route.check_verb(named)?;
+        Ok(route)
     }
 
     async fn dispatch(&self, route: &Route<'_>, accepted: &Accepted, body: RequestBody) -> Result<Reply> {
         // What a write has to remember while it waits is large: it has a place of its own, so that requests that wait
         // for nothing, and the tasks that carry them all, stay small.
-        if let Some(subresource) = route.subresource {
+        if let Some(subresource) = route.subresource() {
             return Box::pin(self.subresource(route, subresource, accepted, body)).await;
         }
-        let named = !path_name(route.context).is_empty();
-        match (&route.context.method, named) {
-            (&Method::GET, _) if route.context.info.verb == "watch" => {
-                Box::pin(self.watch(route, accepted)).await
-            }
-            (&Method::GET, true) => self.get(route, accepted).await,
-            (&Method::GET, false) => Box::pin(self.list(route, accepted)).await,
-            (&Method::POST, _) => Box::pin(self.create(route, accepted, body)).await,
-            (&Method::PUT, _) => Box::pin(self.update(route, accepted, body)).await,
-            (&Method::PATCH, _) => Box::pin(self.patch(route, accepted, body)).await,
-            (&Method::DELETE, true) => Box::pin(self.delete(route, accepted, body)).await,
-            (&Method::DELETE, false) => Box::pin(self.delete_collection(route, accepted, body)).await,
+        match route.context.info.verb {
+            Verb::Get => self.get(route, accepted).await,
+            Verb::List => Box::pin(self.list(route, accepted)).await,
+            Verb::Watch => Box::pin(self.watch(route, accepted)).await,
+            Verb::Create => Box::pin(self.create(route, accepted, body)).await,
+            Verb::Update => Box::pin(self.update(route, accepted, body)).await,
+            Verb::Patch => Box::pin(self.patch(route, accepted, body)).await,
+            Verb::Delete => Box::pin(self.delete(route, accepted, body)).await,
+            Verb::DeleteCollection => Box::pin(self.delete_collection(route, accepted, body)).await,
             _ => Err(method_not_allowed()),
         }
     }
@@ -286,9 +300,9 @@ fn reaches_scope(context: &Context) -> bool {
 
 /// What some subresources answer with has no row in a table.
 fn has_rows(route: &Route<'_>) -> bool {
-    let Some(subresource) = route.subresource else { return true };
+    let Some(subresource) = route.subresource() else { return true };
     !matches!(
-        (route.served.kind.resource, subresource.name),
+        (route.served.kind.resource(), &*subresource.name),
         (_, "token" | "eviction" | "binding" | "ephemeralcontainers" | "resize" | "approval" | "finalize")
             | ("resourceclaims", "status")
     )
@@ -308,8 +322,8 @@ fn is_legacy_binding(context: &Context) -> bool {
 fn path_name(context: &Context) -> &str {
     let info = &context.info;
     match info.verb {
-        "list" | "deletecollection" => "",
-        "watch" if !info.watch_prefix => "",
+        Verb::List | Verb::DeleteCollection => "",
+        Verb::Watch if !info.watch_prefix => "",
         _ => &info.name,
     }
 }

@@ -34,8 +34,7 @@ impl Rest {
         let schema = api::schema::schema()
             .kind("", "v1", "Binding")
             .ok_or_else(|| Status::internal("no schema for Binding"))?;
-        let expected =
-            Expected { group: "", version: "v1", kind: "Binding", schema, default: |_| {}, also: &[] };
+        let expected = Expected { group: "", version: "v1", kind: "Binding", schema, rules: None, also: &[] };
         let mut binding =
             decode::object(&bytes, encoding, expected, options.field_validation, &context.warnings)?;
         let write = WriteContext {

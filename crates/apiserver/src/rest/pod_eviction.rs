@@ -48,15 +48,15 @@ impl Rest {
             version: "v1",
             kind: "Eviction",
             schema,
-            default: |_| {},
+            rules: None,
             also: &["v1beta1"],
         };
         let mut eviction =
             decode::object(&bytes, encoding, expected, options.field_validation, &context.warnings)?;
         let admitted = self.write_context(route, &options.field_manager, options.dry_run);
-        ensure_namespace(&mut eviction, route.served, admitted.namespace)?;
+        ensure_namespace(&mut eviction, &route.served, admitted.namespace)?;
         let attributes =
-            Attributes::new(route.served, &admitted, Operation::Create).named(&context.info.name);
+            Attributes::new(&route.served, &admitted, Operation::Create).named(&context.info.name);
         self.registry.admission.mutate(&self.registry, &attributes, Some(&mut eviction), None).await?;
         if meta::name(&eviction) != context.info.name {
             return Err(Status::bad_request("name in URL does not match name in Eviction object"));
@@ -85,7 +85,7 @@ impl Rest {
         let any_version = options.resource_version.is_none();
         for _ in 0..ATTEMPTS {
             let entry =
-                self.registry.get(route.served, write.namespace, &route.context.info.name, "").await?;
+                self.registry.get(&route.served, write.namespace, &route.context.info.name, "").await?;
             let pod = entry.value();
             let ended = has_ended(&pod);
             if !ended && pod.field("status").text("phase") != "Pending" {
@@ -155,7 +155,7 @@ impl Rest {
             dry_run: write.dry_run,
             ..WriteContext::server(&user, &warnings, write.namespace)
         };
-        let door = Door::status(served.kind);
+        let door = Door::status(served.governing());
         self.registry
             .update(served, budget, door, true, &context, |budget| spent(budget, pod).map(Change::Replace))
             .await
@@ -181,10 +181,10 @@ impl Rest {
                 warnings: write.warnings,
                 is_server: false,
             };
-            let door = Door::status(route.served.kind);
+            let door = Door::status(route.served.governing());
             let marked = self
                 .registry
-                .update(route.served, name, door, true, &context, |pod| {
+                .update(&route.served, name, door, true, &context, |pod| {
                     check_preconditions(&options, pod)?;
                     let mut new = pod.clone();
                     set_condition(
@@ -210,7 +210,7 @@ impl Rest {
             warnings: write.warnings,
             is_server: false,
         };
-        self.registry.delete(route.served, name, &options, &context).await.map(drop)
+        self.registry.delete(&route.served, name, &options, &context).await.map(drop)
     }
 }
 

@@ -18,20 +18,20 @@ impl Rest {
             ));
         }
         let version = query.text("resourceVersion");
-        let entry = self.registry.get(route.served, &info.namespace, &info.name, version).await?;
+        let entry = self.registry.get(&route.served, &info.namespace, &info.name, version).await?;
         offload::heavy_if_large(entry.bytes.len()).await;
-        reply::object(200, route.served, &Written::Stored(entry), accepted, route.context)
+        reply::object(200, &route.served, &Written::Stored(entry), accepted, route.context).await
     }
 
     pub(super) async fn list(&self, route: &Route<'_>, accepted: &Accepted) -> Result<Reply> {
         let options = ListOptions::read(&route.context.query, false)?;
-        let selection = Selection::read(route.served, &options)?;
+        let selection = Selection::read(&route.served, &options)?;
         let namespace = &route.context.info.namespace;
-        let page = self.registry.list(route.served, namespace, &selection, &options).await?;
+        let page = self.registry.list(&route.served, namespace, &selection, &options).await?;
         if accepted.form.is_some() || accepted.encoding != Encoding::Json || accepted.pretty {
             let total = page.entries.iter().map(|entry| entry.bytes.len()).sum();
             offload::heavy_if_large(total).await;
         }
-        reply::list(route.served, page, accepted, route.context)
+        reply::list(&route.served, page, accepted, route.context).await
     }
 }

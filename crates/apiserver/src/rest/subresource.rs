@@ -5,12 +5,11 @@ use crate::decode::{self, Expected};
 use crate::forms::{self, Include};
 use crate::negotiate::{Accepted, content_type};
 use crate::options::{WriteKind, WriteOptions};
-use crate::registry::update::{Change, Door};
-use crate::registry::{Written, scale};
+use crate::registry::update::{Change, Door, Steps};
+use crate::registry::{Subresource, Written, scale};
 use crate::reply::{self, Reply};
 use crate::serve::RequestBody;
 use api::kind::{MetadataCheck, Scale};
-use api::resources::Subresource;
 use http::Method;
 use machinery::status::{Result, Status};
 use machinery::{Value, meta};
@@ -23,47 +22,55 @@ impl Rest {
         accepted: &Accepted,
         body: RequestBody,
     ) -> Result<Reply> {
-        let kind = route.served.kind;
+        let kind = &route.served.kind;
         if subresource.name == "scale" {
-            let scale = kind.scale.as_ref().ok_or_else(Status::no_such_path)?;
-            return self.scale(route, scale, accepted, body).await;
+            let scale = route.served.rules.scale().ok_or_else(Status::no_such_path)?;
+            return self.scale(route, &scale, accepted, body).await;
         }
-        match (kind.group, kind.resource, subresource.name) {
-            ("", "pods", "binding") => return self.bind(route, route.served, accepted, body).await,
+        match (kind.group(), kind.resource(), &*subresource.name) {
+            ("", "pods", "binding") => return self.bind(route, &route.served, accepted, body).await,
             ("", "pods", "eviction") => return self.evict(route, accepted, body).await,
             ("", "pods", "log" | "exec" | "attach" | "portforward" | "proxy")
             | ("", "services" | "nodes", "proxy") => {
-                return self.connect(route, subresource.name, body).await;
+                return self.connect(route, &subresource.name, body).await;
             }
             ("", "serviceaccounts", "token") => return self.token_request(route, accepted, body).await,
             _ => {}
         }
-        let door = match (kind.resource, subresource.name) {
+        let door = match (kind.resource(), &*subresource.name) {
             ("pods", "ephemeralcontainers") => Door {
-                prepare: api::pod::ephemeral::prepare,
-                validate: api::pod::ephemeral::validate,
+                steps: Steps::Own {
+                    prepare: api::pod::ephemeral::prepare,
+                    validate: api::pod::ephemeral::validate,
+                },
                 metadata: &[MetadataCheck::Update],
                 counts_generation: true,
                 warns: false,
             },
             ("pods", "resize") => Door {
-                prepare: api::pod::resize::prepare,
-                validate: api::pod::resize::validate,
+                steps: Steps::Own {
+                    prepare: api::pod::resize::prepare,
+                    validate: api::pod::resize::validate,
+                },
                 metadata: &[MetadataCheck::Update],
                 counts_generation: true,
                 warns: false,
             },
-            (_, "status") => Door::status(route.served.rules()),
+            (_, "status") => Door::status(route.served.governing()),
             ("namespaces", "finalize") => Door {
-                prepare: api::kinds::namespace::prepare_finalize,
-                validate: api::kinds::namespace::validate_finalize,
+                steps: Steps::Own {
+                    prepare: api::kinds::namespace::prepare_finalize,
+                    validate: api::kinds::namespace::validate_finalize,
+                },
                 metadata: &[MetadataCheck::Update],
                 counts_generation: false,
                 warns: false,
             },
             ("certificatesigningrequests", "approval") => Door {
-                prepare: api::kinds::certificate_signing_request::prepare_approval_update,
-                validate: api::kinds::certificate_signing_request::validate_approval_update,
+                steps: Steps::Own {
+                    prepare: api::kinds::certificate_signing_request::prepare_approval_update,
+                    validate: api::kinds::certificate_signing_request::validate_approval_update,
+                },
                 metadata: &[MetadataCheck::New],
                 counts_generation: false,
                 warns: false,
@@ -81,19 +88,19 @@ impl Rest {
     async fn scale(
         &self,
         route: &Route<'_>,
-        view: &Scale,
+        view: &Scale<'_>,
         accepted: &Accepted,
         body: RequestBody,
     ) -> Result<Reply> {
-        let (context, served) = (route.context, route.served);
+        let (context, served) = (route.context, &route.served);
         let info = &context.info;
-        let show = |written: &Written| {
-            let object = served.present(written.value());
+        let show = async |written: &Written| {
+            let object = served.presented(written.value()).await?;
             let include = Include::read(&context.query, accepted)?;
             let shown = forms::scale(scale::of(view, &object), accepted, include)?;
             reply::value(200, &shown, accepted, context)
         };
-        let door = Door::main(served.rules());
+        let door = Door::main(served.governing());
         let expected = Expected {
             group: "autoscaling",
             version: "v1",
@@ -101,13 +108,13 @@ impl Rest {
             schema: api::schema::schema()
                 .kind("autoscaling", "v1", "Scale")
                 .ok_or_else(|| Status::internal("no schema for Scale"))?,
-            default: |_| {},
+            rules: None,
             also: &[],
         };
         match context.method {
             Method::GET => {
                 let entry = self.registry.get(served, &info.namespace, &info.name, "").await?;
-                show(&Written::Stored(entry))
+                show(&Written::Stored(entry)).await
             }
             Method::PUT => {
                 let encoding = content_type(&context.headers, self.limits.cbor)?;
@@ -127,7 +134,7 @@ impl Rest {
                         scale::write(served, view, expected.schema, old, &write, make).map(Change::Applied)
                     })
                     .await?;
-                show(&written)
+                show(&written).await
             }
             Method::PATCH => {
                 let kind = self.patch_kind(route)?;
@@ -135,8 +142,7 @@ impl Rest {
                 let options_kind = if kind.is_apply() { WriteKind::Apply } else { WriteKind::Patch };
                 let options = WriteOptions::read(&context.query, options_kind)?;
                 let write = self.write_context(route, &options.field_manager, options.dry_run);
-                let patch =
-                    crate::registry::patch::View { schema: expected.schema, default: expected.default };
+                let patch = crate::registry::patch::View { schema: expected.schema, rules: None };
                 let written = self
                     .registry
                     .update(served, &info.name, door, true, &write, |old| {
@@ -144,7 +150,7 @@ impl Rest {
                         scale::write(served, view, expected.schema, old, &write, make).map(Change::Applied)
                     })
                     .await?;
-                show(&written)
+                show(&written).await
             }
             _ => Err(method_not_allowed()),
         }
@@ -156,6 +162,9 @@ fn unserved(subresource: &Subresource) -> Status {
     Status::new(
         501,
         "NotImplemented",
-        format!("the subresource {:?} needs a part of Ferry that this server does not run", subresource.name),
+        format!(
+            "the subresource {:?} needs a part of Ferry that this server does not run",
+            &*subresource.name
+        ),
     )
 }

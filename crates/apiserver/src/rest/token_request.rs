@@ -41,6 +41,7 @@ impl Rest {
         let expected = expected()?;
         let mut request =
             decode::object(&bytes, encoding, expected, options.field_validation, &context.warnings)?;
+        default_life(&mut request);
         ensure_namespace(&mut request, &info.namespace)?;
         let (name, namespace) = (info.name.as_str(), info.namespace.as_str());
         let given = meta::name(&request);
@@ -54,9 +55,9 @@ impl Rest {
         track(&mut request, expected, "token", &context.manager(&options.field_manager));
 
         let write = self.write_context(route, &options.field_manager, options.dry_run);
-        let attributes = Attributes::new(route.served, &write, Operation::Create).named(name);
+        let attributes = Attributes::new(&route.served, &write, Operation::Create).named(name);
         self.registry.admission.mutate(&self.registry, &attributes, Some(&mut request), None).await?;
-        let account = self.registry.get(route.served, namespace, name, "").await?.value();
+        let account = self.registry.get(&route.served, namespace, name, "").await?.value();
         self.registry.admission.validate(&self.registry, &attributes, Some(&request), None).await?;
         let uid = meta::uid(&account);
         let given = meta::uid(&request);
@@ -200,7 +201,7 @@ impl Rest {
 fn expected() -> Result<Expected<'static>> {
     let schema = api::schema::schema().kind(GROUP, "v1", KIND);
     let schema = schema.ok_or_else(|| Status::internal("no schema for TokenRequest"))?;
-    Ok(Expected { group: GROUP, version: "v1", kind: KIND, schema, default: default_life, also: &[] })
+    Ok(Expected { group: GROUP, version: "v1", kind: KIND, schema, rules: None, also: &[] })
 }
 
 fn default_life(request: &mut Value) {

@@ -2,11 +2,12 @@
 
 use super::connect::watch_over_websocket;
 use super::{Rest, Route};
-use crate::cache::{Change, FrameEncoding, event};
+use crate::cache::{Change, Entry, FrameEncoding, event};
 use crate::encode;
 use crate::forms::{self, Include};
 use crate::negotiate::{Accepted, Encoding, Form, Forms, Offers};
 use crate::options::ListOptions;
+use crate::registry::Conversion;
 use crate::registry::watch::{Notice, Watcher};
 use crate::reply::{self, Reply};
 use crate::selection::Selection;
@@ -37,9 +38,10 @@ impl Rest {
             let offers = Offers { cbor: self.limits.cbor, forms: Forms::All, streams: true };
             return Err(offers.only_streams());
         }
-        let selection = Selection::read(route.served, &options)?;
+        let selection = Selection::read(&route.served, &options)?;
         let include = Include::read(&context.query, accepted)?;
-        let watcher = self.registry.watch(route.served, &context.info.namespace, selection, &options).await?;
+        let watcher =
+            self.registry.watch(&route.served, &context.info.namespace, selection, &options).await?;
         let media_type = match (accepted.encoding, accepted.stream) {
             (Encoding::Protobuf, _) => "application/vnd.kubernetes.protobuf;stream=watch",
             (Encoding::Cbor, _) => "application/cbor-seq",
@@ -52,7 +54,7 @@ impl Rest {
                     return None;
                 }
                 let notices = watcher.next().await?;
-                let (frames, over) = framer.frames(&watcher, notices);
+                let (frames, over) = framer.frames(&watcher, notices).await;
                 Some((frames, (watcher, framer, over)))
             });
         if streaming::upgrade::wants_websocket(&context.headers) {
@@ -108,36 +110,80 @@ struct Framer {
 
 impl Framer {
     /// Some notices, and whether the watch ends with them.
-    fn frames(&mut self, watcher: &Watcher, notices: Vec<Notice>) -> (Vec<Bytes>, bool) {
+    async fn frames(&mut self, watcher: &Watcher, notices: Vec<Notice>) -> (Vec<Bytes>, bool) {
         // An event has one object: in Kubernetes, too, a watch for lists of them ends with the first.
         if self.accepted.form == Some(Form::PartialObjectMetadataList) {
             return (Vec::new(), true);
+        }
+        // Objects that something else converts are converted together.
+        let mut converted = Vec::new().into_iter();
+        if matches!(watcher.served().conversion, Some(Conversion::Batch(_))) {
+            let stored = notices.iter().filter_map(|notice| self.unshared(watcher, notice)).collect();
+            match watcher.served().converted(stored).await {
+                Ok(objects) => converted = objects.into_iter(),
+                Err(status) => {
+                    let error = encode::event("ERROR", &status.to_value(), &self.accepted);
+                    return (vec![error.unwrap_or_default()], true);
+                }
+            }
         }
         let mut over = false;
         let mut frames: Vec<Bytes> = Vec::with_capacity(notices.len());
         for notice in notices {
             over |= matches!(notice, Notice::Error(_));
-            frames.push(self.frame(watcher, &notice));
+            frames.push(self.frame(watcher, &notice, &mut converted));
         }
         (frames, over)
     }
 
-    fn frame(&mut self, watcher: &Watcher, notice: &Notice) -> Bytes {
-        let served = watcher.served();
-        let layout = &served.storage.cache.layout;
-        let shared = match self.accepted.encoding {
-            _ if self.accepted.form.is_some() || served.conversion.is_some() || self.accepted.pretty => None,
-            Encoding::Json => Some(FrameEncoding::Json),
-            Encoding::Protobuf if layout.schema.is_some() => Some(FrameEncoding::Protobuf),
-            _ => None,
+    /// The object of a notice that cannot be framed from stored bytes.
+    fn unshared(&self, watcher: &Watcher, notice: &Notice) -> Option<Value> {
+        let entry = match notice {
+            Notice::Initial(entry) => entry,
+            Notice::Event(event, change) => event.shown(*change),
+            Notice::Bookmark(..) | Notice::Error(_) => return None,
         };
-        match (notice, shared) {
-            (Notice::Initial(entry), Some(encoding)) => event::frame(layout, entry, Change::Added, encoding),
-            (Notice::Event(event, change), Some(encoding)) => event.frame(layout, *change, encoding),
-            (Notice::Initial(entry), None) => self.slow(watcher, Change::Added, entry.value()),
-            (Notice::Event(event, change), None) => self.slow(watcher, *change, event.shown(*change).value()),
-            (Notice::Bookmark(revision, initial), _) => self.bookmark(watcher, *revision, *initial),
-            (Notice::Error(status), _) => {
+        self.shared(watcher, entry).is_none().then(|| entry.value())
+    }
+
+    /// The encoding in which stored bytes are framed once for all watchers, if this one wants it.
+    fn shared(&self, watcher: &Watcher, entry: &Entry) -> Option<FrameEncoding> {
+        let served = watcher.served();
+        match self.accepted.encoding {
+            _ if self.accepted.form.is_some() || self.accepted.pretty => None,
+            _ if !served.shows_stored_bytes(entry) => None,
+            Encoding::Json => Some(FrameEncoding::Json),
+            Encoding::Protobuf if served.storage.cache.layout.schema.is_some() => {
+                Some(FrameEncoding::Protobuf)
+            }
+            _ => None,
+        }
+    }
+
+    fn frame(
+        &mut self,
+        watcher: &Watcher,
+        notice: &Notice,
+        converted: &mut impl Iterator<Item = Value>,
+    ) -> Bytes {
+        let layout = &watcher.served().storage.cache.layout;
+        match notice {
+            Notice::Initial(entry) => match self.shared(watcher, entry) {
+                Some(encoding) => event::frame(layout, entry, Change::Added, encoding),
+                None => {
+                    let object = converted.next().unwrap_or_else(|| entry.value());
+                    self.slow(watcher, Change::Added, object)
+                }
+            },
+            Notice::Event(event, change) => match self.shared(watcher, event.shown(*change)) {
+                Some(encoding) => event.frame(layout, *change, encoding),
+                None => {
+                    let object = converted.next().unwrap_or_else(|| event.shown(*change).value());
+                    self.slow(watcher, *change, object)
+                }
+            },
+            Notice::Bookmark(revision, initial) => self.bookmark(watcher, *revision, *initial),
+            Notice::Error(status) => {
                 encode::event("ERROR", &status.to_value(), &self.accepted).unwrap_or_default()
             }
         }
@@ -155,16 +201,16 @@ impl Framer {
     fn bookmark(&mut self, watcher: &Watcher, revision: u64, initial: bool) -> Bytes {
         let served = watcher.served();
         let mut object = json!({
-            "kind": served.kind.kind, "apiVersion": served.api_version,
+            "kind": served.kind.kind(), "apiVersion": served.api_version,
             "metadata": {"resourceVersion": revision.to_string()},
         });
         if initial {
             meta::metadata_mut(&mut object)
                 .insert("annotations".to_owned(), json!({INITIAL_EVENTS_END: "true"}));
         }
-        let _ = machinery::codec::typed::normalize(&mut object, served.schema);
+        let _ = served.rules.normalize(&mut object, served.schema());
         if let Some(map) = object.as_object_mut() {
-            map.insert("kind".to_owned(), served.kind.kind.into());
+            map.insert("kind".to_owned(), served.kind.kind().into());
             map.insert("apiVersion".to_owned(), served.api_version.clone().into());
         }
         let shown = match self.accepted.form {

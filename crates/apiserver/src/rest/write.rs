@@ -2,7 +2,7 @@
 
 use super::{Rest, Route};
 use crate::decode::{self, Expected};
-use crate::negotiate::{Accepted, content_type, unsupported_patch_type};
+use crate::negotiate::{Accepted, Encoding, content_type, unsupported_media_type, unsupported_patch_type};
 use crate::options::{WriteKind, WriteOptions};
 use crate::registry::Written;
 use crate::registry::metadata::ensure_namespace;
@@ -22,20 +22,20 @@ impl Rest {
         body: RequestBody,
     ) -> Result<Reply> {
         let context = route.context;
-        let encoding = content_type(&context.headers, self.limits.cbor)?;
+        let encoding = self.body_encoding(route)?;
         let bytes = self.read_body(body).await?;
         let options = WriteOptions::read(&context.query, WriteKind::Create)?;
-        let expected = Expected::of(route.served);
+        let expected = Expected::of(&route.served);
         let object = decode::object(&bytes, encoding, expected, options.field_validation, &context.warnings)?;
         let write = self.write_context(route, &options.field_manager, options.dry_run);
         if let Some(record) = &context.audit {
             record.object(&object);
         }
-        let written = self.registry.create(route.served, object, &write).await?;
+        let written = self.registry.create(&route.served, object, &write).await?;
         if let (Some(record), Written::Stored(entry)) = (&context.audit, &written) {
             record.generated_name(entry.key.rsplit('/').next().unwrap_or(""));
         }
-        reply::object(201, route.served, &written, accepted, context)
+        reply::object(201, &route.served, &written, accepted, context).await
     }
 
     pub(super) async fn update(
@@ -44,28 +44,28 @@ impl Rest {
         accepted: &Accepted,
         body: RequestBody,
     ) -> Result<Reply> {
-        self.update_through(route, Door::main(route.served.rules()), accepted, body).await
+        self.update_through(route, Door::main(route.served.governing()), accepted, body).await
     }
 
     /// PUT through the main door or a subresource that takes the whole object.
     pub(super) async fn update_through(
         &self,
         route: &Route<'_>,
-        door: Door,
+        door: Door<'_>,
         accepted: &Accepted,
         body: RequestBody,
     ) -> Result<Reply> {
         let context = route.context;
         let name = &context.info.name;
-        let encoding = content_type(&context.headers, self.limits.cbor)?;
+        let encoding = self.body_encoding(route)?;
         let bytes = self.read_body(body).await?;
         let options = WriteOptions::read(&context.query, WriteKind::Update)?;
-        let expected = Expected::of(route.served);
+        let expected = Expected::of(&route.served);
         let decode =
             || decode::object(&bytes, encoding, expected, options.field_validation, &context.warnings);
         let mut object = decode()?;
         let write = self.write_context(route, &options.field_manager, options.dry_run);
-        ensure_namespace(&mut object, route.served, write.namespace)?;
+        ensure_namespace(&mut object, &route.served, write.namespace)?;
         check_name(&object, name)?;
         if let Some(record) = &context.audit {
             record.object(&object);
@@ -77,18 +77,18 @@ impl Rest {
         let mut take = || object.take().map_or_else(decode, Ok);
         let outcome = self
             .registry
-            .update(route.served, name, door, retry, &write, |_| take().map(Change::Replace))
+            .update(&route.served, name, door, retry, &write, |_| take().map(Change::Replace))
             .await;
         match outcome {
             Err(status)
                 if status.code == 404
-                    && route.served.kind.create_on_update
+                    && route.served.rules.create_on_update()
                     && route.subresource.is_none() =>
             {
-                let written = self.registry.create_missing(route.served, take()?, &write).await?;
-                reply::object(201, route.served, &written, accepted, context)
+                let written = self.registry.create_missing(&route.served, take()?, &write).await?;
+                reply::object(201, &route.served, &written, accepted, context).await
             }
-            outcome => reply::object(200, route.served, &outcome?, accepted, context),
+            outcome => reply::object(200, &route.served, &outcome?, accepted, context).await,
         }
     }
 
@@ -98,13 +98,13 @@ impl Rest {
         accepted: &Accepted,
         body: RequestBody,
     ) -> Result<Reply> {
-        self.patch_through(route, Door::main(route.served.rules()), accepted, body).await
+        self.patch_through(route, Door::main(route.served.governing()), accepted, body).await
     }
 
     pub(super) async fn patch_through(
         &self,
         route: &Route<'_>,
-        door: Door,
+        door: Door<'_>,
         accepted: &Accepted,
         body: RequestBody,
     ) -> Result<Reply> {
@@ -116,18 +116,37 @@ impl Rest {
         let write = self.write_context(route, &options.field_manager, options.dry_run);
         let name = &context.info.name;
         let (written, created) =
-            self.registry.patch(route.served, name, door, kind, &bytes, &options, &write).await?;
-        reply::object(if created { 201 } else { 200 }, route.served, &written, accepted, context)
+            self.registry.patch(&route.served, name, door, kind, &bytes, &options, &write).await?;
+        reply::object(if created { 201 } else { 200 }, &route.served, &written, accepted, context).await
+    }
+
+    /// The encoding of a body that holds an object of the resource.
+    fn body_encoding(&self, route: &Route<'_>) -> Result<Encoding> {
+        let encoding = content_type(&route.context.headers, self.limits.cbor)?;
+        if encoding == Encoding::Protobuf && route.served.rules.is_custom() {
+            let cbor = if self.limits.cbor { ", application/cbor" } else { "" };
+            return Err(unsupported_media_type(&format!("application/json, application/yaml{cbor}")));
+        }
+        Ok(encoding)
     }
 
     /// Which patch the body holds, by its content type.
     pub(super) fn patch_kind(&self, route: &Route<'_>) -> Result<PatchKind> {
         let header = route.context.headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
         let media = header.split(';').next().unwrap_or("").trim();
-        PatchKind::ALL
-            .iter()
-            .find(|(name, kind)| *name == media && (self.limits.cbor || *kind != PatchKind::ApplyCbor))
-            .map(|(_, kind)| *kind)
-            .ok_or_else(unsupported_patch_type)
+        let is_custom = route.served.rules.is_custom();
+        let is_known = |kind: PatchKind| match kind {
+            PatchKind::ApplyCbor => self.limits.cbor,
+            PatchKind::Strategic => !is_custom,
+            PatchKind::Json | PatchKind::Merge | PatchKind::ApplyYaml => true,
+        };
+        let known = PatchKind::ALL.iter().filter(|(_, kind)| is_known(*kind));
+        known.clone().find(|(name, _)| *name == media).map(|(_, kind)| *kind).ok_or_else(|| {
+            if is_custom {
+                let names: Vec<&str> = known.map(|(name, _)| *name).collect();
+                return unsupported_media_type(&names.join(", "));
+            }
+            unsupported_patch_type()
+        })
     }
 }

@@ -5,6 +5,7 @@ mod audit_webhook;
 mod cbor;
 mod certificates;
 mod cloud;
+mod custom_resources;
 mod doors;
 mod encryption;
 mod ingress;

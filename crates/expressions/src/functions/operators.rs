@@ -202,7 +202,10 @@ fn add<'a>(values: &[Value<'a>]) -> Outcome<'a> {
         (Value::Double(a), Value::Double(b)) => Ok(Value::Double(a + b)),
         (Value::String(a), Value::String(b)) => Ok(format!("{}{}", &**a, &**b).into()),
         (Value::Bytes(a), Value::Bytes(b)) => Ok(Value::Bytes(a.iter().chain(b.iter()).copied().collect())),
-        (Value::List(a), Value::List(b)) => Ok(Value::list(a.iter().chain(b.iter()).collect())),
+        (Value::List(a), Value::List(b)) => Ok(match a.identified() {
+            Some(typing) => crate::typing::merge(a, b, typing),
+            None => Value::list(a.iter().chain(b.iter()).collect()),
+        }),
         (Value::Duration(a), Value::Duration(b)) => {
             a.checked_add(*b).map(Value::Duration).ok_or_else(|| Fault::new("duration overflow"))
         }

@@ -109,6 +109,9 @@ pub fn apply(
         let name = show_name(applied, context);
         return Err(ApplyError::Internal(format!("failed to create typed patch object ({name}): {problem}")));
     }
+    if let Some(problem) = undeclared_elsewhere(&base, applied, &managers, context) {
+        return Err(ApplyError::Internal(format!("failed to convert new object: {problem}")));
+    }
     let kubectl = context.manager == "kubectl";
     let again = kubectl.then(|| managers.clone());
     let mut result = merge_and_record(&base, applied, managers, force, context);
@@ -137,6 +140,25 @@ pub fn apply(
     }
     managed::store(&mut object, managed::encode(managers));
     Ok(object)
+}
+
+/// A field of the merged object that a version of another manager does not declare. As in Kubernetes, such an object cannot
+/// be applied, since its managers cannot be compared.
+fn undeclared_elsewhere(
+    base: &Value,
+    applied: &Value,
+    managers: &[Managed],
+    context: &Context<'_>,
+) -> Option<String> {
+    let converter = context.converter?;
+    let is_other = |manager: &&Managed| manager.api_version != context.api_version;
+    managers.iter().find(is_other)?;
+    let merged = merge(context.ty(), Some(base), Some(applied))?;
+    managers.iter().filter(is_other).find_map(|manager| {
+        let schema = converter.schema(&manager.api_version)?;
+        let converted = converter.convert(&merged, &manager.api_version)?;
+        validate(Type::Known(schema), &converted).map(|problem| problem.to_string())
+    })
 }
 
 fn show_type(api_version: &str, kind: &str) -> String {

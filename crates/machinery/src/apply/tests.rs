@@ -335,7 +335,7 @@ fn client_side_apply_migrates() {
 
 #[test]
 fn doors_reset_fields() {
-    let main = Reset::of("apps", "deployments", true, "");
+    let main = Reset::of_fields(&[&["status"]]);
     let context = Context { reset: &main, ..context("m") };
     let mut object = thing(json!({"spec": {"replicas": 1}, "status": {"ready": 1}}));
     update(None, &mut object, &context);
@@ -423,7 +423,7 @@ proptest! {
         let ty = if typed { super::types::Type::Known(things()) } else { super::types::Type::Deduced };
         let reset = match door {
             0 => Reset::Nothing,
-            1 => Reset::of("", "things", true, ""),
+            1 => Reset::of_fields(&[&["status"]]),
             _ => Reset::Exclude(FieldSet::of_fields(&[&["spec"], &["metadata", "labels"], &["data", "a"]])),
         };
         let comparison = super::compare::compare(ty, &json!({}), &object, true);

@@ -65,8 +65,8 @@ impl Write<'_> {
             let who = &self.attributes.context.user.name;
             return self.refuse(format_args!("could not determine node from user {who:?}"));
         }
-        let kind = self.attributes.served.kind;
-        match (kind.group, kind.resource) {
+        let kind = &self.attributes.served.kind;
+        match (kind.group(), kind.resource()) {
             ("", "pods") => pods::check(self).await,
             ("", "nodes") => nodes::check(self),
             ("", "persistentvolumeclaims") => match self.attributes.subresource() {

@@ -185,10 +185,10 @@ pub struct Told {
 impl Told {
     fn new(subject: &Subject<'_>) -> Self {
         let attributes = subject.attributes;
-        let kind = attributes.requested.kind;
+        let kind = &attributes.requested.kind;
         let resource = ResourceAbout {
-            group: kind.group.to_owned(),
-            resource: kind.resource.to_owned(),
+            group: kind.group().to_owned(),
+            resource: kind.resource().to_owned(),
             subresource: attributes.subresource().to_owned(),
             namespace: attributes.context.namespace.to_owned(),
             name: attributes.name.to_owned(),

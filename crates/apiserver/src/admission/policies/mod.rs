@@ -116,8 +116,8 @@ pub fn namespace_labels(
 pub fn complete(attributes: &Attributes<'_>, object: &mut Value) -> Result<()> {
     if attributes.is_whole() {
         let served = attributes.served;
-        machinery::codec::typed::normalize(object, served.schema).map_err(Status::internal)?;
-        (served.kind.default)(object);
+        served.rules.normalize(object, served.schema()).map_err(Status::internal)?;
+        served.rules.set_defaults(object);
     }
     Ok(())
 }

@@ -92,13 +92,13 @@ async fn run<'a>(
     let mut errors: Vec<(String, &'static str)> = Vec::new();
     let mut namespace = None;
     for policy in policies {
-        let Some(attributes) = &policy.rules.matches.wanted(registry, attributes) else { continue };
+        let Some(attributes) = &policy.rules.matches.wanted(attributes) else { continue };
         if namespace.is_none() {
             namespace = Some(namespace_of(registry, attributes).await?);
         }
         let namespace = namespace.as_ref().and_then(Option::as_ref);
         let labels = namespace_labels(attributes, namespace, Some(object));
-        let old = old.map(|old| attributes.in_version(old));
+        let old = attributes.optional_in_version(old).await?;
         let old = old.as_deref();
         let rules = &policy.rules;
         if !rules.matches.selects(labels.as_ref(), Some(object), old) {
@@ -116,8 +116,7 @@ async fn run<'a>(
         }
         for binding in &policy.bindings {
             let wanted = binding.matches.as_ref().is_none_or(|matches| {
-                matches.wanted(registry, attributes).is_some()
-                    && matches.selects(labels.as_ref(), Some(object), old)
+                matches.wanted(attributes).is_some() && matches.selects(labels.as_ref(), Some(object), old)
             });
             if !wanted {
                 continue;
@@ -139,9 +138,9 @@ async fn run<'a>(
                 }
                 let subject =
                     Subject { registry, attributes, object: None, old, namespace, params: params.as_ref() };
-                let mut seen = attributes.in_version(object).into_owned();
+                let mut seen = attributes.in_version(object).await?.into_owned();
                 let outcome = mutate(policy, &subject, &mut seen).await?;
-                attributes.give_back(seen, object);
+                attributes.give_back(seen, object).await?;
                 match outcome {
                     Ok(Some(changed)) => {
                         if changed {
@@ -323,7 +322,7 @@ fn apply(patch: &Patch, attributes: &Attributes<'_>, object: &mut Value) -> Resu
             if let Some(fields) = partial.as_object_mut() {
                 set_type(fields, object);
             }
-            let merged = machinery::apply::overlay(attributes.served.schema, object, &partial);
+            let merged = machinery::apply::overlay(attributes.served.schema(), object, &partial);
             *object = merged.map_err(|error| format!("error applying patch: {error}"))?;
             Ok(())
         }

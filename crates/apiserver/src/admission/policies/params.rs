@@ -44,13 +44,16 @@ pub async fn of_binding(
         cache.ready_for(&scope).await.map_err(|e| store_error(&e))?;
         let empty = Map::new();
         let all = cache.list(&scope, None, 0, 0, |_| true).entries;
-        let all = all.iter().map(|entry| served.present(entry.value()));
+        let all = served.converted(all.iter().map(|entry| entry.value()).collect()).await?;
+        let all = all.into_iter().map(|object| served.present(object));
         all.filter(|object| selector.matches(meta::labels(object).unwrap_or(&empty))).collect()
     } else {
         let key = served.key(place, name);
         served.storage.cache.ready_for(&key).await.map_err(|e| store_error(&e))?;
-        let entry = served.storage.cache.get(&key);
-        entry.into_iter().map(|entry| served.present(entry.value())).collect()
+        match served.storage.cache.get(&key) {
+            Some(entry) => vec![served.presented(entry.value()).await?],
+            None => Vec::new(),
+        }
     };
     if found.is_empty() && reference.text("parameterNotFoundAction") == "Deny" {
         let why = "no params found for policy binding with `Deny` parameterNotFoundAction";

@@ -208,8 +208,9 @@ impl Rules {
 impl ParamKind {
     fn new(registry: &Registry, kind: &Value) -> Self {
         let (api_version, kind) = (kind.text("apiVersion"), kind.text("kind"));
+        let catalogue = registry.catalogue();
         let served =
-            registry.all().find(|served| served.api_version == api_version && served.kind.kind == kind);
+            catalogue.all().find(|served| served.api_version == api_version && served.kind.kind() == kind);
         Self { api_version: api_version.to_owned(), kind: kind.to_owned(), served: served.cloned() }
     }
 

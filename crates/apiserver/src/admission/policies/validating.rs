@@ -71,12 +71,13 @@ impl Plugin for ValidatingAdmissionPolicy {
             let mut namespace = None;
             let mut refused = None;
             for policy in policies.iter() {
-                let Some(attributes) = policy.rules.matches.wanted(registry, attributes) else { continue };
+                let Some(attributes) = policy.rules.matches.wanted(attributes) else { continue };
                 if namespace.is_none() {
                     namespace = Some(namespace_of(registry, &attributes).await?);
                 }
                 let namespace = namespace.as_ref().and_then(Option::as_ref);
-                let [object, old] = [object, old].map(|of| of.map(|of| attributes.in_version(of)));
+                let object = attributes.optional_in_version(object).await?;
+                let old = attributes.optional_in_version(old).await?;
                 let subject = Subject {
                     registry,
                     attributes: &attributes,
@@ -110,7 +111,7 @@ async fn ask(policy: &Policy, subject: &Subject<'_>) -> Result<Option<Status>> {
     let mut notes: Vec<(String, Vec<String>)> = Vec::new();
     for binding in &policy.bindings {
         let wanted = binding.matches.as_ref().is_none_or(|matches| {
-            matches.wanted(subject.registry, subject.attributes).is_some()
+            matches.wanted(subject.attributes).is_some()
                 && matches.selects(labels.as_ref(), subject.object, subject.old)
         });
         if !wanted {

@@ -20,9 +20,9 @@ pub fn plan<'a>(
     old: Option<&Value>,
     quotas: &'a [Value],
 ) -> Result<Vec<Charge<'a>>, String> {
-    let kind = attributes.served.kind;
+    let kind = &attributes.served.kind;
     let request = Request {
-        resource: (kind.group, kind.resource),
+        resource: (kind.group(), kind.resource()),
         object,
         old: old.filter(|_| attributes.operation == Operation::Update),
         enforced: attributes.subresource() != "status",

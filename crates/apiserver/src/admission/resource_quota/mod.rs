@@ -54,7 +54,7 @@ impl Plugin for ResourceQuota {
     fn handles(&self, attributes: &Attributes<'_>) -> bool {
         attributes.operation != Operation::Delete
             && attributes.served.namespaced()
-            && attributes.served.kind.resource != "events"
+            && attributes.served.kind.resource() != "events"
     }
 
     fn validate<'a>(
@@ -121,7 +121,7 @@ async fn write(registry: &Registry, charge: &Charge<'_>) -> Result<()> {
     let mut new = charge.quota.clone();
     new.child_mut("status").set("used", usage::show(&charge.used));
     let served = registry.builtin(QUOTAS.0, QUOTAS.1, QUOTAS.2)?;
-    let door = Door::status(served.kind);
+    let door = Door::status(served.governing());
     let name = meta::name(charge.quota);
     registry.update(served, name, door, false, &context, |_| Ok(Change::Replace(new.clone()))).await.map(drop)
 }

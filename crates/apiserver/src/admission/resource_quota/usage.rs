@@ -23,10 +23,10 @@ const ALL_DEVICES: i64 = 32;
 
 /// Whether this write can change what a namespace uses.
 pub fn counts(attributes: &Attributes<'_>, new: &Value, old: Option<&Value>) -> bool {
-    let kind = attributes.served.kind;
+    let kind = &attributes.served.kind;
     let create = attributes.operation == Operation::Create;
     let main = attributes.subresource().is_empty();
-    match (kind.group, kind.resource) {
+    match (kind.group(), kind.resource()) {
         ("", "pods") if main => create || old.is_some_and(|old| is_terminating(old) != is_terminating(new)),
         ("", "pods") => attributes.subresource() == "resize",
         ("", "persistentvolumeclaims") if !main => {

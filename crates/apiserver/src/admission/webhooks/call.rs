@@ -20,7 +20,7 @@ pub enum Outcome {
 }
 
 /// Why a hook could not be asked.
-struct Failure(String);
+pub struct Failure(pub String);
 
 /// The hook's answer; a refusal is an error, and so is a hook that cannot answer unless it may be ignored.
 pub async fn ask(
@@ -90,12 +90,12 @@ async fn exchange(hook: &Hook, registry: &Registry, review: &Value) -> Result<Va
     answer.map_err(|error| Failure(format!("failed to call webhook: {}", words(&error, &shown))))
 }
 
-fn with_query(url: &str, query: &str) -> String {
+pub fn with_query(url: &str, query: &str) -> String {
     format!("{url}{}{query}", if url.contains('?') { '&' } else { '?' })
 }
 
 /// As it is shown, as it is reached, and the name in its certificate.
-async fn service(
+pub async fn service(
     reference: &Value,
     registry: &Registry,
     query: &str,
@@ -119,7 +119,7 @@ async fn service(
 }
 
 /// What went wrong, in the words that users know.
-fn words(error: &CallError, url: &str) -> String {
+pub fn words(error: &CallError, url: &str) -> String {
     let why = match error {
         CallError::Connect { place, source } if source.kind() == ErrorKind::ConnectionRefused => {
             format!("dial tcp {place}: connect: connection refused")

@@ -4,7 +4,7 @@ use crate::admission::matching::Matcher;
 use crate::admission::policies::Condition;
 use crate::admission::{Attributes, Operation};
 use crate::outbound::{Client, Target, TargetError, Trust};
-use crate::registry::Served;
+use crate::registry::Version;
 use api::value::{Fields, texts};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -76,18 +76,18 @@ impl Hook {
 pub fn request(attributes: &Attributes<'_>, object: Option<&Value>) -> Value {
     let given = |field: &str| object.map_or("", |object| object.text(field));
     let (group, version) = machinery::gvk::split_api_version(given("apiVersion"));
-    let kind_in = |served: &Served| {
-        let kind = served.kind;
+    let kind_in = |served: &Version| {
+        let kind = &served.kind;
         match given("kind") {
             name if !name.is_empty() && !attributes.is_whole() => {
                 json!({"group": group, "version": version, "kind": name})
             }
-            _ => json!({"group": kind.group, "version": kind.version, "kind": kind.kind}),
+            _ => json!({"group": kind.group(), "version": kind.version(), "kind": kind.kind()}),
         }
     };
-    let resource_in = |served: &Served| {
-        let kind = served.kind;
-        json!({"group": kind.group, "version": kind.version, "resource": kind.resource})
+    let resource_in = |served: &Version| {
+        let kind = &served.kind;
+        json!({"group": kind.group(), "version": kind.version(), "resource": kind.resource()})
     };
     let (served, requested) = (attributes.served, attributes.requested);
     let options = match attributes.operation {

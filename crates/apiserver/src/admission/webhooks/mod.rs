@@ -3,7 +3,7 @@
 //! Which hooks there are is read from the watch caches and kept until they change; a cluster without hooks pays one
 //! comparison per write.
 
-mod call;
+pub mod call;
 mod hook;
 #[cfg(test)]
 mod tests;
@@ -94,7 +94,7 @@ async fn wanted<'h, 'a>(
     let mut found = Vec::new();
     let mut namespace = None;
     for hook in hooks {
-        let Some(seen) = hook.matches.wanted(registry, attributes) else { continue };
+        let Some(seen) = hook.matches.wanted(attributes) else { continue };
         if namespace.is_none() {
             namespace = Some(namespace_labels(registry, attributes, object.or(old)).await?);
         }
@@ -106,7 +106,8 @@ async fn wanted<'h, 'a>(
             found.push((hook, seen));
             continue;
         }
-        let [object, old] = [object, old].map(|of| of.map(|of| seen.in_version(of)));
+        let object = seen.optional_in_version(object).await?;
+        let old = seen.optional_in_version(old).await?;
         let subject = Subject {
             registry,
             attributes: &seen,
@@ -133,7 +134,8 @@ async fn ask(
     object: Option<&Value>,
     old: Option<&Value>,
 ) -> Result<Outcome> {
-    let [object, old] = [object, old].map(|of| of.map(|of| attributes.in_version(of)));
+    let object = attributes.optional_in_version(object).await?;
+    let old = attributes.optional_in_version(old).await?;
     call::ask(hook, registry, attributes, object.as_deref(), old.as_deref()).await
 }
 
@@ -193,7 +195,9 @@ impl Plugin for MutatingAdmissionWebhook {
                     }
                     let outcome = ask(hook, registry, attributes, object.as_deref(), old).await?;
                     let changed = match (&mut object, outcome) {
-                        (Some(object), Outcome::Patched(patch)) => apply(hook, attributes, object, &patch)?,
+                        (Some(object), Outcome::Patched(patch)) => {
+                            apply(hook, attributes, object, &patch).await?
+                        }
                         _ => false,
                     };
                     if changed {
@@ -226,15 +230,15 @@ impl Plugin for MutatingAdmissionWebhook {
 async fn present(registry: &Registry, attributes: &Attributes<'_>) -> Result<Option<Value>> {
     let served = attributes.served;
     match registry.get(served, attributes.context.namespace, attributes.name, "").await {
-        Ok(entry) => Ok(Some(served.present(entry.value()))),
+        Ok(entry) => served.presented(entry.value()).await.map(Some),
         Err(status) if status.code == 404 => Ok(None),
         Err(status) => Err(status),
     }
 }
 
 /// Applies a hook's patch; whether that changed anything.
-fn apply(hook: &Hook, attributes: &Attributes<'_>, object: &mut Value, patch: &Value) -> Result<bool> {
-    let seen = attributes.in_version(object);
+async fn apply(hook: &Hook, attributes: &Attributes<'_>, object: &mut Value, patch: &Value) -> Result<bool> {
+    let seen = attributes.in_version(object).await?;
     let mut patched = seen.clone().into_owned();
     machinery::patch::json_patch::apply(&mut patched, patch).map_err(|error| {
         Status::internal(format!("jsonpatch {} operation does not apply: {error}", hook.name))
@@ -242,7 +246,7 @@ fn apply(hook: &Hook, attributes: &Attributes<'_>, object: &mut Value, patch: &V
     policies::complete(attributes, &mut patched)?;
     let changed = patched != *seen;
     drop(seen);
-    attributes.give_back(patched, object);
+    attributes.give_back(patched, object).await?;
     Ok(changed)
 }
 

@@ -5,10 +5,10 @@
 
 mod references;
 
-use super::feed::{self, Feed, News};
 use super::rules::Rule;
 use super::{Attributes, Authorizer, Decision, Found};
 use crate::registry::Storage;
+use crate::registry::feed::{self, Feed, News};
 use crate::user::UserInfo;
 use futures_util::future::BoxFuture;
 use machinery::selector::field::FieldSelector;

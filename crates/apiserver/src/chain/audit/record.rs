@@ -170,7 +170,7 @@ impl Record {
             audit_id: self.id.to_str().unwrap_or(""),
             stage,
             request_uri: self.uri.path_and_query().map_or(self.uri.path(), |uri| uri.as_str()),
-            verb: path.verb,
+            verb: path.verb.as_str(),
             user: User::from(&*self.user),
             impersonated_user: gathered.impersonated.as_deref().map(User::from),
             source_ips: &self.source_ips,

@@ -4,6 +4,7 @@ use super::backend::{Backend, BufferedLog, Format};
 use super::log_file::{LogFile, Rotation};
 use super::{AuditSetupError, TRAIL_BUFFER};
 use crate::context::Context;
+use crate::request_info::Verb;
 use base::clock::Clock;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,13 +24,16 @@ pub fn open(path: &Path, clock: &Clock) -> Result<Arc<dyn Backend>, AuditSetupEr
 /// Writes, but for those that say nothing: heartbeats, events, questions.
 pub fn wants(context: &Context) -> bool {
     let info = &context.info;
-    let writes = matches!(info.verb, "create" | "update" | "patch" | "delete" | "deletecollection");
+    let writes = matches!(
+        info.verb,
+        Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection
+    );
     if !writes || !info.is_resource {
         return false;
     }
     let quiet = match (info.group.as_str(), info.resource.as_str(), info.subresource.as_str()) {
         ("coordination.k8s.io", "leases", "") | ("" | "events.k8s.io", "events", "") => {
-            !matches!(info.verb, "delete" | "deletecollection")
+            !matches!(info.verb, Verb::Delete | Verb::DeleteCollection)
         }
         ("", "nodes", "status") => true,
         ("authentication.k8s.io" | "authorization.k8s.io", _, _) => true,
@@ -57,7 +61,7 @@ mod tests {
             ("POST", "/version", false),
         ] {
             let request = http::Request::builder().method(method).uri(path).body(()).expect("a request");
-            let context = Context::new(request.into_parts().0);
+            let context = Context::of_test(request.into_parts().0);
             assert_eq!(wants(&context), kept, "{method} {path}");
         }
     }

@@ -168,7 +168,7 @@ fn describe(about: &About) -> Row {
     let version = machinery::gvk::api_version(&info.group, &info.version);
     [
         &*about.user.name,
-        info.verb,
+        info.verb.as_str(),
         &*about.path,
         &*info.namespace,
         &*info.name,

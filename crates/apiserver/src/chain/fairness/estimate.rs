@@ -3,7 +3,7 @@
 use super::watches::Watches;
 use super::work::{Work, seat_time};
 use crate::context::Context;
-use crate::registry::Registry;
+use crate::request_info::Verb;
 use std::time::Duration;
 
 const BYTES_PER_SEAT: u64 = 100_000;
@@ -16,17 +16,12 @@ const WATCHES_PER_SEAT: usize = 10;
 const EVENT_LATENCY: Duration = Duration::from_millis(5);
 
 /// The work of a request and, for writes, how many watches it concerns. `max_seats` is the level's; zero: it has none.
-pub fn estimate(
-    context: &Context,
-    registry: &Registry,
-    watches: &Watches,
-    max_seats: usize,
-) -> (Work, Option<usize>) {
+pub fn estimate(context: &Context, watches: &Watches, max_seats: usize) -> (Work, Option<usize>) {
     let info = &context.info;
     match info.verb {
         _ if !info.is_resource => (Work::ONE_SEAT, None),
-        "list" | "watch" => (list(context, registry, bounded(max_seats, MAX_LIST_SEATS)), None),
-        "create" | "update" | "patch" | "delete" => {
+        Verb::List | Verb::Watch => (list(context, bounded(max_seats, MAX_LIST_SEATS)), None),
+        Verb::Create | Verb::Update | Verb::Patch | Verb::Delete => {
             if (info.resource.as_str(), info.subresource.as_str()) == ("serviceaccounts", "token") {
                 return (Work::ONE_SEAT, None);
             }
@@ -41,13 +36,16 @@ fn bounded(max_seats: usize, most: usize) -> usize {
     if max_seats == 0 { most } else { max_seats.min(most) }
 }
 
-fn list(context: &Context, registry: &Registry, max_seats: usize) -> Work {
+fn list(context: &Context, max_seats: usize) -> Work {
     let (info, query) = (&context.info, &context.query);
     let version = query.text("resourceVersion");
-    if info.verb == "watch" && query.flag("sendInitialEvents") != Some(true) && !matches!(version, "" | "0") {
+    if info.verb == Verb::Watch
+        && query.flag("sendInitialEvents") != Some(true)
+        && !matches!(version, "" | "0")
+    {
         return Work::ONE_SEAT;
     }
-    let Some(served) = registry.served(&info.group, &info.version, &info.resource) else {
+    let Some(served) = context.catalogue.served(&info.group, &info.version, &info.resource) else {
         return Work::ONE_SEAT;
     };
     let size = served.storage.cache.size();
@@ -59,7 +57,7 @@ fn list(context: &Context, registry: &Registry, max_seats: usize) -> Work {
     let exact = matching == "Exact"
         || matching.is_empty()
             && (!query.text("continue").is_empty() || limit > 0 && !matches!(version, "" | "0"));
-    let from_cache = info.verb == "watch" || !exact;
+    let from_cache = info.verb == Verb::Watch || !exact;
     let narrowed = !query.text("fieldSelector").is_empty() || !query.text("labelSelector").is_empty();
     let loaded = match () {
         () if !info.name.is_empty() => 1,

@@ -180,7 +180,7 @@ impl Fairness {
                 "message": condition.message, "lastTransitionTime": metadata::now(),
             }]},
         });
-        let door = Door::status(served.kind);
+        let door = Door::status(served.governing());
         let body = wanted.to_string();
         let kind = PatchKind::ApplyYaml;
         match self.registry.patch(served, name, door, kind, body.as_bytes(), &options, &context).await {

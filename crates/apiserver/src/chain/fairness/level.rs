@@ -7,7 +7,7 @@ use super::objects::Settings;
 use super::queue_set::{QueueSet, Refusal, Running, Start, Waiting};
 use super::turns::Turns;
 use super::work::Work;
-use crate::request_info::RequestInfo;
+use crate::request_info::{RequestInfo, Verb};
 use crate::user::UserInfo;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
@@ -344,7 +344,7 @@ impl State {
             stats.executing -= 1;
             stats.seats -= seated.running.work.max_seats();
             let took: Duration = now.saturating_duration_since(seated.running.started);
-            let watch = seated.about.info.verb == "watch";
+            let watch = seated.about.info.verb == Verb::Watch;
             let histogram = if watch { &mut stats.executed_watch } else { &mut stats.executed };
             histogram.observe(took.as_secs_f64());
         }

@@ -174,7 +174,7 @@ impl Fairness {
         };
         let about = schema.about(context);
         let flow = self.hasher.hash_one((&*schema.name, about.flow()));
-        let (work, watches) = estimate::estimate(context, &self.registry, &self.watches, schema.max_seats);
+        let (work, watches) = estimate::estimate(context, &self.watches, schema.max_seats);
         let arrival = Arrival { schema: schema.slot, flow, work, about, watches };
         let level = schema.level.clone();
         let classification =

@@ -110,7 +110,11 @@ pub fn matches(rules: &[PolicyRules], user: &UserInfo, info: &RequestInfo, path:
         rule.subjects.iter().any(|subject| subject.matches(user))
             && match info.is_resource {
                 true => rule.resource_rules.iter().flatten().any(|rule| rule.matches(info)),
-                false => rule.non_resource_rules.iter().flatten().any(|rule| rule.matches(info.verb, path)),
+                false => rule
+                    .non_resource_rules
+                    .iter()
+                    .flatten()
+                    .any(|rule| rule.matches(info.verb.as_str(), path)),
             }
     })
 }
@@ -139,7 +143,7 @@ fn contains(list: &[String], text: &str) -> bool {
 
 impl ResourceRule {
     fn matches(&self, info: &RequestInfo) -> bool {
-        contains(&self.verbs, info.verb)
+        contains(&self.verbs, info.verb.as_str())
             && self.matches_resource(info)
             && contains(&self.api_groups, &info.group)
             && match info.namespace.as_str() {

@@ -39,7 +39,7 @@ fn fairness(directory: &tempfile::TempDir, seats: usize, queue_length: usize) ->
 
 fn context(user: &str, groups: &[&str]) -> Context {
     let request = http::Request::get("/api/v1/namespaces/n/pods/p").body(()).expect("a request");
-    let mut context = Context::new(request.into_parts().0);
+    let mut context = Context::of_test(request.into_parts().0);
     context.user = Arc::new(UserInfo {
         name: user.to_owned(),
         groups: groups.iter().map(|group| (*group).to_owned()).collect(),

@@ -48,7 +48,7 @@ impl Rest {
     /// Asks the plugins that have a say in connections.
     pub(super) async fn admit(&self, route: &Route<'_>, subresource: &str) -> Result<()> {
         let context = route.context;
-        let Some(kind) = kind(route.served.kind.resource, subresource) else { return Ok(()) };
+        let Some(kind) = kind(route.served.kind.resource(), subresource) else { return Ok(()) };
         if context.query.get("dryRun").is_some() {
             return Err(Status::bad_request("dryRun is not supported"));
         }
@@ -57,7 +57,7 @@ impl Rest {
             _ => options(kind, &context.query, ""),
         };
         let write = self.write_context(route, "", false);
-        let attributes = Attributes::new(route.served, &write, Operation::Connect).named(&context.info.name);
+        let attributes = Attributes::new(&route.served, &write, Operation::Connect).named(&context.info.name);
         self.registry.admission.connect(&self.registry, &attributes, options).await
     }
 }

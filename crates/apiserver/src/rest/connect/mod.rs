@@ -65,7 +65,7 @@ impl Rest {
     ) -> Result<Reply> {
         let context = route.context;
         self.admit(route, subresource).await?;
-        match (route.served.kind.resource, subresource) {
+        match (route.served.kind.resource(), subresource) {
             ("pods", "log") => self.pod_log(context).await,
             ("pods", "exec") => self.pod_stream(context, "exec", body).await,
             ("pods", "attach") => self.pod_stream(context, "attach", body).await,

@@ -6,6 +6,7 @@ use super::{items, name_of, split_name, text};
 use crate::authorize::Attributes;
 use crate::context::Context;
 use crate::reply::{self, Reply};
+use crate::request_info::Verb;
 use crate::rest::Rest;
 use crate::serve::RequestBody;
 use machinery::Value;
@@ -106,7 +107,7 @@ impl Rest {
     /// `exec`, `attach` and `portForward`, whose connections switch protocols.
     pub(super) async fn pod_stream(&self, context: &Context, kind: &str, body: RequestBody) -> Result<Reply> {
         let info = &context.info;
-        if info.verb == "get" {
+        if info.verb == Verb::Get {
             // A WebSocket begins with a GET, but does what a POST does.
             let attributes = Attributes { verb: "create", ..Attributes::of(context) };
             self.registry.authorization.check(&context.user, &attributes).await?;

@@ -72,7 +72,7 @@ impl Review {
         let Resource { group, version, kind, .. } = *self.resource;
         let schema = api::schema::schema().kind(group, version, kind);
         let schema = schema.ok_or_else(|| Status::internal(format!("no schema for {kind}")))?;
-        Ok(Expected { group, version, kind, schema, default: |_| {}, also: &[] })
+        Ok(Expected { group, version, kind, schema, rules: None, also: &[] })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Follows a watch cache: what changed since the last look, or everything after a break.
 
+use super::{Storage, store_error};
 use crate::cache::{Cursor, Entry, Progress};
-use crate::registry::{Storage, store_error};
 use machinery::status::Result;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -34,6 +34,14 @@ impl Feed {
     /// Whether there may be news. Costs one atomic read.
     pub fn stale(&self) -> bool {
         self.cursor.is_none() || self.ticks.has_changed().unwrap_or(true)
+    }
+
+    /// Waits until there may be news.
+    pub async fn changed(&mut self) {
+        if self.ticks.changed().await.is_err() {
+            // The cache is gone: there will be none.
+            std::future::pending::<()>().await;
+        }
     }
 
     /// The news, and from then on the next ones.

@@ -1,0 +1,83 @@
+//! Deletion of a definition: its objects go first, then its finalizer.
+
+use super::conditions::{Condition, ESTABLISHED, TERMINATING, is_true, set};
+use super::definition::ServedDefinition;
+use super::write_status;
+use crate::options::DeleteOptions;
+use crate::registry::{Registry, Served, Warnings, WriteContext, metadata, store_error};
+use crate::user::UserInfo;
+use api::value::Fields;
+use machinery::status::Result;
+use machinery::{Value, meta};
+
+/// Holds a definition until its objects are gone.
+const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
+/// Built-in resources whose objects a definition of the same name would share.
+const OVERLAPPING: [(&str, &str); 2] =
+    [("apiregistration.k8s.io", "apiservices"), ("apiextensions.k8s.io", "customresourcedefinitions")];
+
+/// Brings the deletion of a definition further. Reports whether something is left to do.
+pub async fn clean_up(
+    registry: &Registry,
+    definition: &Value,
+    served: Option<&ServedDefinition>,
+) -> Result<bool> {
+    if !meta::finalizers(definition).iter().any(|name| name == FINALIZER) {
+        return Ok(false);
+    }
+    let name = meta::name(definition);
+    let mut wanted = definition.clone();
+    let begun = Condition::new(
+        TERMINATING,
+        "True",
+        "InstanceDeletionInProgress",
+        "CustomResource deletion is in progress",
+    );
+    if set(&mut wanted, &begun, &metadata::now()) {
+        // Nothing may be created any more before the objects are counted: the catalogue follows this write.
+        write_status(registry, name, wanted).await?;
+        return Ok(true);
+    }
+    let spec = definition.field("spec");
+    let resource = (spec.text("group"), spec.field("names").text("plural"));
+    let ended = if OVERLAPPING.contains(&resource) {
+        ("OverlappingBuiltInResource", "instances overlap with built-in resources in storage")
+    } else if let Some(served) = served {
+        let left = delete_all(registry, &served.stored).await?;
+        if left > 0 {
+            tracing::debug!(definition = name, left, "waiting for custom resources to go");
+            return Ok(true);
+        }
+        ("InstanceDeletionCompleted", "removed all instances")
+    } else if is_true(definition, ESTABLISHED) {
+        // Not served by this server yet.
+        return Ok(true);
+    } else {
+        ("NeverEstablished", "resource was never established")
+    };
+    set(&mut wanted, &Condition::new(TERMINATING, "False", ended.0, ended.1), &metadata::now());
+    let finalizers = meta::finalizers(&wanted).iter().filter(|name| *name != FINALIZER).cloned().collect();
+    meta::metadata_mut(&mut wanted).insert("finalizers".to_owned(), Value::Array(finalizers));
+    Ok(write_status(registry, name, wanted).await?.is_none())
+}
+
+/// Deletes the objects of a resource; how many are left.
+async fn delete_all(registry: &Registry, served: &Served) -> Result<usize> {
+    let cache = &served.storage.cache;
+    cache.fresh(&cache.root).await.map_err(|error| store_error(&error))?;
+    let entries = cache.list(&cache.root, None, 0, 0, |_| true).entries;
+    let (user, warnings) = (UserInfo::server(), Warnings::default());
+    for entry in &entries {
+        let object = entry.value();
+        if meta::deletion_timestamp(&object).is_some() {
+            continue;
+        }
+        let context = WriteContext::server(&user, &warnings, meta::namespace(&object));
+        match registry.delete(served, meta::name(&object), &DeleteOptions::default(), &context).await {
+            Err(status) if status.code == 404 => {}
+            outcome => drop(outcome?),
+        }
+    }
+    cache.fresh(&cache.root).await.map_err(|error| store_error(&error))?;
+    Ok(cache.list(&cache.root, None, 0, 0, |_| true).entries.len())
+}

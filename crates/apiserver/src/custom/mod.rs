@@ -1,0 +1,249 @@
+//! Custom resources: follows definitions, serves what they define, and keeps their status.
+//!
+//! Every server follows the definitions on its own and makes the same of them. Status is written by compare-and-swap, so
+//! several servers of one store may try at once: the first counts, the others see its outcome.
+
+mod conditions;
+mod conversion;
+mod definition;
+mod instances;
+mod openapi;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use crate::openapi::BuiltIn;
+use crate::registry::feed::{self, Feed, News};
+use crate::registry::update::{Change, Door};
+use crate::registry::{Registry, Served, Warnings, WriteContext, metadata};
+use crate::user::UserInfo;
+use base::tasks::TaskGroup;
+use definition::{Maker, ServedDefinition};
+use machinery::status::{Result, Status};
+use machinery::{Value, meta};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Mutex;
+
+const RESOURCE: (&str, &str, &str) = ("apiextensions.k8s.io", "v1", "customresourcedefinitions");
+/// Pause before a step that failed, or that waits for objects to go, is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The custom resources of one server.
+pub struct CustomResources {
+    registry: Arc<Registry>,
+    follower: Mutex<Follower>,
+}
+
+struct Follower {
+    feed: Feed,
+    maker: Maker,
+    definitions: BTreeMap<String, Value>,
+    served: BTreeMap<String, ServedDefinition>,
+}
+
+impl CustomResources {
+    pub fn new(registry: &Arc<Registry>) -> Result<Self> {
+        let (group, version, resource) = RESOURCE;
+        let storage = Arc::clone(&registry.builtin(group, version, resource)?.storage);
+        let maker = Maker {
+            registry: Arc::downgrade(registry),
+            store: Arc::clone(&registry.store),
+            types: Arc::new(BuiltIn::new(api::schema::schema())),
+        };
+        let follower = Follower {
+            feed: Feed::new(storage),
+            maker,
+            definitions: BTreeMap::new(),
+            served: BTreeMap::new(),
+        };
+        Ok(Self { registry: Arc::clone(registry), follower: Mutex::new(follower) })
+    }
+
+    /// Serves the definitions that are there now.
+    pub async fn load(&self) -> Result<()> {
+        let mut follower = self.follower.lock().await;
+        follower.take().await?;
+        follower.serve(&self.registry).await;
+        Ok(())
+    }
+
+    /// Follows definitions until the group stops.
+    pub fn spawn(self: &Arc<Self>, tasks: &TaskGroup) {
+        let (this, group) = (Arc::clone(self), tasks.clone());
+        tasks.supervise("custom-resources", move || {
+            let (this, group) = (Arc::clone(&this), group.clone());
+            async move {
+                tokio::select! {
+                    () = group.stopping() => {}
+                    () = this.follow() => {}
+                }
+            }
+        });
+    }
+
+    async fn follow(&self) {
+        let mut follower = self.follower.lock().await;
+        loop {
+            let again = follower.round(&self.registry).await.unwrap_or_else(|status| {
+                tracing::warn!(
+                    error = status.message,
+                    "failed to follow custom resource definitions, retrying"
+                );
+                true
+            });
+            if again {
+                let _ = tokio::time::timeout(RETRY, follower.feed.changed()).await;
+            } else {
+                follower.feed.changed().await;
+            }
+        }
+    }
+}
+
+impl Follower {
+    /// Takes news, serves what they define, brings status further. Reports whether something is left to do.
+    async fn round(&mut self, registry: &Arc<Registry>) -> Result<bool> {
+        self.take().await?;
+        self.serve(registry).await;
+        self.reconcile(registry).await
+    }
+
+    async fn take(&mut self) -> Result<()> {
+        feed::ready(self.feed.storage()).await?;
+        let name = |definition: &Value| meta::name(definition).to_owned();
+        match self.feed.take() {
+            News::Everything(entries) => {
+                let definitions = entries.iter().map(|entry| entry.value());
+                self.definitions = definitions.map(|definition| (name(&definition), definition)).collect();
+            }
+            News::Changes(changes) => {
+                for (entry, is_gone) in changes {
+                    let definition = entry.value();
+                    if is_gone {
+                        self.definitions.remove(meta::name(&definition));
+                    } else {
+                        self.definitions.insert(name(&definition), definition);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts into the catalogue what the definitions say now.
+    async fn serve(&mut self, registry: &Arc<Registry>) {
+        let mut retired: Vec<String> = Vec::new();
+        let mut changed: Vec<Value> = Vec::new();
+        for (name, served) in &self.served {
+            match self.definitions.get(name).filter(|definition| definition::is_served(definition)) {
+                None => retired.push(name.clone()),
+                Some(definition) if served.is_current(definition) => {}
+                Some(definition) => changed.push(definition.clone()),
+            }
+        }
+        let is_new = |definition: &&Value| {
+            definition::is_served(definition) && !self.served.contains_key(meta::name(definition))
+        };
+        changed.extend(self.definitions.values().filter(is_new).cloned());
+        if retired.is_empty() && changed.is_empty() {
+            return;
+        }
+        let previous = std::mem::take(&mut self.served);
+        let maker = self.maker.clone();
+        // Compiling schemas takes time that requests need.
+        let made = tokio::task::spawn_blocking(move || make(&maker, previous, &changed, &retired)).await;
+        let (served, ended) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                tracing::error!(%error, "compiling custom resource definitions panicked");
+                return;
+            }
+        };
+        self.served = served;
+        registry.catalogues.change(|additions| {
+            additions.clear();
+            for (name, served) in &self.served {
+                for addition in &served.additions {
+                    additions.insert(format!("{name}/{}", addition.part.discovery.version), addition.clone());
+                }
+            }
+        });
+        // Watches of what is no longer served end only now: their clients find what took its place.
+        ended.iter().for_each(|storage| storage.cache.end_watches());
+    }
+
+    async fn reconcile(&mut self, registry: &Arc<Registry>) -> Result<bool> {
+        let mut again = false;
+        let names: Vec<String> = self.definitions.keys().cloned().collect();
+        for name in names {
+            let Some(definition) = self.definitions.get(&name) else { continue };
+            if meta::deletion_timestamp(definition).is_some() {
+                let served = self.served.get(&name);
+                again |= instances::clean_up(registry, definition, served).await?;
+                continue;
+            }
+            let all: Vec<&Value> = self.definitions.values().collect();
+            let mut wanted = definition.clone();
+            if conditions::advance(&mut wanted, &all, &metadata::now()) {
+                let written = write_status(registry, &name, wanted).await?;
+                again |= written.is_none();
+                // Others must not be given the same names before the news of this write have come.
+                if let Some(written) = written {
+                    self.definitions.insert(name, written);
+                    again = true;
+                }
+            }
+        }
+        Ok(again)
+    }
+}
+
+/// Makes what changed definitions serve. Returns all that is served, and the storages that no longer are.
+fn make(
+    maker: &Maker,
+    mut served: BTreeMap<String, ServedDefinition>,
+    changed: &[Value],
+    retired: &[String],
+) -> (BTreeMap<String, ServedDefinition>, Vec<Arc<crate::registry::Storage>>) {
+    let mut ended = Vec::new();
+    for name in retired {
+        ended.extend(served.remove(name).map(|gone| gone.storage));
+    }
+    for definition in changed {
+        let name = meta::name(definition);
+        let previous = served.remove(name);
+        match maker.make(definition, previous.as_ref()) {
+            Ok(made) => {
+                ended.extend(
+                    previous
+                        .filter(|previous| !Arc::ptr_eq(&previous.storage, &made.storage))
+                        .map(|previous| previous.storage),
+                );
+                served.insert(name.to_owned(), made);
+            }
+            Err(error) => {
+                tracing::error!(definition = name, %error, "failed to compile custom resource definition");
+                ended.extend(previous.map(|previous| previous.storage));
+            }
+        }
+    }
+    (served, ended)
+}
+
+/// Writes the status and the finalizers of a definition; `None` if it has changed or gone meanwhile.
+async fn write_status(registry: &Registry, name: &str, wanted: Value) -> Result<Option<Value>> {
+    let (group, version, resource) = RESOURCE;
+    let served: &Served = registry.builtin(group, version, resource)?;
+    let (user, warnings) = (UserInfo::server(), Warnings::default());
+    let context = WriteContext { subresource: "status", ..WriteContext::server(&user, &warnings, "") };
+    let door = Door::status(served.governing());
+    let written =
+        registry.update(served, name, door, false, &context, |_| Ok(Change::Replace(wanted.clone()))).await;
+    match written {
+        Ok(written) => Ok(Some(written.value())),
+        Err(Status { code: 404 | 409, .. }) => Ok(None),
+        Err(status) => Err(status),
+    }
+}

@@ -1,0 +1,344 @@
+//! Definitions and their objects, through the whole request chain.
+
+use super::CustomResources;
+use crate::test_server::{ADMIN, TestServer};
+use base::tasks::TaskGroup;
+use http::Method;
+use machinery::Value;
+use serde_json::json;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const WIDGETS: &str = "/apis/example.com/v1/namespaces/n/widgets";
+const JSON: &str = "application/json";
+const MERGE: &str = "application/merge-patch+json";
+const APPLY: &str = "application/apply-patch+yaml";
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Cluster {
+    server: TestServer,
+    tasks: TaskGroup,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.tasks.stop();
+    }
+}
+
+impl Cluster {
+    async fn start() -> Self {
+        let cluster = Self::on(TestServer::start());
+        cluster.server.create("/api/v1/namespaces", &json!({"metadata": {"name": "n"}})).await;
+        cluster
+    }
+
+    fn on(server: TestServer) -> Self {
+        let tasks = TaskGroup::new();
+        let custom = Arc::new(CustomResources::new(&server.chain.rest.registry).expect("definitions"));
+        custom.spawn(&tasks);
+        Self { server, tasks }
+    }
+
+    async fn ask(&self, method: Method, path: &str, body: &Value) -> (u16, Value) {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        self.server.ask(ADMIN, method, path, JSON, body).await
+    }
+
+    async fn get(&self, path: &str) -> (u16, Value) {
+        self.ask(Method::GET, path, &Value::Null).await
+    }
+
+    async fn patch(&self, path: &str, media: &str, patch: &Value) -> (u16, Value) {
+        self.server.ask(ADMIN, Method::PATCH, path, media, patch.to_string()).await
+    }
+
+    /// Waits until what is at a path is as wanted.
+    async fn until(&self, path: &str, holds: impl Fn(u16, &Value) -> bool) -> Value {
+        let start = Instant::now();
+        loop {
+            let (code, found) = self.get(path).await;
+            if holds(code, &found) {
+                return found;
+            }
+            assert!(start.elapsed() < PATIENCE, "{path}: {code} {found}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    async fn define(&self, definition: &Value) {
+        self.server.create(DEFINITIONS, definition).await;
+        let name = definition["metadata"]["name"].as_str().expect("a name");
+        self.until(&format!("{DEFINITIONS}/{name}"), |_, found| condition(found, "Established") == "True")
+            .await;
+        let group = definition["spec"]["group"].as_str().expect("a group");
+        self.until(&format!("/apis/{group}"), |code, _| code == 200).await;
+    }
+}
+
+fn condition<'a>(definition: &'a Value, kind: &str) -> &'a str {
+    let conditions = definition["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let found = conditions.iter().find(|condition| condition["type"] == kind);
+    found.and_then(|condition| condition["status"].as_str()).unwrap_or("")
+}
+
+fn definition() -> Value {
+    let schema = json!({"type": "object", "properties": {
+        "spec": {"type": "object", "required": ["size"], "properties": {
+            "size": {"type": "integer", "maximum": 9},
+            "color": {"type": "string", "default": "red"},
+            "replicas": {"type": "integer"},
+            "parts": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+                "items": {"type": "object", "required": ["name"], "properties": {
+                    "name": {"type": "string"}, "count": {"type": "integer"}}}},
+        }},
+        "status": {"type": "object", "properties": {
+            "ready": {"type": "boolean"}, "replicas": {"type": "integer"}, "selector": {"type": "string"}}},
+    }});
+    // Kubernetes treats schemas that are all the same as one, which may have no selectable fields.
+    let mut beta = schema.clone();
+    beta["description"] = json!("An earlier widget.");
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "widgets.example.com"},
+        "spec": {
+            "group": "example.com", "scope": "Namespaced",
+            "names": {"plural": "widgets", "kind": "Widget", "shortNames": ["wd"]},
+            "versions": [
+                {"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema},
+                    "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.replicas",
+                        "statusReplicasPath": ".status.replicas", "labelSelectorPath": ".status.selector"}},
+                    "selectableFields": [{"jsonPath": ".spec.color"}],
+                    "additionalPrinterColumns": [{"name": "Size", "type": "integer", "jsonPath": ".spec.size"}]},
+                {"name": "v1beta1", "served": true, "storage": false, "schema": {"openAPIV3Schema": beta}},
+            ],
+        },
+    })
+}
+
+fn widget(name: &str, spec: Value) -> Value {
+    json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": name}, "spec": spec})
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn custom_resources_are_pruned_defaulted_validated_and_versioned() {
+    let cluster = Cluster::start().await;
+    cluster.define(&definition()).await;
+    let (code, made) =
+        cluster.ask(Method::POST, WIDGETS, &widget("a", json!({"size": 3, "unknown": true}))).await;
+    assert_eq!(code, 201, "{made}");
+    assert_eq!(made["spec"], json!({"size": 3, "color": "red"}));
+    assert_eq!(made["metadata"]["generation"], 1);
+    let strict = format!("{WIDGETS}?fieldValidation=Strict");
+    let (code, refused) =
+        cluster.ask(Method::POST, &strict, &widget("b", json!({"size": 1, "unknown": 1}))).await;
+    assert_eq!(code, 400, "{refused}");
+    assert!(refused["message"].as_str().is_some_and(|text| text.contains("unknown field \"spec.unknown\"")));
+    for (spec, want) in [
+        (json!({"size": "x"}), "spec.size"),
+        (json!({"size": 10}), "spec.size"),
+        (json!({}), "spec.size"),
+        (json!({"size": 1, "parts": [{"name": "p"}, {"name": "p"}]}), "spec.parts[1]"),
+    ] {
+        let (code, refused) = cluster.ask(Method::POST, WIDGETS, &widget("b", spec.clone())).await;
+        assert_eq!(
+            (code, &refused["details"]["causes"][0]["field"]),
+            (422, &json!(want)),
+            "{spec}: {refused}"
+        );
+    }
+    let (code, _) =
+        cluster.ask(Method::POST, WIDGETS, &widget("b", json!({"size": 5, "color": "blue"}))).await;
+    assert_eq!(code, 201);
+
+    let list = cluster.get(WIDGETS).await.1;
+    assert_eq!(list["kind"], "WidgetList");
+    assert_eq!(list["items"][0]["kind"], "Widget", "items of custom resources carry their kind");
+    let selected = cluster.get(&format!("{WIDGETS}?fieldSelector=spec.color%3Dblue")).await.1;
+    assert_eq!(selected["items"].as_array().map(Vec::len), Some(1), "{selected}");
+    assert_eq!(cluster.get(&format!("{WIDGETS}?fieldSelector=spec.size%3D5")).await.0, 400);
+
+    let beta = "/apis/example.com/v1beta1/namespaces/n/widgets/a";
+    let shown = cluster.get(beta).await.1;
+    assert_eq!((&shown["apiVersion"], &shown["spec"]["size"]), (&json!("example.com/v1beta1"), &json!(3)));
+    let (code, changed) = cluster.patch(beta, MERGE, &json!({"spec": {"size": 4}})).await;
+    assert_eq!((code, &changed["apiVersion"]), (200, &json!("example.com/v1beta1")), "{changed}");
+    let shown = cluster.get(&format!("{WIDGETS}/a")).await.1;
+    assert_eq!((&shown["spec"]["size"], &shown["metadata"]["generation"]), (&json!(4), &json!(2)));
+    let strategic = "application/strategic-merge-patch+json";
+    assert_eq!(cluster.patch(beta, strategic, &json!({})).await.0, 415);
+    let (code, conflict) =
+        cluster.ask(Method::PUT, &format!("{WIDGETS}/a"), &widget("a", json!({"size": 1}))).await;
+    assert_eq!(code, 422, "an update needs a resource version: {conflict}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn custom_subresources_and_apply_work_by_the_schema() {
+    let cluster = Cluster::start().await;
+    cluster.define(&definition()).await;
+    let object = format!("{WIDGETS}/a");
+    let apply = |spec: Value| widget("a", spec);
+    let one = json!({"size": 1, "replicas": 2, "parts": [{"name": "x", "count": 1}]});
+    let (code, made) = cluster.patch(&format!("{object}?fieldManager=one"), APPLY, &apply(one)).await;
+    assert_eq!(code, 201, "{made}");
+    let two = json!({"parts": [{"name": "y", "count": 2}]});
+    let (code, made) = cluster.patch(&format!("{object}?fieldManager=two"), APPLY, &apply(two)).await;
+    assert_eq!((code, made["spec"]["parts"].as_array().map(Vec::len)), (200, Some(2)), "{made}");
+    let other = json!({"parts": [{"name": "x", "count": 9}]});
+    let (code, conflict) = cluster.patch(&format!("{object}?fieldManager=two"), APPLY, &apply(other)).await;
+    assert_eq!(
+        (code, &conflict["details"]["causes"][0]["field"]),
+        (409, &json!(".spec.parts[name=\"x\"].count"))
+    );
+
+    let status = json!({"status": {"ready": true, "replicas": 2, "selector": "a=b"}, "spec": {"size": 7}});
+    let (code, changed) = cluster.patch(&format!("{object}/status"), MERGE, &status).await;
+    assert_eq!((code, &changed["status"]["ready"], &changed["spec"]["size"]), (200, &json!(true), &json!(1)));
+    assert_eq!(changed["metadata"]["generation"], 2, "status does not count");
+    let (_, ignored) = cluster.patch(&object, MERGE, &json!({"status": {"ready": false}})).await;
+    assert_eq!(ignored["status"]["ready"], true);
+
+    let scale = cluster.get(&format!("{object}/scale")).await.1;
+    assert_eq!(
+        (&scale["kind"], &scale["spec"]["replicas"], &scale["status"]),
+        (&json!("Scale"), &json!(2), &json!({"replicas": 2, "selector": "a=b"}))
+    );
+    let (code, scaled) =
+        cluster.patch(&format!("{object}/scale"), MERGE, &json!({"spec": {"replicas": 5}})).await;
+    assert_eq!((code, &scaled["spec"]["replicas"]), (200, &json!(5)), "{scaled}");
+    assert_eq!(cluster.get(&object).await.1["spec"]["replicas"], 5);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deleted_definition_takes_its_objects_along_and_frees_its_names() {
+    let cluster = Cluster::start().await;
+    cluster.define(&definition()).await;
+    let mut held = widget("held", json!({"size": 1}));
+    held["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    for object in [widget("a", json!({"size": 1})), held] {
+        assert_eq!(cluster.ask(Method::POST, WIDGETS, &object).await.0, 201);
+    }
+    let mut rival = definition();
+    rival["metadata"]["name"] = json!("gadgets.example.com");
+    rival["spec"]["names"] = json!({"plural": "gadgets", "kind": "Widget"});
+    cluster.server.create(DEFINITIONS, &rival).await;
+    let path = format!("{DEFINITIONS}/gadgets.example.com");
+    cluster.until(&path, |_, found| condition(found, "NamesAccepted") == "False").await;
+
+    let own = format!("{DEFINITIONS}/widgets.example.com");
+    let (code, deleted) = cluster.ask(Method::DELETE, &own, &Value::Null).await;
+    assert_eq!((code, condition(&deleted, "Terminating")), (200, "True"), "{deleted}");
+    let only = |code: u16, list: &Value| code == 200 && list["items"].as_array().map(Vec::len) == Some(1);
+    cluster.until(WIDGETS, only).await;
+    let refused = |code: u16, _: &Value| code == 405;
+    let start = Instant::now();
+    loop {
+        let (code, answer) = cluster.ask(Method::POST, WIDGETS, &widget("late", json!({"size": 1}))).await;
+        if refused(code, &answer) {
+            let message = "create not allowed while custom resource definition is terminating";
+            assert_eq!(answer["message"], message);
+            break;
+        }
+        assert!(start.elapsed() < PATIENCE, "{code} {answer}");
+    }
+    let (code, _) =
+        cluster.patch(&format!("{WIDGETS}/held"), MERGE, &json!({"metadata": {"finalizers": null}})).await;
+    assert_eq!(code, 200);
+    cluster.until(&own, |code, _| code == 404).await;
+    cluster.until(WIDGETS, |code, _| code == 404).await;
+    // The one that waited is given the names.
+    cluster.until(&path, |_, found| condition(found, "Established") == "True").await;
+    cluster.until("/apis/example.com/v1/gadgets", |code, _| code == 200).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changed_definition_applies_to_stored_objects() {
+    let cluster = Cluster::start().await;
+    cluster.define(&definition()).await;
+    assert_eq!(cluster.ask(Method::POST, WIDGETS, &widget("a", json!({"size": 1}))).await.0, 201);
+    let own = format!("{DEFINITIONS}/widgets.example.com");
+    let mut changed = cluster.get(&own).await.1;
+    for (at, stored) in [(0, false), (1, true)] {
+        changed["spec"]["versions"][at]["storage"] = json!(stored);
+        let properties = &mut changed["spec"]["versions"][at]["schema"]["openAPIV3Schema"]["properties"];
+        properties["spec"]["properties"]["shape"] = json!({"type": "string", "default": "round"});
+    }
+    let (code, answer) = cluster.ask(Method::PUT, &own, &changed).await;
+    assert_eq!(code, 200, "{answer}");
+    assert_eq!(answer["status"]["storedVersions"], json!(["v1", "v1beta1"]));
+    let object = format!("{WIDGETS}/a");
+    let found = cluster.until(&object, |_, found| found["spec"]["shape"] == "round").await;
+    assert_eq!(found["apiVersion"], "example.com/v1");
+    // A write that changes nothing stores the object in the new version.
+    let before = found["metadata"]["resourceVersion"].clone();
+    let (code, rewritten) = cluster.ask(Method::PUT, &object, &found).await;
+    assert_eq!(code, 200, "{rewritten}");
+    assert_ne!(rewritten["metadata"]["resourceVersion"], before);
+    let (_, again) = cluster.ask(Method::PUT, &object, &rewritten).await;
+    assert_eq!(again["metadata"]["resourceVersion"], rewritten["metadata"]["resourceVersion"]);
+    let document = cluster.get("/openapi/v3/apis/example.com/v1").await.1;
+    let schemas = &document["components"]["schemas"];
+    assert_eq!(
+        schemas["com.example.v1.Widget"]["properties"]["spec"]["properties"]["shape"]["default"],
+        "round"
+    );
+    assert!(
+        document["paths"].get("/apis/example.com/v1/namespaces/{namespace}/widgets/{name}/scale").is_some()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_of_one_store_serve_the_same_definitions() {
+    let first = Cluster::start().await;
+    let second = Cluster::on(first.server.beside());
+    first.define(&definition()).await;
+    second.until(WIDGETS, |code, _| code == 200).await;
+    assert_eq!(second.ask(Method::POST, WIDGETS, &widget("a", json!({"size": 1}))).await.0, 201);
+    assert_eq!(first.get(&format!("{WIDGETS}/a")).await.1["spec"]["color"], "red");
+    let own = format!("{DEFINITIONS}/widgets.example.com");
+    let (code, _) = second.ask(Method::DELETE, &own, &Value::Null).await;
+    assert_eq!(code, 200);
+    for server in [&first, &second] {
+        server.until(&own, |code, _| code == 404).await;
+        server.until(WIDGETS, |code, _| code == 404).await;
+    }
+    // At once again, with other objects.
+    second.define(&definition()).await;
+    first
+        .until(WIDGETS, |code, list| code == 200 && list["items"].as_array().is_some_and(Vec::is_empty))
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn definition_changed_and_deleted_under_writers_leaves_nothing() {
+    const WRITERS: usize = 20;
+    const WRITES: usize = 20;
+    let cluster = Arc::new(Cluster::start().await);
+    cluster.define(&definition()).await;
+    let writer = |number: usize| {
+        let cluster = Arc::clone(&cluster);
+        tokio::spawn(async move {
+            for turn in 0..WRITES {
+                let object = widget(&format!("w{number}-{turn}"), json!({"size": 1}));
+                let (code, answer) = cluster.ask(Method::POST, WIDGETS, &object).await;
+                assert!(matches!(code, 201 | 404 | 405), "{code} {answer}");
+            }
+        })
+    };
+    let writers: Vec<_> = (0..WRITERS).map(writer).collect();
+    let own = format!("{DEFINITIONS}/widgets.example.com");
+    for turn in 0..5 {
+        let names = json!({"spec": {"names": {"shortNames": [format!("w{turn}")]}}});
+        let (code, answer) = cluster.patch(&own, MERGE, &names).await;
+        assert_eq!(code, 200, "{answer}");
+    }
+    assert_eq!(cluster.ask(Method::DELETE, &own, &Value::Null).await.0, 200);
+    for writer in writers {
+        writer.await.expect("no other answer");
+    }
+    cluster.until(&own, |code, _| code == 404).await;
+    cluster.define(&definition()).await;
+    let list = cluster.until(WIDGETS, |code, _| code == 200).await;
+    assert_eq!(list["items"], json!([]), "nothing is left behind");
+}

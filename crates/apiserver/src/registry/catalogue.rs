@@ -1,0 +1,119 @@
+//! The catalogue: served resources, discovery and OpenAPI of one moment.
+//!
+//! A catalogue never changes. When a definition comes or goes, a new one takes the place of the old for requests to come;
+//! a request works on the one it began with.
+
+use super::version::Served;
+use crate::discovery::{Discovery, GroupVersion};
+use crate::openapi::{OpenApi, Part};
+use api::Text;
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// Lookups by names that users choose: the hasher is seeded.
+type ByName<T> = HashMap<Text, T>;
+
+/// Everything that is served at one moment.
+pub struct Catalogue {
+    /// Counts catalogues of this process.
+    pub generation: u64,
+    served: ByName<ByName<ByName<Arc<Served>>>>,
+    pub discovery: Discovery,
+    pub openapi: Arc<OpenApi>,
+}
+
+/// One group version that a definition adds.
+#[derive(Clone)]
+pub struct Addition {
+    pub served: Vec<Arc<Served>>,
+    /// What discovery and OpenAPI say of it.
+    pub part: Part,
+}
+
+/// The present catalogue, and what it is made of.
+pub struct Catalogues {
+    current: ArcSwap<Catalogue>,
+    built_in: Arc<Catalogue>,
+    additions: Mutex<BTreeMap<String, Addition>>,
+}
+
+impl Catalogue {
+    pub fn served(&self, group: &str, version: &str, resource: &str) -> Option<&Arc<Served>> {
+        self.served.get(group)?.get(version)?.get(resource)
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Served>> {
+        self.served.values().flat_map(HashMap::values).flat_map(HashMap::values)
+    }
+
+    fn new(generation: u64, served: &[Arc<Served>], discovery: Discovery, openapi: OpenApi) -> Self {
+        let mut catalogue =
+            Self { generation, served: ByName::default(), discovery, openapi: Arc::new(openapi) };
+        served.iter().for_each(|served| catalogue.insert(served));
+        catalogue
+    }
+
+    fn insert(&mut self, served: &Arc<Served>) {
+        let kind = &served.kind;
+        let text = |name: &str| Text::Owned(name.to_owned());
+        let versions = self.served.entry(text(kind.group())).or_default();
+        let resources = versions.entry(text(kind.version())).or_default();
+        resources.insert(text(kind.resource()), Arc::clone(served));
+    }
+}
+
+impl Catalogues {
+    /// The catalogue of the built-in kinds. `server_address` is the `host:port` that discovery tells clients.
+    pub fn new(served: &[Arc<Served>], server_address: String) -> Self {
+        let parts = crate::discovery::built_in(api::resources::RESOURCES);
+        let discovery = Discovery::new(parts, server_address);
+        let built_in = Arc::new(Catalogue::new(0, served, discovery, OpenApi::built_in()));
+        Self { current: ArcSwap::new(Arc::clone(&built_in)), built_in, additions: Mutex::default() }
+    }
+
+    /// The catalogue for a request that begins now.
+    pub fn load(&self) -> Arc<Catalogue> {
+        self.current.load_full()
+    }
+
+    /// The built-in kinds, which never change.
+    pub fn built_in(&self) -> &Catalogue {
+        &self.built_in
+    }
+
+    /// Changes what definitions add, by names of the caller's choice, and makes the next catalogue of it. Requests are not
+    /// held up: those that began earlier end on the catalogue they have.
+    pub fn change(&self, change: impl FnOnce(&mut BTreeMap<String, Addition>)) -> u64 {
+        let mut additions = self.additions.lock();
+        change(&mut additions);
+        let previous = self.current.load_full();
+        let next = self.next(&previous, &additions);
+        let generation = next.generation;
+        self.current.store(Arc::new(next));
+        generation
+    }
+
+    fn next(&self, previous: &Catalogue, additions: &BTreeMap<String, Addition>) -> Catalogue {
+        let served: Vec<Arc<Served>> = self.built_in.all().cloned().collect();
+        let mut versions: Vec<GroupVersion> = self.built_in.discovery.versions().to_vec();
+        for addition in additions.values() {
+            merge(&mut versions, &addition.part.discovery);
+        }
+        let discovery = Discovery::new(versions, self.built_in.discovery.server_address());
+        let openapi = previous.openapi.with_additions(additions.values().map(|addition| &addition.part));
+        let mut next = Catalogue::new(previous.generation + 1, &served, discovery, openapi);
+        additions.values().flat_map(|addition| &addition.served).for_each(|served| next.insert(served));
+        next
+    }
+}
+
+/// Adds resources to their group version, which several definitions may share.
+fn merge(versions: &mut Vec<GroupVersion>, added: &GroupVersion) {
+    let same = |known: &&mut GroupVersion| (&known.group, &known.version) == (&added.group, &added.version);
+    match versions.iter_mut().find(same) {
+        Some(known) => known.resources.extend(added.resources.iter().cloned()),
+        None => versions.push(added.clone()),
+    }
+}

@@ -1,0 +1,38 @@
+//! The HTTP/1.1 client of all components that call servers other than the API server: webhooks, issuers of tokens,
+//! extenders, registries.
+//!
+//! A [`Client`] keeps connections for the next request to the same [`Origin`]. A request is sent again only if nothing of it
+//! was sent before: a server may have acted on it otherwise. Every wait and every response has a limit.
+
+mod client;
+mod origin;
+#[cfg(test)]
+mod tests;
+mod trust;
+
+pub use client::{Client, Limits, Response};
+pub use origin::{Address, Origin, OriginError};
+pub use trust::{Authorities, Trust, TrustError};
+
+use std::time::Duration;
+
+/// Reason why a request got no complete response.
+#[derive(Debug, thiserror::Error)]
+pub enum HttpError {
+    #[error("failed to connect to {address}")]
+    Connect { address: String, source: std::io::Error },
+    #[error("failed to connect to {address} within {limit:?}")]
+    ConnectTimeout { address: String, limit: Duration },
+    #[error("TLS handshake with {address} failed")]
+    Tls { address: String, source: std::io::Error },
+    #[error("request failed")]
+    Exchange(#[source] hyper::Error),
+    #[error("no response within {0:?}")]
+    NoResponse(Duration),
+    #[error("response broke off")]
+    Body(#[source] hyper::Error),
+    #[error("no data for {0:?}")]
+    Silence(Duration),
+    #[error("response is longer than {0} bytes")]
+    TooLong(usize),
+}
