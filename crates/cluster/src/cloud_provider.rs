@@ -166,7 +166,7 @@ impl Remote {
             _ => None,
         };
         let authorities = config.ca_file.as_ref().map(read).transpose()?;
-        let trust = Trust { authorities, identity, server_name: None };
+        let trust = Trust { authorities: authorities.into(), identity, server_name: None };
         let target = Target::new(&config.url, &trust).map_err(ClusterError::CloudUrl)?;
         let credentials = config.token_file.clone().map_or(Credentials::None, Credentials::BearerFile);
         let patience = config.timeout_seconds.map_or(PATIENCE, |seconds| Duration::from_secs(seconds.into()));

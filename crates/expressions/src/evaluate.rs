@@ -216,7 +216,8 @@ impl<'a> Run<'_, 'a> {
             Node::Call(function, arguments) => self.call(function, arguments),
             Node::Matches(operand, pattern) => {
                 let operand = self.value(operand)?;
-                self.charge(cost::matches(operand.size(), pattern.as_str().len()))?;
+                let (pattern, length) = &**pattern;
+                self.charge(cost::matches(operand.size(), *length))?;
                 let text = operand.as_str().ok_or_else(Fault::no_such_overload)?;
                 Ok(Value::Bool(pattern.is_match(text)))
             }

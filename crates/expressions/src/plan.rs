@@ -25,8 +25,8 @@ pub enum Node {
     /// False only if its operand is; errors are true.
     NotStrictlyFalse(Box<Node>),
     Call(&'static Function, Vec<Node>),
-    /// `matches` with a pattern that does not depend on data.
-    Matches(Box<Node>, Box<Regex>),
+    /// `matches` with a pattern that does not depend on data, and the length of the pattern as it was written.
+    Matches(Box<Node>, Box<(Regex, usize)>),
     /// With whether an element is optional.
     List(Vec<(Node, bool)>),
     Map(Vec<(Node, Node, bool)>),
@@ -97,7 +97,7 @@ impl Step {
 pub fn call(function: &'static Function, nodes: Vec<Node>) -> Node {
     let pattern = match nodes.as_slice() {
         [_, Node::Constant(Value::String(text))] if function.name == "matches" => {
-            functions::strings::pattern(text).ok()
+            functions::strings::pattern(text).ok().map(|pattern| (pattern, text.len()))
         }
         _ => None,
     };

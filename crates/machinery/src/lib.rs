@@ -12,6 +12,7 @@ pub mod meta;
 pub mod names;
 pub mod patch;
 pub mod quantity;
+pub mod regexp;
 pub mod schema;
 pub mod selector;
 pub mod status;

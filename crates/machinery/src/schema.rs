@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// What a value looks like in JSON, and how protobuf carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -256,8 +256,9 @@ impl TypeHandle {
 impl Node {
     /// A node of a shape with everything else empty.
     pub fn of(shape: Shape) -> Self {
+        static EMPTY: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from(""));
         Self {
-            name: Arc::from(""),
+            name: Arc::clone(&EMPTY),
             shape,
             fields: Vec::new(),
             element: None,
@@ -271,7 +272,7 @@ impl Node {
             preserve_unknown: false,
             gvks: Vec::new(),
             nested: Vec::new(),
-            alias: Arc::from(""),
+            alias: Arc::clone(&EMPTY),
             hidden: false,
             wrapped: false,
             union: None,

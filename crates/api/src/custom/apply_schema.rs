@@ -16,6 +16,7 @@ pub fn build(root: &Node, kind: KindKey) -> Schema {
     }
     builder.schema.kinds.insert(kind, id);
     builder.schema.finish();
+    builder.schema.nodes.shrink_to_fit();
     builder.schema
 }
 

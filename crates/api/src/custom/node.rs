@@ -5,7 +5,7 @@
 use super::patterns::Pattern;
 use super::programs::Rules;
 use machinery::Value;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::{Arc, LazyLock};
 
 /// Declared type of a node.
@@ -197,7 +197,8 @@ impl Node {
 
     /// Hash by which equal nodes are found. Parts are hashed by address: equal ones are one node already.
     pub fn digest(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
+        static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        let mut hasher = SEED.build_hasher();
         let head = (self.kind, self.nullable, self.int_or_string, self.embedded, self.preserve_unknown);
         head.hash(&mut hasher);
         (self.atomic_map, self.has_list_type, self.list_type, self.additional_properties).hash(&mut hasher);

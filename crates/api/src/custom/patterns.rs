@@ -38,7 +38,9 @@ impl PartialEq for Pattern {
 
 /// A pattern, or why it is none.
 pub fn compile(pattern: &str) -> Result<Regex, String> {
-    RegexBuilder::new(pattern).size_limit(MAX_SIZE).dfa_size_limit(MAX_SIZE).build().map_err(|error| {
+    let translated = machinery::regexp::from_go(pattern);
+    let built = RegexBuilder::new(&translated).size_limit(MAX_SIZE).dfa_size_limit(MAX_SIZE).build();
+    built.map_err(|error| {
         let why = match &error {
             regex::Error::CompiledTooBig(_) => "expression too large".to_owned(),
             _ => explain(pattern).unwrap_or_else(|| format!("invalid expression: `{pattern}`")),
@@ -96,5 +98,20 @@ mod tests {
             assert_eq!(compile(pattern).unwrap_err(), format!("error parsing regexp: {why}"), "{pattern}");
         }
         assert!(compile("^[a-z]+$").is_ok());
+    }
+
+    #[test]
+    fn patterns_match_as_in_go() {
+        for (pattern, text, want) in [
+            (r"^\w+$", "abc_1", true),
+            (r"^\w+$", "ä", false),
+            (r"^\d$", "٣", false),
+            (r"^[[]x$", "[x", true),
+            (r"^{a}$", "{a}", true),
+            (r"^[^\s]+$", "a b", false),
+            (r"^\Qa.b\E$", "axb", false),
+        ] {
+            assert_eq!(Pattern::new(pattern).matches(text), Ok(want), "{pattern} on {text}");
+        }
     }
 }

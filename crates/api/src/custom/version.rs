@@ -153,8 +153,13 @@ impl CompiledVersion {
         self.lists_and_rules(new, old, errors)
     }
 
-    /// Errors of an update through the status subresource, with warnings.
-    pub fn validate_status(&self, new: &Value, old: &Value) -> Findings {
+    /// Errors of an update through the status subresource.
+    pub fn validate_status(&self, new: &Value, old: &Value) -> ErrorList {
+        self.validate_status_with_warnings(new, old).errors
+    }
+
+    /// The same, with warnings about rules that unchanged values fail.
+    pub fn validate_status_with_warnings(&self, new: &Value, old: &Value) -> Findings {
         let mut errors = Vec::new();
         let whole = Correlated { node: &self.root, new, old };
         if let (Some(status), Some(node)) = (new.get("status"), self.root.property("status")) {

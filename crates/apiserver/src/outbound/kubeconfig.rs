@@ -50,7 +50,7 @@ pub fn read(path: &Path) -> Result<Client, KubeconfigError> {
     let identity = part(&user, "client-certificate")?.zip(part(&user, "client-key")?);
     let server_name = Some(cluster.text("tls-server-name")).filter(|name| !name.is_empty());
     let trust = Trust {
-        authorities: part(&cluster, "certificate-authority")?,
+        authorities: part(&cluster, "certificate-authority")?.into(),
         identity,
         server_name: server_name.map(str::to_owned),
     };

@@ -1,32 +1,29 @@
 //! Requests that the server itself makes: to webhooks, to issuers of tokens.
 //!
-//! HTTP/1.1 over TLS, connections kept for the next request. Every request has a time limit, every answer a size limit.
+//! JSON over [`base::http`]. Every request has a time limit, every response a size limit.
 
 mod kubeconfig;
 mod target;
 
+pub use base::http::{OriginError as TargetError, Trust};
 pub use kubeconfig::{KubeconfigError, read as read_kubeconfig};
-pub use target::{Target, TargetError, Trust};
+pub use target::Target;
 
+use base::http::{HttpError, Limits};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
-use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
+use http::{Method, Request, StatusCode};
+use http_body_util::Full;
 use machinery::Value;
-use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::time::Duration;
-use tokio::net::TcpStream;
 
 /// The longest answer that is read.
 const MAX_ANSWER: usize = 10 << 20;
-/// Connections kept while nobody uses them.
-const MAX_IDLE: usize = 16;
+/// Callers have limits of their own, which are shorter.
+const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
 /// Why a request got no usable answer.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +31,7 @@ pub enum CallError {
     #[error("connecting to {place}")]
     Connect { place: String, source: std::io::Error },
     #[error("{method} {url}")]
-    Exchange { method: Method, url: String, source: hyper::Error },
+    Exchange { method: Method, url: String, source: HttpError },
     #[error("{method} {url}: the answer is longer than {MAX_ANSWER} bytes")]
     TooLong { method: Method, url: String },
     #[error("{method} {url}: no answer within {limit:?}: context deadline exceeded")]
@@ -52,10 +49,13 @@ pub enum CallError {
 impl CallError {
     /// The error with its cause, as messages show it.
     pub fn chain(&self) -> String {
-        match std::error::Error::source(self) {
-            Some(source) => format!("{self}: {source}"),
-            None => self.to_string(),
+        let mut text = self.to_string();
+        let mut source = std::error::Error::source(self);
+        while let Some(error) = source {
+            text.push_str(&format!(": {error}"));
+            source = error.source();
         }
+        text
     }
 
     /// Whether the same request may do better in a moment.
@@ -89,7 +89,7 @@ pub enum Credentials {
 pub struct Client {
     pub target: Target,
     credentials: Credentials,
-    idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
+    http: base::http::Client,
 }
 
 impl Client {
@@ -98,7 +98,8 @@ impl Client {
     }
 
     pub fn with_credentials(target: Target, credentials: Credentials) -> Self {
-        Self { target, credentials, idle: Mutex::default() }
+        let limits = Limits { response: LONGEST_WAIT, silence: LONGEST_WAIT, ..Limits::default() };
+        Self { target, credentials, http: base::http::Client::new(limits) }
     }
 
     /// What is at this path below the target's, as JSON.
@@ -165,56 +166,17 @@ impl Client {
         body: Bytes,
         url: &str,
     ) -> Result<(StatusCode, Bytes), CallError> {
-        let failed = |source| CallError::Exchange { method: method.clone(), url: url.to_owned(), source };
-        let kept = self.idle.lock().pop().filter(|sender| !sender.is_closed());
-        let reused = kept.is_some();
-        let mut sender = match kept {
-            Some(sender) => sender,
-            None => self.connect(url).await?,
-        };
-        let outcome = match sender.ready().await {
-            Ok(()) => sender.send_request(self.request(&method, path, body.clone(), url)?).await,
-            Err(error) => Err(error),
-        };
-        let answer = match outcome {
-            // The other side may have closed a kept connection just now.
-            Err(_) if reused => {
-                sender = self.connect(url).await?;
-                sender.send_request(self.request(&method, path, body, url)?).await.map_err(failed)?
+        let failed = |error| match error {
+            HttpError::Connect { address, source } | HttpError::Tls { address, source } => {
+                CallError::Connect { place: address, source }
             }
-            outcome => outcome.map_err(failed)?,
+            HttpError::TooLong(_) => CallError::TooLong { method: method.clone(), url: url.to_owned() },
+            source => CallError::Exchange { method: method.clone(), url: url.to_owned(), source },
         };
-        let outcome = read(answer).await;
-        let (status, bytes) = outcome.map_err(|too_long| match too_long {
-            None => CallError::TooLong { method: method.clone(), url: url.to_owned() },
-            Some(source) => failed(source),
-        })?;
-        let mut idle = self.idle.lock();
-        if !sender.is_closed() && idle.len() < MAX_IDLE {
-            idle.push(sender);
-        }
-        Ok((status, bytes))
-    }
-
-    async fn connect(&self, url: &str) -> Result<SendRequest<Full<Bytes>>, CallError> {
-        let place = self.target.authority();
-        let failed = |source| CallError::Connect { place: place.clone(), source };
-        let stream = TcpStream::connect((self.target.host(), self.target.port())).await.map_err(failed)?;
-        stream.set_nodelay(true).map_err(failed)?;
-        let exchange = |source| CallError::Exchange { method: Method::CONNECT, url: url.to_owned(), source };
-        match self.target.tls() {
-            Some((connector, name)) => {
-                let stream = connector.connect(name, stream).await.map_err(failed)?;
-                let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(exchange)?;
-                tokio::spawn(connection);
-                Ok(sender)
-            }
-            None => {
-                let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(exchange)?;
-                tokio::spawn(connection);
-                Ok(sender)
-            }
-        }
+        let request = self.request(&method, path, body, url)?;
+        let response = self.http.send(self.target.origin(), request).await.map_err(failed)?;
+        let status = response.status;
+        Ok((status, response.bytes(MAX_ANSWER).await.map_err(failed)?))
     }
 
     fn request(
@@ -228,7 +190,7 @@ impl Client {
         let mut request = Request::builder()
             .method(method.clone())
             .uri(if whole.is_empty() { "/" } else { &whole })
-            .header(HOST, self.target.authority())
+            .header(HOST, self.target.origin().authority())
             .header(USER_AGENT, concat!("ferry/", env!("CARGO_PKG_VERSION")))
             .header(ACCEPT, "application/json");
         if !body.is_empty() {
@@ -253,12 +215,55 @@ impl Client {
     }
 }
 
-/// The whole answer; `None`: it is too long.
-async fn read(answer: Response<Incoming>) -> Result<(StatusCode, Bytes), Option<hyper::Error>> {
-    let status = answer.status();
-    match Limited::new(answer.into_body(), MAX_ANSWER).collect().await {
-        Ok(collected) => Ok((status, collected.to_bytes())),
-        Err(error) if error.is::<LengthLimitError>() => Err(None),
-        Err(error) => Err(error.downcast::<hyper::Error>().ok().map(|error| *error)),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+    use tokio::net::TcpListener;
+
+    /// Answers the first request of every connection, and closes after reading the second.
+    async fn server(seen: Arc<AtomicUsize>) -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+        let port = listener.local_addr().expect("an address").port();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut reader = BufReader::new(&mut stream);
+                for number in 0..2 {
+                    let (mut length, mut line) = (0, String::new());
+                    while line != "\r\n" {
+                        line.clear();
+                        reader.read_line(&mut line).await.expect("a line");
+                        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                            length = value.trim().parse().expect("a length");
+                        }
+                    }
+                    reader.read_exact(&mut vec![0; length]).await.expect("a body");
+                    seen.fetch_add(1, Ordering::SeqCst);
+                    if number == 0 {
+                        let response = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
+                        reader.write_all(response).await.expect("writes");
+                    }
+                }
+            }
+        });
+        port
+    }
+
+    /// A webhook with side effects must not be called twice for one request.
+    #[tokio::test]
+    async fn request_that_a_server_has_read_is_not_sent_again() {
+        let seen = Arc::new(AtomicUsize::new(0));
+        let port = server(Arc::clone(&seen)).await;
+        let target =
+            Target::new(&format!("http://127.0.0.1:{port}/hook"), &Trust::default()).expect("a target");
+        let client = Client::new(target);
+        let limit = Duration::from_secs(20);
+        assert_eq!(client.post(&json!({}), limit).await.expect("an answer"), json!({}));
+        let failed = client.post(&json!({}), limit).await;
+        assert!(matches!(failed, Err(CallError::Exchange { .. })), "{failed:?}");
+        assert_eq!(seen.load(Ordering::SeqCst), 2);
     }
 }

@@ -24,6 +24,13 @@ pub enum Authorities {
     Unverified,
 }
 
+impl From<Option<Vec<u8>>> for Authorities {
+    /// PEM, or the system's where none is given.
+    fn from(pem: Option<Vec<u8>>) -> Self {
+        pem.map_or(Self::System, Self::Pem)
+    }
+}
+
 /// Trust in a server, and the client's own certificate.
 #[derive(Clone, Debug, Default)]
 pub struct Trust {
@@ -55,15 +62,15 @@ impl Trust {
         let builder = match &self.authorities {
             Authorities::Unverified => builder.with_custom_certificate_verifier(Anybody::new()),
             Authorities::System => {
-                let system = system_bundle().ok_or(TrustError::NoSystemAuthorities)?;
-                builder.with_custom_certificate_verifier(Verifier::new(&system, &[], provider)?)
+                let system = system_bundle().unwrap_or_default();
+                builder.with_custom_certificate_verifier(Verifier::new(Some(&system), &[], provider)?)
             }
             Authorities::Pem(own) => {
-                builder.with_custom_certificate_verifier(Verifier::new(&[], own, provider)?)
+                builder.with_custom_certificate_verifier(Verifier::new(None, own, provider)?)
             }
             Authorities::SystemAnd(own) => {
                 let system = system_bundle().unwrap_or_default();
-                builder.with_custom_certificate_verifier(Verifier::new(&system, own, provider)?)
+                builder.with_custom_certificate_verifier(Verifier::new(Some(&system), own, provider)?)
             }
         };
         let config = match &self.identity {
@@ -90,20 +97,25 @@ struct Verifier {
 }
 
 impl Verifier {
+    /// `system`: the system's certificates, where they count.
     fn new(
-        system: &[u8],
+        system: Option<&[u8]>,
         own: &[u8],
         provider: Arc<rustls::crypto::CryptoProvider>,
     ) -> Result<Arc<Self>, TrustError> {
         let bad = || TrustError::Pem("the authority");
         let mut roots = RootCertStore::empty();
         // A bundle of many may have some that are of no use here.
-        roots.add_parsable_certificates(CertificateDer::pem_slice_iter(system).flatten());
+        let bundle = system.unwrap_or_default();
+        roots.add_parsable_certificates(CertificateDer::pem_slice_iter(bundle).flatten());
         let own: Vec<CertificateDer<'static>> =
             CertificateDer::pem_slice_iter(own).collect::<Result<_, _>>().map_err(|_| bad())?;
         let (added, _) = roots.add_parsable_certificates(own.clone());
-        if roots.is_empty() || added == 0 && !own.is_empty() {
+        if added == 0 && (!own.is_empty() || system.is_none()) {
             return Err(bad());
+        }
+        if roots.is_empty() {
+            return Err(TrustError::NoSystemAuthorities);
         }
         let builder = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
         let chains = builder.build().map_err(|error| Error::General(error.to_string()))?;

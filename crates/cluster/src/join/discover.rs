@@ -1,21 +1,14 @@
 //! Whom to trust in a cluster that one knows by a token only: the cluster tells it to everybody, signed with the token's
 //! secret. Nothing else that an unknown server says is believed, and the token itself is not sent to it.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::hmac;
+use base::http::{Authorities, Client, HttpError, Limits, Origin, Trust};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use bytes::Bytes;
-use http::Uri;
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper_util::rt::TokioIo;
-use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
+use http_body_util::Full;
 use serde_json::Value;
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 
 use super::BootstrapToken;
 
@@ -30,16 +23,10 @@ const AGAIN: Duration = Duration::from_millis(250);
 pub enum DiscoverError {
     #[error("it is not an https URL")]
     Url,
-    #[error("connecting")]
-    Connect(#[source] std::io::Error),
-    #[error("speaking TLS")]
-    Tls(#[source] rustls::Error),
-    #[error("speaking HTTP")]
-    Http(#[source] hyper::Error),
+    #[error("calling it")]
+    Http(#[source] HttpError),
     #[error("it answered {0}")]
     Status(http::StatusCode),
-    #[error("its answer is too long, or broken off")]
-    Body,
     #[error("its answer is not what clusters say about themselves")]
     Answer,
     #[error("it does not know token {0}, or has not signed with it yet")]
@@ -73,46 +60,21 @@ pub async fn authority(server: &str, token: &BootstrapToken) -> Result<String, D
 }
 
 async fn fetch(server: &str) -> Result<Value, DiscoverError> {
-    let uri: Uri = server.parse().map_err(|_| DiscoverError::Url)?;
-    let host = uri.host().filter(|_| uri.scheme_str() == Some("https")).ok_or(DiscoverError::Url)?;
-    let host = host.trim_matches(['[', ']']);
-    let port = uri.port_u16().unwrap_or(443);
-    let name = ServerName::try_from(host.to_owned()).map_err(|_| DiscoverError::Url)?;
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     // What the answer says is signed with the token; who sends it does not matter.
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(DiscoverError::Tls)?
-        .dangerous()
-        .with_custom_certificate_verifier(base::tls::Anybody::new())
-        .with_no_client_auth();
-    let stream = TcpStream::connect((host, port)).await.map_err(DiscoverError::Connect)?;
-    let connector = TlsConnector::from(Arc::new(config));
-    let stream = connector.connect(name, stream).await.map_err(DiscoverError::Connect)?;
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(DiscoverError::Http)?;
-    let exchange = async {
-        let request = http::Request::get(PATH)
-            .header(http::header::HOST, format!("{host}:{port}"))
-            .header(http::header::ACCEPT, "application/json")
-            .body(Empty::<Bytes>::new())
-            .map_err(|_| DiscoverError::Url)?;
-        let response = sender.send_request(request).await.map_err(DiscoverError::Http)?;
-        if !response.status().is_success() {
-            return Err(DiscoverError::Status(response.status()));
-        }
-        let body = Limited::new(response.into_body(), LIMIT).collect().await;
-        let body = body.map_err(|_| DiscoverError::Body)?.to_bytes();
-        serde_json::from_slice(&body).map_err(|_| DiscoverError::Answer)
-    };
-    tokio::pin!(exchange);
-    tokio::select! {
-        outcome = &mut exchange => outcome,
-        ended = connection => match ended {
-            Ok(()) => exchange.await,
-            Err(error) => Err(DiscoverError::Http(error)),
-        },
+    let trust = Trust { authorities: Authorities::Unverified, ..Trust::default() };
+    let origin = Origin::of_url(server, &trust).ok().filter(Origin::is_secure).ok_or(DiscoverError::Url)?;
+    let request = http::Request::get(PATH)
+        .header(http::header::HOST, origin.authority())
+        .header(http::header::ACCEPT, "application/json")
+        .body(Full::default())
+        .map_err(|_| DiscoverError::Url)?;
+    let client = Client::new(Limits { max_idle: 0, ..Limits::default() });
+    let response = client.send(&origin, request).await.map_err(DiscoverError::Http)?;
+    if !response.status.is_success() {
+        return Err(DiscoverError::Status(response.status));
     }
+    let body = response.bytes(LIMIT).await.map_err(DiscoverError::Http)?;
+    serde_json::from_slice(&body).map_err(|_| DiscoverError::Answer)
 }
 
 /// What the map says, if it is signed with the token.

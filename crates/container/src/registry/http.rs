@@ -1,23 +1,16 @@
-//! Requests over HTTP/1.1: connections that are kept for the next request, and a limit to every wait.
+//! Requests to registries, over [`base::http`], with the errors that pulls report.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
+use base::http::{Client, Limits, Origin as Server, Response};
 use bytes::Bytes;
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, RANGE, USER_AGENT,
 };
 use http::{HeaderValue, Method, Request, StatusCode, Uri};
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
+use http_body_util::Full;
 use parking_lot::Mutex;
-use rustls_pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 
 use super::hosts::{self, Tls};
 use super::tls;
@@ -106,32 +99,31 @@ pub struct Call {
     pub form: Option<String>,
 }
 
-/// Open connections to registries and whoever else they name.
+/// Open connections to registries and the servers that they redirect to.
 pub struct Connections {
     patience: Patience,
     trust: BTreeMap<String, Tls>,
-    idle: Arc<Mutex<Vec<Idle>>>,
+    client: Client,
+    /// Servers by their authority: their TLS configuration is read from files once.
+    servers: Mutex<BTreeMap<String, Server>>,
 }
 
-struct Idle {
-    origin: Origin,
-    sender: SendRequest<Full<Bytes>>,
-}
-
-/// An answer whose body comes piece by piece.
+/// A response whose body comes piece by piece.
 pub struct Answer {
-    status: StatusCode,
-    headers: HeaderMap,
-    body: Incoming,
-    silence: Duration,
-    /// Goes back to the others when the body has been read.
-    connection: Option<(Idle, Arc<Mutex<Vec<Idle>>>)>,
+    response: Response,
 }
 
 impl Connections {
     /// `trust` is by host, with its port if it is not the usual one.
     pub fn new(patience: Patience, trust: BTreeMap<String, Tls>) -> Self {
-        Self { patience, trust, idle: Arc::default() }
+        let limits = Limits {
+            connect: patience.connect,
+            response: patience.answer,
+            silence: patience.silence,
+            max_idle: MAX_IDLE,
+            ..Limits::default()
+        };
+        Self { patience, trust, client: Client::new(limits), servers: Mutex::default() }
     }
 
     pub fn patience(&self) -> Patience {
@@ -165,86 +157,40 @@ impl Connections {
             header(CONTENT_TYPE, Ok(HeaderValue::from_static("application/x-www-form-urlencoded")));
         }
         let body = Full::new(Bytes::from(call.form.clone().unwrap_or_default()));
-        let mut request = request.body(body).map_err(|_| bad())?;
-        // A kept connection may have been closed meanwhile; a new one has not.
-        while let Some(mut kept) = self.take(&origin) {
-            if kept.sender.ready().await.is_err() {
-                continue;
-            }
-            match tokio::time::timeout(self.patience.answer, kept.sender.try_send_request(request)).await {
-                Err(_) => return Err(HttpError::NoAnswer),
-                Ok(Ok(response)) => return Ok(self.answer(response, kept)),
-                Ok(Err(mut error)) => match error.take_message() {
-                    Some(unsent) => request = unsent,
-                    None => return Err(HttpError::Broken(error.into_error().to_string())),
-                },
-            }
-        }
-        let sender = self.connect(&origin).await?;
-        let mut fresh = Idle { origin, sender };
-        let sent = tokio::time::timeout(self.patience.answer, fresh.sender.send_request(request)).await;
-        match sent {
-            Err(_) => Err(HttpError::NoAnswer),
-            Ok(Ok(response)) => Ok(self.answer(response, fresh)),
-            Ok(Err(error)) => Err(HttpError::Broken(error.to_string())),
-        }
+        let request = request.body(body).map_err(|_| bad())?;
+        let response = self.client.send(&self.server(&origin)?, request).await;
+        Ok(Answer { response: response.map_err(|error| explain(&origin, error))? })
     }
 
-    fn take(&self, origin: &Origin) -> Option<Idle> {
-        let mut idle = self.idle.lock();
-        idle.retain(|kept| !kept.sender.is_closed());
-        let at = idle.iter().position(|kept| kept.origin == *origin)?;
-        Some(idle.swap_remove(at))
-    }
-
-    fn answer(&self, response: http::Response<Incoming>, used: Idle) -> Answer {
-        let (head, body) = response.into_parts();
-        Answer {
-            status: head.status,
-            headers: head.headers,
-            body,
-            silence: self.patience.silence,
-            connection: Some((used, Arc::clone(&self.idle))),
+    fn server(&self, origin: &Origin) -> Result<Server, HttpError> {
+        if !origin.secure {
+            return Ok(Server::plain(&origin.host, origin.port));
         }
-    }
-
-    async fn connect(&self, origin: &Origin) -> Result<SendRequest<Full<Bytes>>, HttpError> {
-        let address = format!("{}:{}", origin.host, origin.port);
-        let connecting = async {
-            let stream = TcpStream::connect((origin.bare_host(), origin.port)).await;
-            let stream = stream.map_err(|error| unreachable(origin.bare_host(), &address, &error))?;
-            // Only latency would suffer.
-            let _ = stream.set_nodelay(true);
-            if !origin.secure {
-                return handshake(stream).await;
-            }
-            let authority = hosts::authority(origin.secure, &origin.host, origin.port);
-            let settings = self.trust.get(&authority).cloned().unwrap_or_default();
-            let config = tls::config(&settings).map_err(HttpError::Tls)?;
-            let name = ServerName::try_from(origin.bare_host().to_owned())
-                .map_err(|_| HttpError::Url(origin.host.clone()))?;
-            let stream = TlsConnector::from(config).connect(name, stream).await;
-            handshake(stream.map_err(|error| HttpError::Tls(tls::explain(&error)))?).await
-        };
-        match tokio::time::timeout(self.patience.connect, connecting).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(HttpError::Slow(address)),
+        let authority = hosts::authority(origin.secure, &origin.host, origin.port);
+        if let Some(known) = self.servers.lock().get(&authority) {
+            return Ok(known.clone());
         }
+        let settings = self.trust.get(&authority).cloned().unwrap_or_default();
+        let config = tls::config(&settings).map_err(HttpError::Tls)?;
+        let server = Server::secured(&origin.host, origin.port, config, None);
+        let server = server.map_err(|_| HttpError::Url(origin.host.clone()))?;
+        self.servers.lock().insert(authority, server.clone());
+        Ok(server)
     }
 }
 
-async fn handshake(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-) -> Result<SendRequest<Full<Bytes>>, HttpError> {
-    let (sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(|error| HttpError::Broken(error.to_string()))?;
-    // Ends with the connection, which ends when nobody holds its sender.
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection to a registry ended");
-        }
-    });
-    Ok(sender)
+/// The error of a request in the words that pulls report.
+fn explain(origin: &Origin, error: base::http::HttpError) -> HttpError {
+    use base::http::HttpError as Error;
+    let address = || format!("{}:{}", origin.host, origin.port);
+    match error {
+        Error::Connect { source, .. } => unreachable(origin.bare_host(), &address(), &source),
+        Error::ConnectTimeout { .. } => HttpError::Slow(address()),
+        Error::Tls { source, .. } => HttpError::Tls(tls::explain(&source)),
+        Error::Exchange(source) => HttpError::Broken(source.to_string()),
+        Error::NoResponse(_) => HttpError::NoAnswer,
+        other => of_body(other),
+    }
 }
 
 fn unreachable(host: &str, address: &str, error: &std::io::Error) -> HttpError {
@@ -258,51 +204,35 @@ fn unreachable(host: &str, address: &str, error: &std::io::Error) -> HttpError {
 
 impl Answer {
     pub fn status(&self) -> StatusCode {
-        self.status
+        self.response.status
     }
 
     pub fn headers(&self) -> &HeaderMap {
-        &self.headers
+        &self.response.headers
     }
 
     pub fn header(&self, name: HeaderName) -> Option<&str> {
-        self.headers.get(name).and_then(|value| value.to_str().ok())
+        self.response.header(name)
     }
 
     /// The next piece; `None` at the end.
     pub async fn piece(&mut self) -> Result<Option<Bytes>, HttpError> {
-        loop {
-            let frame = tokio::time::timeout(self.silence, self.body.frame()).await;
-            match frame.map_err(|_| HttpError::Silence(self.silence))? {
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) if data.is_empty() => {}
-                    Ok(data) => return Ok(Some(data)),
-                    Err(_) => {}
-                },
-                Some(Err(error)) => return Err(HttpError::Broken(broken(&error))),
-                None => {
-                    if let Some((used, idle)) = self.connection.take() {
-                        let mut idle = idle.lock();
-                        if idle.len() < MAX_IDLE {
-                            idle.push(used);
-                        }
-                    }
-                    return Ok(None);
-                }
-            }
-        }
+        self.response.piece().await.map_err(of_body)
     }
 
     /// All of it, if it is not longer than `limit`.
-    pub async fn bytes(mut self, limit: usize) -> Result<Vec<u8>, HttpError> {
-        let mut bytes = Vec::new();
-        while let Some(piece) = self.piece().await? {
-            if bytes.len() + piece.len() > limit {
-                return Err(HttpError::TooLong(limit));
-            }
-            bytes.extend_from_slice(&piece);
-        }
-        Ok(bytes)
+    pub async fn bytes(self, limit: usize) -> Result<Vec<u8>, HttpError> {
+        self.response.bytes(limit).await.map(Vec::from).map_err(of_body)
+    }
+}
+
+fn of_body(error: base::http::HttpError) -> HttpError {
+    use base::http::HttpError as Error;
+    match error {
+        Error::Body(source) => HttpError::Broken(broken(&source)),
+        Error::Silence(limit) => HttpError::Silence(limit),
+        Error::TooLong(limit) => HttpError::TooLong(limit),
+        other => HttpError::Broken(other.to_string()),
     }
 }
 

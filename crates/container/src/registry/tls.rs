@@ -3,11 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use base::tls::{Anybody, system_bundle};
-use rustls::crypto::aws_lc_rs;
-use rustls::{ClientConfig, RootCertStore};
+use base::http::{Authorities, Trust};
+use rustls::ClientConfig;
+use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::hosts::Tls;
 
@@ -16,34 +15,23 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
 }
 
 pub(super) fn config(tls: &Tls) -> Result<Arc<ClientConfig>, String> {
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?;
-    let builder = if tls.insecure_skip_verify {
-        builder.dangerous().with_custom_certificate_verifier(Anybody::new())
-    } else {
-        let mut roots = RootCertStore::empty();
-        // A bundle of many may have some that are of no use here.
-        let system = system_bundle().unwrap_or_default();
-        roots.add_parsable_certificates(CertificateDer::pem_slice_iter(&system).flatten());
-        if let Some(path) = &tls.ca_file {
-            let own: Vec<_> = CertificateDer::pem_slice_iter(&read(path)?).flatten().collect();
-            if roots.add_parsable_certificates(own).0 == 0 {
+    let authorities = match &tls.ca_file {
+        _ if tls.insecure_skip_verify => Authorities::Unverified,
+        None => Authorities::System,
+        Some(path) => {
+            let own = read(path)?;
+            if CertificateDer::pem_slice_iter(&own).flatten().next().is_none() {
                 return Err(format!("{} holds no certificate", path.display()));
             }
+            Authorities::SystemAnd(own)
         }
-        builder.with_root_certificates(roots)
     };
-    let config = match (&tls.cert_file, &tls.key_file) {
-        (Some(certificate), Some(key)) => {
-            let chain: Vec<_> = CertificateDer::pem_slice_iter(&read(certificate)?).flatten().collect();
-            let key = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|error| error.to_string())?;
-            builder.with_client_auth_cert(chain, key).map_err(|error| error.to_string())?
-        }
-        _ => builder.with_no_client_auth(),
+    let identity = match (&tls.cert_file, &tls.key_file) {
+        (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
+        _ => None,
     };
-    Ok(Arc::new(config))
+    let trust = Trust { authorities, identity, server_name: None };
+    trust.config().map_err(|error| error.to_string())
 }
 
 /// A failed handshake, in the words that people search for.

@@ -162,7 +162,8 @@ fn two<'a>(values: &[Value<'a>], holds: impl Fn(&str, &str) -> bool) -> Outcome<
 
 /// A regular expression, if the text is one of bounded size.
 pub fn pattern(text: &str) -> Result<Regex, regex::Error> {
-    regex::RegexBuilder::new(text).size_limit(MAX_PATTERN).dfa_size_limit(MAX_PATTERN).build()
+    let text = machinery::regexp::from_go(text);
+    regex::RegexBuilder::new(&text).size_limit(MAX_PATTERN).dfa_size_limit(MAX_PATTERN).build()
 }
 
 thread_local! {

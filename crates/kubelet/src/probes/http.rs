@@ -1,22 +1,25 @@
 //! HTTP questions: probes and lifecycle hooks.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use base::http::{Authorities, Client, Limits, Origin, OriginError, Trust};
+use http_body_util::Full;
 use objects::core::v1::HTTPGetAction;
-use rustls_pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 
 use super::Outcome;
 
 /// How much of an answer is read.
 const MAX_BODY: usize = 10 * 1024;
 const MAX_REDIRECTS: usize = 10;
+/// A probe's own limit is shorter.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+
+/// Every question has a connection of its own, as in Kubernetes: a probe asks whether the container accepts one.
+static CLIENT: LazyLock<Client> = LazyLock::new(|| {
+    let (connect, response, silence) = (LONGEST_WAIT, LONGEST_WAIT, LONGEST_WAIT);
+    Client::new(Limits { connect, response, silence, max_idle: 0, ..Limits::default() })
+});
 
 /// Why there was no answer.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +32,8 @@ pub enum HttpError {
     Request(#[from] http::Error),
     #[error("{0}")]
     Exchange(#[from] hyper::Error),
+    #[error("{0}")]
+    Origin(#[from] OriginError),
     #[error("context deadline exceeded (Client.Timeout exceeded while awaiting headers)")]
     Timeout,
     #[error("stopped after 10 redirects")]
@@ -79,9 +84,7 @@ async fn once(
     port: u16,
     path: &str,
 ) -> Result<(u16, Option<String>), HttpError> {
-    let address = format!("{host}:{port}");
-    let stream =
-        TcpStream::connect((host, port)).await.map_err(|error| HttpError::Connect(address.clone(), error))?;
+    let origin = if tls { unverified(host, port)? } else { Origin::plain(host, port) };
     let mut request = http::Request::builder().uri(path);
     let mut named_host = false;
     let mut named_agent = false;
@@ -91,63 +94,46 @@ async fn once(
         request = request.header(&header.name, &header.value);
     }
     if !named_host {
-        request = request.header("Host", address);
+        request = request.header("Host", origin.authority());
     }
     if !named_agent {
         request = request.header("User-Agent", "kube-probe/1.36");
     }
-    let request = request.header("Accept", "*/*").header("Connection", "close").body(Empty::<Bytes>::new())?;
-    if tls {
-        let connector = tokio_rustls::TlsConnector::from(trusting());
-        let name = ServerName::try_from(host.to_owned())
-            .unwrap_or_else(|_| ServerName::IpAddress(std::net::Ipv4Addr::LOCALHOST.into()));
-        let stream = connector.connect(name, stream).await.map_err(HttpError::Tls)?;
-        exchange(stream, request).await
-    } else {
-        exchange(stream, request).await
-    }
+    let request = request.header("Accept", "*/*").header("Connection", "close").body(Full::default())?;
+    let response = CLIENT.send(&origin, request).await.map_err(failure)?;
+    let code = response.status.as_u16();
+    let location = response.header(http::header::LOCATION).map(str::to_owned);
+    // The head decides; the body is read a little, so that the server can end in peace.
+    let _ = response.bytes(MAX_BODY).await;
+    Ok((code, location))
 }
 
-async fn exchange(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    request: http::Request<Empty<Bytes>>,
-) -> Result<(u16, Option<String>), HttpError> {
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let answering = async {
-        let response = sender.send_request(request).await?;
-        let code = response.status().as_u16();
-        let location =
-            response.headers().get("location").and_then(|value| value.to_str().ok()).map(str::to_owned);
-        // The head decides; the body is read a little, so that the server can end in peace.
-        let _ = Limited::new(response.into_body(), MAX_BODY).collect().await;
-        Ok::<_, HttpError>((code, location))
-    };
-    let mut connection = std::pin::pin!(connection);
-    let mut answering = std::pin::pin!(answering);
-    let mut open = true;
-    loop {
-        tokio::select! {
-            answer = &mut answering => return answer,
-            _ = &mut connection, if open => open = false,
+fn failure(error: base::http::HttpError) -> HttpError {
+    use base::http::HttpError as Error;
+    match error {
+        Error::Connect { address, source } => HttpError::Connect(address, source),
+        Error::Tls { source, .. } => HttpError::Tls(source),
+        Error::Exchange(source) | Error::Body(source) => HttpError::Exchange(source),
+        Error::ConnectTimeout { .. } | Error::NoResponse(_) | Error::Silence(_) | Error::TooLong(_) => {
+            HttpError::Timeout
         }
     }
 }
 
-/// Probes ask whether somebody answers, not who: certificates are not verified, as in Kubernetes.
-fn trusting() -> Arc<rustls::ClientConfig> {
+/// A server whose certificate is not verified, as in Kubernetes: probes ask whether a server answers, not which.
+fn unverified(host: &str, port: u16) -> Result<Origin, OriginError> {
     static CONFIG: std::sync::OnceLock<Arc<rustls::ClientConfig>> = std::sync::OnceLock::new();
-    Arc::clone(CONFIG.get_or_init(|| {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let builder = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap_or_else(|_| rustls::ClientConfig::builder());
-        Arc::new(
-            builder
-                .dangerous()
-                .with_custom_certificate_verifier(base::tls::Anybody::new())
-                .with_no_client_auth(),
-        )
-    }))
+    let config = match CONFIG.get() {
+        Some(config) => config,
+        None => {
+            let trust = Trust { authorities: Authorities::Unverified, ..Trust::default() };
+            let config = trust.config()?;
+            CONFIG.get_or_init(|| config)
+        }
+    };
+    // A host that is no server name is still an address to connect to.
+    let origin = |name: Option<&str>| Origin::secured(host, port, Arc::clone(config), name);
+    origin(None).or_else(|_| origin(Some("127.0.0.1")))
 }
 
 #[cfg(test)]

@@ -145,3 +145,41 @@ fn extender_score_of_any_size_saturates() {
     assert_eq!(weighted(-1, i64::MIN, i64::MAX), i64::MIN);
     assert_eq!(weighted(i64::MAX, 1, 1), i64::MAX);
 }
+
+/// An extender may have bound a pod before its connection broke: the request is not repeated.
+#[tokio::test]
+async fn bind_that_the_extender_has_read_is_not_sent_again() {
+    use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let port = listener.local_addr().expect("an address").port();
+    let seen = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = Arc::clone(&seen);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut reader = BufReader::new(&mut stream);
+            for number in 0..2 {
+                let (mut length, mut line) = (0, String::new());
+                while line != "\r\n" {
+                    line.clear();
+                    reader.read_line(&mut line).await.expect("a line");
+                    if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                        length = value.trim().parse().expect("a length");
+                    }
+                }
+                reader.read_exact(&mut vec![0; length]).await.expect("a body");
+                count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                if number == 0 {
+                    let response = b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{\"Error\":\"\"}";
+                    reader.write_all(response).await.expect("writes");
+                }
+            }
+        }
+    });
+    let config = json!({"urlPrefix": format!("http://127.0.0.1:{port}"), "bindVerb": "bind"});
+    let extender = Extender::new(&serde_json::from_value(config).expect("a configuration")).expect("usable");
+    let pod = pod("p").info();
+    extender.bind(&pod, "a").await.expect("bound");
+    let failed = extender.bind(&pod, "a").await;
+    assert!(matches!(failed, Err(ExtenderError::Reach { .. })), "{failed:?}");
+    assert_eq!(seen.load(std::sync::atomic::Ordering::SeqCst), 2);
+}

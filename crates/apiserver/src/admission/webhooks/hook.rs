@@ -64,7 +64,7 @@ impl Hook {
             return Ok(client.clone());
         }
         let bundle = STANDARD.decode(self.client_config.text("caBundle")).ok();
-        let authorities = bundle.filter(|bundle| !bundle.is_empty());
+        let authorities = bundle.filter(|bundle| !bundle.is_empty()).into();
         let trust = Trust { authorities, server_name, ..Trust::default() };
         let client = Arc::new(Client::new(Target::new(url, &trust)?));
         *self.client.lock() = Some((url.to_owned(), client.clone()));

@@ -37,7 +37,7 @@ impl Keys {
             Some(url) => url.clone(),
             None => format!("{}{WELL_KNOWN}", issuer.url.trim_end_matches('/')),
         };
-        let trust = Trust { authorities: authorities.clone(), ..Trust::default() };
+        let trust = Trust { authorities: authorities.clone().into(), ..Trust::default() };
         Ok(Self {
             issuer: issuer.url.clone(),
             discovery: Client::new(Target::new(&url, &trust)?),
@@ -92,7 +92,7 @@ impl Keys {
             ));
         }
         let url = document["jwks_uri"].as_str().ok_or("the provider names no jwks_uri")?;
-        let trust = Trust { authorities: self.authorities.clone(), ..Trust::default() };
+        let trust = Trust { authorities: self.authorities.clone().into(), ..Trust::default() };
         let client = Client::new(Target::new(url, &trust).map_err(|error| error.to_string())?);
         let found =
             client.get("", LIMIT).await.map_err(|error| format!("fetching keys {}", error.chain()))?;
