@@ -26,6 +26,7 @@ mod service_network;
 mod serving;
 mod status_port;
 mod storage;
+mod store_server;
 
 pub use agent::run_agent;
 pub use apiserver::admission::names as admission_plugins;
@@ -60,3 +61,4 @@ pub use scheduler::Configuration as SchedulerConfiguration;
 pub use service_network::{ProxyBeside, ProxyConfig, ServiceNetwork, clean_up_services, run_proxy};
 pub use simulate::Fleet;
 pub use status_port::StatusPort;
+pub use store_server::serve_store;
