@@ -27,6 +27,7 @@ mod service_network;
 mod serving;
 mod status_port;
 mod storage;
+mod store_server;
 
 pub use agent::run_agent;
 pub use apiserver::admission::names as admission_plugins;
@@ -65,3 +66,4 @@ pub use service_network::{
 pub use simulate::Fleet;
 pub use status_port::StatusPort;
 pub use store::embedded::DEFAULT_QUOTA_BYTES;
+pub use store_server::serve_store;

@@ -59,6 +59,10 @@ pub enum Command {
     Scheduler(SchedulerArgs),
     /// Run the API server alone.
     Apiserver(ServeArgs),
+    /// Serve the embedded store alone, by the part of etcd's v3 API that API servers use.
+    Etcd(crate::etcd::EtcdArgs),
+    /// Run an API server for tests of operators: in a temporary directory, until the tests end.
+    Envtest(Box<crate::envtest::EnvtestArgs>),
     /// Run the controllers alone, against any API server.
     ControllerManager(ControllerManagerArgs),
     /// Run the loops of a cloud alone, against any API server: its nodes, routes and load balancers.
@@ -168,6 +172,14 @@ pub struct ServeArgs {
     #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:6443", value_parser = parse_listen)]
     pub listen: SocketAddr,
 
+    /// The IP address on which to listen for the `--secure-port` port.
+    #[arg(long, value_name = "IP", conflicts_with = "listen")]
+    pub bind_address: Option<std::net::IpAddr>,
+
+    /// The port on which to serve HTTPS with authentication and authorization.
+    #[arg(long, value_name = "PORT", conflicts_with = "listen")]
+    pub secure_port: Option<u16>,
+
     /// The address other machines and pods reach the API at; found out if not given.
     #[arg(long, value_name = "IP")]
     pub advertise_address: Option<std::net::IpAddr>,
@@ -186,11 +198,11 @@ pub struct ServeArgs {
           value_parser = clap::value_parser!(u64).range(1..), help_heading = "Store")]
     pub quota_backend_bytes: u64,
 
-    /// Where objects are kept.
-    #[arg(long, value_name = "STORE", default_value = "embedded", help_heading = "Store")]
-    pub store: StoreKind,
+    /// Where objects are kept [default: embedded, or etcd if `--etcd-servers` is given].
+    #[arg(long, value_name = "STORE", help_heading = "Store")]
+    pub store: Option<StoreKind>,
 
-    /// Members of the etcd cluster, with `--store etcd`.
+    /// Members of the etcd cluster (also `--etcd-servers`).
     #[arg(
         long,
         value_name = "URL[,URL...]",
@@ -333,6 +345,11 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE", help_heading = "Certificates")]
     pub requestheader_client_ca_file: Option<PathBuf>,
 
+    /// The directory where the TLS certs are located: `apiserver.crt` and `apiserver.key`, if they are there. If
+    /// `--tls-cert-file` and `--tls-private-key-file` are provided, this flag will be ignored.
+    #[arg(long, value_name = "DIR", help_heading = "Certificates")]
+    pub cert_dir: Option<PathBuf>,
+
     /// Serving certificate to use instead of the cluster's own; reloaded when it changes.
     #[arg(long, value_name = "FILE", requires = "tls_private_key_file", help_heading = "Certificates")]
     pub tls_cert_file: Option<PathBuf>,
@@ -454,7 +471,7 @@ pub struct SchedulerArgs {
     pub metrics_bind_address: Option<std::net::SocketAddr>,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StoreKind {
     /// In the data directory.
     Embedded,

@@ -9,6 +9,8 @@ mod cli;
 mod cloud;
 mod components;
 mod end_pods;
+mod envtest;
+mod etcd;
 mod flags;
 mod images;
 mod kubeconfig;
@@ -29,14 +31,15 @@ mod token;
 mod traces;
 mod up;
 mod upkeep_flags;
+mod upstream_flags;
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Parser;
 
 use cli::{Cli, Command};
+use upstream_flags::CommandLine;
 
 fn main() -> ExitCode {
     memory::return_at_once();
@@ -76,8 +79,11 @@ fn main() -> ExitCode {
 
 /// The command line; what a kubelet's configuration file says stands before its flags.
 fn parse() -> Result<Cli> {
-    let mut words: Vec<OsString> = std::env::args_os().collect();
+    let CommandLine { mut words, warnings } = CommandLine::new(std::env::args_os());
     let cli = Cli::parse_from(&words);
+    for warning in warnings {
+        eprintln!("ferry: {warning}");
+    }
     let file = match &cli.command {
         Command::Kubelet(kubelet) => kubelet.config.as_deref(),
         _ => None,
@@ -92,8 +98,9 @@ fn parse() -> Result<Cli> {
 }
 
 fn run(cli: Cli) -> Result<ExitCode> {
-    // Whoever runs `ferry up` in a terminal wants to read what it says.
-    let verbosity = cli.verbosity.unwrap_or(u8::from(!matches!(cli.command, Command::Up(_))));
+    // The output of `ferry up` and of tests is read in a terminal: no line per request.
+    let quiet = matches!(cli.command, Command::Up(_) | Command::Envtest(_));
+    let verbosity = cli.verbosity.unwrap_or(u8::from(!quiet));
     base::logging::init(verbosity, cli.log_format.into()).context("starting the log")?;
     match cli.command {
         Command::Version => {
@@ -112,6 +119,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Scheduler(arguments) => on_runtime(scheduler::run(arguments)),
         Command::Server(arguments) => on_runtime(serve::run(arguments, serve::Role::Server)),
         Command::Apiserver(arguments) => on_runtime(serve::run(arguments, serve::Role::ApiServer)),
+        Command::Etcd(arguments) => on_runtime(etcd::run(arguments)),
+        Command::Envtest(arguments) => on_runtime(envtest::run(*arguments)),
         Command::ControllerManager(arguments) => on_runtime(components::controller_manager(arguments)),
         Command::CloudControllerManager(arguments) => on_runtime(cloud::run(arguments)),
         Command::Kubelet(arguments) => on_runtime(node::kubelet(*arguments)),

@@ -1,6 +1,7 @@
 //! `ferry server` and `apiserver`: runs the control plane until a signal.
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -56,19 +57,27 @@ pub fn say(line: std::fmt::Arguments<'_>) {
 pub fn configure(arguments: ServeArgs, role: Role) -> Result<Config> {
     let mut config = Config::new(arguments.data_dir.data_dir);
     config.listen = arguments.listen;
+    if let Some(address) = arguments.bind_address {
+        config.listen.set_ip(address);
+    }
+    if let Some(port) = arguments.secure_port {
+        config.listen.set_port(port);
+    }
     config.advertise = arguments.advertise_address;
     config.cluster_domain = arguments.cluster_domain;
     config.store_quota_bytes = arguments.quota_backend_bytes;
     config.store = match arguments.store {
-        StoreKind::Embedded => StoreConfig::Embedded,
-        StoreKind::Etcd => StoreConfig::Etcd(EtcdConfig {
+        Some(StoreKind::Embedded) => StoreConfig::Embedded,
+        None if arguments.etcd_endpoints.is_empty() => StoreConfig::Embedded,
+        Some(StoreKind::Etcd) | None => StoreConfig::Etcd(EtcdConfig {
             endpoints: arguments.etcd_endpoints,
             ca_file: arguments.etcd_cafile,
             identity_files: arguments.etcd_certfile.zip(arguments.etcd_keyfile),
         }),
     };
     config.files = CertificateFiles {
-        serving: arguments.tls_cert_file.zip(arguments.tls_private_key_file),
+        serving: (arguments.tls_cert_file.zip(arguments.tls_private_key_file))
+            .or_else(|| serving_pair(arguments.cert_dir.as_deref()?)),
         client_ca: arguments.client_ca_file,
         front_proxy_ca: arguments.requestheader_client_ca_file,
     };
@@ -139,6 +148,12 @@ pub fn configure(arguments: ServeArgs, role: Role) -> Result<Config> {
         config.components = Components::default();
     }
     Ok(config)
+}
+
+/// The serving certificate and key in the directory `--cert-dir`, if both are there.
+fn serving_pair(directory: &Path) -> Option<(PathBuf, PathBuf)> {
+    let pair = (directory.join("apiserver.crt"), directory.join("apiserver.key"));
+    (pair.0.is_file() && pair.1.is_file()).then_some(pair)
 }
 
 /// Takes out of a node's network what it is not to do.

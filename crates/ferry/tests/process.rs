@@ -47,16 +47,7 @@ impl Process {
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()?;
-        let mut lines = BufReader::new(child.stdout.take().context("a pipe")?).lines();
-        let ready = async {
-            while let Some(line) = lines.next_line().await? {
-                if let Some((_, url)) = line.split_once(" ms: ") {
-                    return Ok(url.to_owned());
-                }
-            }
-            anyhow::bail!("it ended before it was ready")
-        };
-        let url = tokio::time::timeout(LIMIT, ready).await.context("not ready in time")??;
+        let url = ready(&mut child).await?;
         Ok(Self { child, url, data_dir: data_dir.to_owned() })
     }
 
@@ -86,6 +77,20 @@ impl Process {
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("VmRSS")?;
         Ok(line.trim().trim_end_matches("kB").trim().parse::<u64>()? / 1024)
     }
+}
+
+/// The URL of a server that has been started, once it is ready.
+async fn ready(child: &mut Child) -> Result<String> {
+    let mut lines = BufReader::new(child.stdout.take().context("a pipe")?).lines();
+    let ready = async {
+        while let Some(line) = lines.next_line().await? {
+            if let Some((_, url)) = line.split_once(" ms: ") {
+                return Ok(url.to_owned());
+            }
+        }
+        anyhow::bail!("it ended before it was ready")
+    };
+    tokio::time::timeout(LIMIT, ready).await.context("not ready in time")?
 }
 
 fn config_map(name: &str) -> serde_json::Value {
@@ -273,5 +278,60 @@ async fn silent_watchers_cost_little() -> Result<()> {
     // 50 watchers x 30 MB of events would be 1.5 GB.
     ensure!(after < before + 200, "{before} MiB before, {after} MiB after");
     ensure!(admin.get("/readyz").await?.status == 200);
+    Ok(())
+}
+
+/// Links named like Kubernetes' binaries, started with the flags that controller-runtime's test environment passes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn links_named_like_kubernetes_binaries_serve_a_test_environment() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let link = |name: &str| {
+        let link = dir.path().join(name);
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_ferry"), &link).map(|()| link)
+    };
+    let mut etcd = Command::new(link("etcd")?)
+        .arg(format!("--data-dir={}", dir.path().join("etcd-data").display()))
+        .args(["--listen-client-urls=http://127.0.0.1:0", "--listen-peer-urls=http://127.0.0.1:0"])
+        .arg("--advertise-client-urls=http://127.0.0.1:0")
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let mut lines = BufReader::new(etcd.stdout.take().context("a pipe")?).lines();
+    let line = tokio::time::timeout(LIMIT, lines.next_line()).await??.context("a line")?;
+    let (_, url) = line.split_once(" at ").context("an address")?;
+
+    let certificates = dir.path().join("certificates");
+    let mut server = Command::new(link("kube-apiserver")?)
+        .arg(format!("--etcd-servers={url}"))
+        .arg(format!("--cert-dir={}", certificates.display()))
+        .args(["--bind-address=127.0.0.1", "--secure-port=0", "--service-cluster-ip-range=10.0.0.0/24"])
+        .args(["--disable-admission-plugins=ServiceAccount", "--authorization-mode=RBAC"])
+        .args(["--allow-privileged=true", "--profiling=false", "--watch-cache=true"])
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let url = ready(&mut server).await?;
+    let process = Process { child: server, url, data_dir: certificates };
+    let reply = process.admin()?.post(PATH, &config_map("kept-in-etcd")).await?;
+    ensure!(reply.status == 201, "{}", reply.body);
+    ensure!(dir.path().join("etcd-data/store").is_dir(), "the store is not where etcd's data is");
+    ensure!(!process.data_dir.join("store").exists(), "the API server has a store of its own");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn envtest_runs_a_command_and_removes_its_directory() -> Result<()> {
+    let script =
+        "test -r $KUBECONFIG && test -x $KUBEBUILDER_ASSETS/kube-apiserver && echo $KUBECONFIG; exit 7";
+    let run = Command::new(env!("CARGO_BIN_EXE_ferry"))
+        .args(["envtest", "--", "sh", "-c", script])
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .output();
+    let output = tokio::time::timeout(LIMIT, run).await??;
+    ensure!(output.status.code() == Some(7), "{output:?}");
+    let kubeconfig = String::from_utf8(output.stdout)?;
+    ensure!(kubeconfig.contains("kubeconfig"), "no variables: {kubeconfig:?}");
+    ensure!(!Path::new(kubeconfig.trim()).exists(), "{kubeconfig} is still there");
     Ok(())
 }

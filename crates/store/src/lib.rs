@@ -10,6 +10,7 @@ mod contract;
 pub mod embedded;
 mod error;
 pub mod etcd;
+pub mod etcd_server;
 mod layer;
 
 pub use contract::{

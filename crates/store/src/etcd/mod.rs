@@ -6,7 +6,7 @@
 mod connections;
 mod convert;
 #[expect(clippy::enum_variant_names, reason = "generated; the names are the protocol's")]
-mod rpc;
+pub(crate) mod rpc;
 mod watches;
 
 use futures_util::future::BoxFuture;

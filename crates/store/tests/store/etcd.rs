@@ -147,7 +147,7 @@ fn certificates(directory: &Path) -> Certificates {
     Certificates { directory: directory.to_owned(), ours: EtcdTls { ca: ca.pem().into_bytes(), identity } }
 }
 
-async fn battery(store: Arc<dyn Store>) {
+pub async fn battery(store: Arc<dyn Store>) {
     for (name, case) in CASES {
         println!("case {name}");
         case(Ctx::new(store.clone(), name)).await;

@@ -5,6 +5,7 @@ mod crash;
 mod disk;
 mod embedded;
 mod etcd;
+mod etcd_server;
 mod model;
 mod power;
 mod recorder;

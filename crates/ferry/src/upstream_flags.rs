@@ -1,0 +1,296 @@
+//! Flags of Kubernetes' components that Ferry's counterparts accept without effect, and the names of Kubernetes' binaries.
+//!
+//! Manifests and test environments pass many flags that tune mechanisms which Ferry does not have. Such a flag is removed
+//! from the command line and named in a warning, so that existing unit files start and nothing is ignored silently.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+/// Binaries of Kubernetes and the command of Ferry that a link of that name runs.
+const BINARIES: &[(&str, &str)] = &[
+    ("cloud-controller-manager", "cloud-controller-manager"),
+    ("etcd", "etcd"),
+    ("kube-apiserver", "apiserver"),
+    ("kube-controller-manager", "controller-manager"),
+    ("kube-proxy", "proxy"),
+    ("kube-scheduler", "scheduler"),
+    ("kubelet", "kubelet"),
+];
+
+/// Default of kube-apiserver's `--cert-dir`.
+const CERT_DIR: &str = "/var/run/kubernetes";
+
+/// Form of a flag's value on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// `--flag` or `--flag=true`.
+    Switch,
+    /// `--flag=value` or `--flag value`.
+    Value,
+}
+
+use Form::{Switch, Value};
+
+/// A flag without effect: its name, its form, and why Ferry does not need it.
+type Row = (&'static str, Form, &'static str);
+
+const NO_PROFILING: &str = "there are no profiling endpoints";
+const ONE_CACHE: &str = "every resource has one watch cache, whose size follows its objects";
+const LOGGING: &str = "use -v and --log-format";
+const METRICS: &str = "all metrics are served";
+const STATUS_PORT: &str = "/healthz and /metrics are at --metrics-bind-address, in plain HTTP";
+
+/// Flags that every component of Kubernetes has.
+const COMMON: &[Row] = &[
+    ("allow-metric-labels", Value, METRICS),
+    ("allow-metric-labels-manifest", Value, METRICS),
+    ("contention-profiling", Switch, NO_PROFILING),
+    ("debug-socket-path", Value, NO_PROFILING),
+    ("disabled-metrics", Value, METRICS),
+    ("emulated-version", Value, "Ferry serves one version of Kubernetes"),
+    ("emulation-forward-compatible", Switch, "Ferry serves one version of Kubernetes"),
+    ("log-flush-frequency", Value, LOGGING),
+    ("log-json-info-buffer-size", Value, LOGGING),
+    ("log-json-split-stream", Switch, LOGGING),
+    ("log-text-info-buffer-size", Value, LOGGING),
+    ("log-text-split-stream", Switch, LOGGING),
+    ("min-compatibility-version", Value, "Ferry serves one version of Kubernetes"),
+    ("profiling", Switch, NO_PROFILING),
+    ("show-hidden-metrics-for-version", Value, METRICS),
+    ("vmodule", Value, LOGGING),
+];
+
+const API_SERVER: &[Row] = &[
+    ("aggregator-reject-forwarding-redirect", Switch, "redirects of extension servers are never followed"),
+    ("apiserver-count", Value, "servers are counted by their leases"),
+    ("authorization-always-allow-paths", Value, "the RBAC bootstrap policy opens health and version"),
+    ("default-watch-cache-size", Value, ONE_CACHE),
+    ("delete-collection-workers", Value, "objects of a collection are deleted one after the other"),
+    ("enable-garbage-collector", Switch, "the garbage collector is a controller: see --controllers"),
+    ("enable-logs-handler", Switch, "/logs is not served"),
+    ("endpoint-reconciler-type", Value, "endpoints of the service `kubernetes` follow the servers that run"),
+    ("etcd-compaction-interval", Value, "history is compacted after five minutes"),
+    ("etcd-count-metric-poll-period", Value, "objects are counted in the watch cache"),
+    ("etcd-db-metric-poll-interval", Value, "the size of the store is read when /metrics is"),
+    ("etcd-healthcheck-timeout", Value, "health checks of the store have Kubernetes' default timeout"),
+    ("etcd-readycheck-timeout", Value, "health checks of the store have Kubernetes' default timeout"),
+    ("external-hostname", Value, "use --advertise-address"),
+    ("http2-max-streams-per-connection", Value, "the limit is 250"),
+    ("kubelet-preferred-address-types", Value, "addresses are tried in Kubernetes' default order"),
+    ("kubelet-timeout", Value, "connections to kubelets have Kubernetes' default timeout"),
+    ("kubernetes-service-node-port", Value, "the service `kubernetes` has no node port"),
+    ("lease-reuse-duration-seconds", Value, "events share leases of a minute"),
+    ("livez-grace-period", Value, "/livez passes as soon as the server has started"),
+    ("max-connection-bytes-per-sec", Value, "connections are not throttled"),
+    ("permit-address-sharing", Switch, "addresses are not shared"),
+    ("permit-port-sharing", Switch, "ports are not shared"),
+    ("service-account-lookup", Switch, "tokens of deleted service accounts are always refused"),
+    ("shutdown-send-retry-after", Switch, "requests that arrive during a drain are answered"),
+    ("shutdown-watch-termination-grace-period", Value, "watches end at the beginning of a drain"),
+    ("storage-backend", Value, "use --store"),
+    ("storage-initialization-timeout", Value, "the server waits for its store"),
+    ("storage-media-type", Value, "objects are stored as JSON"),
+    ("watch-cache", Switch, ONE_CACHE),
+    ("watch-cache-sizes", Value, ONE_CACHE),
+];
+
+const LOOPS: &[Row] = &[
+    ("authentication-kubeconfig", Value, STATUS_PORT),
+    ("authentication-skip-lookup", Switch, STATUS_PORT),
+    ("authentication-tolerate-lookup-failure", Switch, STATUS_PORT),
+    ("authorization-always-allow-paths", Value, STATUS_PORT),
+    ("authorization-kubeconfig", Value, STATUS_PORT),
+    ("bind-address", Value, STATUS_PORT),
+    ("cert-dir", Value, STATUS_PORT),
+    ("client-ca-file", Value, STATUS_PORT),
+    ("requestheader-allowed-names", Value, STATUS_PORT),
+    ("requestheader-client-ca-file", Value, STATUS_PORT),
+    ("requestheader-extra-headers-prefix", Value, STATUS_PORT),
+    ("requestheader-group-headers", Value, STATUS_PORT),
+    ("requestheader-username-headers", Value, STATUS_PORT),
+    ("secure-port", Value, STATUS_PORT),
+    ("tls-cert-file", Value, STATUS_PORT),
+    ("tls-cipher-suites", Value, STATUS_PORT),
+    ("tls-min-version", Value, STATUS_PORT),
+    ("tls-private-key-file", Value, STATUS_PORT),
+];
+
+const ETCD: &[Row] = &[
+    ("advertise-client-urls", Value, "there are no other members"),
+    ("auto-compaction-mode", Value, "clients compact"),
+    ("auto-compaction-retention", Value, "clients compact"),
+    ("election-timeout", Value, "there are no other members"),
+    ("experimental-initial-corrupt-check", Switch, "checksums are always checked"),
+    ("experimental-watch-progress-notify-interval", Value, "progress is sent when it is requested"),
+    ("heartbeat-interval", Value, "there are no other members"),
+    ("initial-advertise-peer-urls", Value, "there are no other members"),
+    ("initial-cluster", Value, "there are no other members"),
+    ("initial-cluster-state", Value, "there are no other members"),
+    ("initial-cluster-token", Value, "there are no other members"),
+    ("listen-metrics-urls", Value, "there are no metrics"),
+    ("listen-peer-urls", Value, "there are no other members"),
+    ("log-level", Value, LOGGING),
+    ("logger", Value, LOGGING),
+    ("name", Value, "there are no other members"),
+    ("snapshot-count", Value, "checkpoints follow the size of the log"),
+];
+
+/// Rows that apply to a command.
+fn rows(command: &str) -> impl Iterator<Item = &'static Row> {
+    let own = match command {
+        "apiserver" | "server" => API_SERVER,
+        "controller-manager" | "scheduler" | "cloud-controller-manager" => LOOPS,
+        "etcd" => ETCD,
+        _ => &[],
+    };
+    let common = match command {
+        "apiserver"
+        | "server"
+        | "controller-manager"
+        | "scheduler"
+        | "cloud-controller-manager"
+        | "kubelet"
+        | "proxy" => COMMON,
+        _ => &[],
+    };
+    own.iter().chain(common)
+}
+
+/// A command line for clap, and the warnings to print.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct CommandLine {
+    pub words: Vec<OsString>,
+    pub warnings: Vec<String>,
+}
+
+impl CommandLine {
+    /// Reads `words`, of which the first is the name of the program. A program called as one of Kubernetes' binaries
+    /// runs the command that replaces it.
+    pub fn new(words: impl IntoIterator<Item = OsString>) -> Self {
+        let mut words = words.into_iter();
+        let Some(program) = words.next() else { return Self::default() };
+        let mut line = Self { words: vec![program.clone()], warnings: Vec::new() };
+        line.words.extend(command_of(&program).map(OsString::from));
+        let mut command: Option<String> = command_of(&program).map(str::to_owned);
+        while let Some(word) = words.next() {
+            if word == "--" {
+                line.words.push(word);
+                line.words.extend(words);
+                break;
+            }
+            let found = command.as_deref().and_then(|command| row(command, &word));
+            match found {
+                Some((flag, form, reason)) => {
+                    line.warnings.push(format!("--{flag} has no effect: {reason}"));
+                    if *form == Value && !contains_value(&word) {
+                        words.next();
+                    }
+                }
+                None => {
+                    // The first word that is not a flag is the command; global flags before it have values of their own.
+                    if command.is_none() && !word.as_encoded_bytes().starts_with(b"-") {
+                        command = word.to_str().map(str::to_owned);
+                    }
+                    line.words.push(word);
+                }
+            }
+        }
+        line.set_directory(&program);
+        line
+    }
+
+    /// kube-apiserver has no data directory: a link of that name uses the one of its certificates.
+    fn set_directory(&mut self, program: &OsStr) {
+        let value = |flag: &str| {
+            let words = self.words.iter().filter_map(|word| word.to_str());
+            let mut found = words.filter_map(|word| word.strip_prefix(flag)?.strip_prefix('='));
+            found.next_back().map(str::to_owned)
+        };
+        if command_of(program) == Some("apiserver") && value("--data-dir").is_none() {
+            let directory = value("--cert-dir").unwrap_or_else(|| CERT_DIR.to_owned());
+            self.words.push(format!("--data-dir={directory}").into());
+        }
+    }
+}
+
+/// The command that a program of this name runs.
+fn command_of(program: &OsStr) -> Option<&'static str> {
+    let name = Path::new(program).file_name()?;
+    BINARIES.iter().find(|(binary, _)| name == *binary).map(|(_, command)| *command)
+}
+
+fn row(command: &str, word: &OsStr) -> Option<&'static Row> {
+    let flag = word.to_str()?.strip_prefix("--")?;
+    let name = flag.split_once('=').map_or(flag, |(name, _)| name);
+    rows(command).find(|(flag, ..)| *flag == name)
+}
+
+fn contains_value(word: &OsStr) -> bool {
+    word.as_encoded_bytes().contains(&b'=')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Cli;
+    use clap::CommandFactory;
+
+    fn line(words: &[&str]) -> CommandLine {
+        CommandLine::new(words.iter().map(OsString::from))
+    }
+
+    fn text(line: &CommandLine) -> String {
+        line.words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn flags_without_effect_are_removed_and_named() {
+        let line = line(&[
+            "ferry",
+            "apiserver",
+            "--profiling=false",
+            "--watch-cache-sizes",
+            "pods#100",
+            "--enable-logs-handler",
+            "--secure-port=1",
+        ]);
+        assert_eq!(text(&line), "ferry apiserver --secure-port=1");
+        assert_eq!(line.warnings.len(), 3, "{:?}", line.warnings);
+        assert_eq!(line.warnings[0], "--profiling has no effect: there are no profiling endpoints");
+    }
+
+    #[test]
+    fn link_named_like_a_kubernetes_binary_runs_its_command() {
+        let want = "/a/kube-apiserver apiserver --v=1 --data-dir=/var/run/kubernetes";
+        assert_eq!(text(&line(&["/a/kube-apiserver", "--v=1"])), want);
+        let want = "kube-apiserver apiserver --cert-dir=/tmp/x --data-dir=/tmp/x";
+        assert_eq!(text(&line(&["kube-apiserver", "--cert-dir=/tmp/x"])), want);
+        assert_eq!(text(&line(&["etcd", "--name", "x"])), "etcd etcd");
+        assert_eq!(text(&line(&["/a/ferry", "up"])), "/a/ferry up");
+    }
+
+    #[test]
+    fn flags_of_other_commands_are_left_to_the_parser() {
+        assert_eq!(text(&line(&["ferry", "up", "--profiling"])), "ferry up --profiling");
+        assert_eq!(
+            text(&line(&["ferry", "scheduler", "--", "--profiling"])),
+            "ferry scheduler -- --profiling"
+        );
+    }
+
+    /// A flag that Ferry supports must not be in a table here: it would never reach the parser.
+    #[test]
+    fn rows_name_no_supported_flag_and_every_binary_has_a_command() {
+        let cli = Cli::command();
+        for (_, name) in BINARIES {
+            let command = cli.find_subcommand(name).expect(name);
+            for (flag, ..) in rows(name) {
+                let supported = command.get_arguments().chain(cli.get_arguments()).any(|argument| {
+                    argument.get_long() == Some(flag)
+                        || argument.get_all_aliases().is_some_and(|all| all.contains(flag))
+                });
+                assert!(!supported, "{name}: --{flag} is supported");
+            }
+        }
+    }
+}
