@@ -1,6 +1,7 @@
 //! The API server as one piece: what it is made of, how it starts, how it stops.
 
 use crate::admission::{Admission, AdmissionConfig};
+use crate::aggregate::{Aggregator, Routing};
 use crate::authenticate::{Authentication, AuthenticationConfig, AuthenticationError, JwtError};
 use crate::authorize::{AuthorizationConfig, AuthorizationError};
 use crate::bootstrap::{self, AuthenticationTrust};
@@ -42,6 +43,8 @@ pub struct Config {
     pub services: ServiceConfig,
     /// Whom this server trusts, to be told to other API servers.
     pub trust: AuthenticationTrust,
+    /// Way to the services of APIServices.
+    pub aggregator_routing: Routing,
 }
 
 impl Default for Config {
@@ -57,6 +60,7 @@ impl Default for Config {
             advertise: String::new(),
             services: ServiceConfig::default(),
             trust: AuthenticationTrust::default(),
+            aggregator_routing: Routing::Endpoints,
         }
     }
 }
@@ -80,6 +84,8 @@ pub enum BuildError {
 /// A built API server: a service for the listener, and the means to start and stop it.
 pub struct ApiServer {
     pub chain: Arc<Chain>,
+    /// Group versions that other servers answer for.
+    pub aggregator: Arc<Aggregator>,
     advertise: String,
     trust: AuthenticationTrust,
     clock: Clock,
@@ -101,12 +107,14 @@ impl ApiServer {
         ));
         let authentication = Authentication::new(config.authentication, Arc::clone(&registry), clock)?;
         let authentication = Arc::new(authentication);
+        let aggregator = Arc::new(Aggregator::new(Arc::clone(&registry), config.aggregator_routing));
         let rest =
             Rest { registry, authentication, limits: config.limits, connections: Connections::default() };
         let audit = Audit::build(&config.audit, &metrics, clock)?;
         let chain = Chain::new(rest, readiness, metrics, clock.clone(), audit, config.chain)?;
         Ok(Self {
             chain: Arc::new(chain),
+            aggregator,
             advertise: config.advertise,
             trust: config.trust,
             clock: clock.clone(),
@@ -155,6 +163,7 @@ impl ApiServer {
         if let Some(audit) = &self.chain.audit {
             audit.start();
         }
+        self.aggregator.spawn(tasks);
     }
 
     /// Tells other API servers whom this one trusts.
