@@ -1,6 +1,7 @@
 //! The API server: request chain, registry, watch cache, discovery, OpenAPI.
 
 pub mod admission;
+pub mod aggregate;
 mod authenticate;
 mod authorize;
 mod bootstrap;

@@ -1,6 +1,7 @@
 //! The API server as one piece: what it is made of, how it starts, how it stops.
 
 use crate::admission::{Admission, AdmissionConfig};
+use crate::aggregate::{Aggregator, Routing};
 use crate::authenticate::{Authentication, AuthenticationConfig, AuthenticationError, JwtError};
 use crate::authorize::{AuthorizationConfig, AuthorizationError};
 use crate::bootstrap::{self, AuthenticationTrust};
@@ -43,6 +44,8 @@ pub struct Config {
     pub services: ServiceConfig,
     /// Whom this server trusts, to be told to other API servers.
     pub trust: AuthenticationTrust,
+    /// Way to the services of APIServices.
+    pub aggregator_routing: Routing,
 }
 
 impl Default for Config {
@@ -58,6 +61,7 @@ impl Default for Config {
             advertise: String::new(),
             services: ServiceConfig::default(),
             trust: AuthenticationTrust::default(),
+            aggregator_routing: Routing::Endpoints,
         }
     }
 }
@@ -82,6 +86,8 @@ pub enum BuildError {
 pub struct ApiServer {
     pub chain: Arc<Chain>,
     custom: Arc<CustomResources>,
+    /// Group versions that other servers answer for.
+    pub aggregator: Arc<Aggregator>,
     advertise: String,
     trust: AuthenticationTrust,
     clock: Clock,
@@ -104,6 +110,7 @@ impl ApiServer {
         let custom = Arc::new(CustomResources::new(&registry).map_err(BuildError::Bootstrap)?);
         let authentication = Authentication::new(config.authentication, Arc::clone(&registry), clock)?;
         let authentication = Arc::new(authentication);
+        let aggregator = Arc::new(Aggregator::new(Arc::clone(&registry), config.aggregator_routing));
         let rest =
             Rest { registry, authentication, limits: config.limits, connections: Connections::default() };
         let audit = Audit::build(&config.audit, &metrics, clock)?;
@@ -111,6 +118,7 @@ impl ApiServer {
         Ok(Self {
             chain: Arc::new(chain),
             custom,
+            aggregator,
             advertise: config.advertise,
             trust: config.trust,
             clock: clock.clone(),
@@ -161,6 +169,7 @@ impl ApiServer {
             audit.start();
         }
         self.custom.spawn(tasks);
+        self.aggregator.spawn(tasks);
     }
 
     /// Tells other API servers whom this one trusts.

@@ -143,6 +143,7 @@ impl Certificates {
                     }
                     if renewed {
                         self.renew_kubelet_client(&server);
+                        self.set_front_proxy(&server);
                     }
                 }
                 Ok(Err(error)) => tracing::error!(error = chain(&error), "cannot renew certificates"),
@@ -173,6 +174,12 @@ impl Certificates {
             }
             Err(error) => tracing::warn!(error = chain(&error), "whom to trust cannot be told"),
         }
+    }
+
+    /// Gives the server the certificate by which extension servers recognise it.
+    pub(crate) fn set_front_proxy(&self, server: &ApiServer) {
+        let pem = self.pki.leaves().front_proxy_client.pem();
+        server.aggregator.set_identity(pem.clone().into_bytes(), pem.into_bytes());
     }
 
     /// It is never older than the oldest of the others, so it is renewed with them.

@@ -98,6 +98,7 @@ impl ControlPlane {
         server.chain.readiness.register_extra("background-tasks", LIVENESS, move || supervision.check());
         certificates.write_kubeconfig()?;
         server.set_kubelet_identity(certificates.kubelet_client()?).map_err(ClusterError::KubeletIdentity)?;
+        certificates.set_front_proxy(&server);
         Ok(Self { config, server: Arc::new(server), store, certificates, listener, address, tasks })
     }
 

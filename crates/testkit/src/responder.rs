@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -20,6 +20,9 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
+/// Name in the certificate besides the address: the service `responder` in the namespace `default`.
+const SERVICE: &str = "responder.default.svc";
+
 type Answer = dyn Fn(&str, &Value) -> (u16, Value) + Send + Sync;
 
 /// The server; it ends when this is dropped.
@@ -28,6 +31,7 @@ pub struct Responder {
     /// Its certificate, which vouches for itself.
     pub certificate: String,
     seen: Arc<Mutex<Vec<(String, Value)>>>,
+    headers: Arc<Mutex<Vec<HeaderMap>>>,
     running: JoinHandle<()>,
 }
 
@@ -36,7 +40,7 @@ impl Responder {
     pub async fn start(
         answer: impl Fn(&str, &Value) -> (u16, Value) + Send + Sync + 'static,
     ) -> Result<Self> {
-        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()])?;
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1", SERVICE].map(str::to_owned))?;
         let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(anyhow::Error::msg)?;
         let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()?
@@ -46,14 +50,28 @@ impl Responder {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("a listener")?;
         let url = format!("https://{}", listener.local_addr()?);
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let running = tokio::spawn(accept(listener, acceptor, Arc::new(answer), Arc::clone(&seen)));
-        Ok(Self { url, certificate: made.cert.pem(), seen, running })
+        let headers = Arc::new(Mutex::new(Vec::new()));
+        let records = (Arc::clone(&seen), Arc::clone(&headers));
+        let running = tokio::spawn(accept(listener, acceptor, Arc::new(answer), records));
+        Ok(Self { url, certificate: made.cert.pem(), seen, headers, running })
     }
 
     /// The paths and bodies of all requests so far.
     #[must_use]
     pub fn seen(&self) -> Vec<(String, Value)> {
         self.seen.lock().map(|seen| seen.clone()).unwrap_or_default()
+    }
+
+    /// The headers of all requests so far.
+    #[must_use]
+    pub fn headers(&self) -> Vec<HeaderMap> {
+        self.headers.lock().map(|headers| headers.clone()).unwrap_or_default()
+    }
+
+    /// The port that it listens on.
+    pub fn port(&self) -> Result<u16> {
+        let (_, port) = self.url.rsplit_once(':').context("a port")?;
+        Ok(port.parse()?)
     }
 
     /// Writes a kubeconfig that leads here; returns its path.
@@ -82,16 +100,20 @@ async fn accept(
     listener: TcpListener,
     acceptor: TlsAcceptor,
     answer: Arc<Answer>,
-    seen: Arc<Mutex<Vec<(String, Value)>>>,
+    (seen, headers): (Arc<Mutex<Vec<(String, Value)>>>, Arc<Mutex<Vec<HeaderMap>>>),
 ) {
     while let Ok((stream, _)) = listener.accept().await {
-        let (acceptor, answer, seen) = (acceptor.clone(), Arc::clone(&answer), Arc::clone(&seen));
+        let (acceptor, answer, seen, headers) =
+            (acceptor.clone(), Arc::clone(&answer), Arc::clone(&seen), Arc::clone(&headers));
         tokio::spawn(async move {
             let Ok(stream) = acceptor.accept(stream).await else { return };
             let respond = service_fn(move |request: Request<Incoming>| {
-                let (answer, seen) = (Arc::clone(&answer), Arc::clone(&seen));
+                let (answer, seen, headers) = (Arc::clone(&answer), Arc::clone(&seen), Arc::clone(&headers));
                 async move {
                     let path = request.uri().path().to_owned();
+                    if let Ok(mut headers) = headers.lock() {
+                        headers.push(request.headers().clone());
+                    }
                     let body = request.into_body().collect().await;
                     let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
                     let body: Value = serde_json::from_slice(&body).unwrap_or_default();

@@ -23,6 +23,7 @@ mod openid;
 
 pub use metrics::RequestMetrics;
 
+use crate::aggregate::Backend;
 use crate::authenticate::Authentication;
 use crate::authorize::{Attributes, Decision};
 use crate::context::Context;
@@ -333,6 +334,9 @@ impl Chain {
     }
 
     async fn route(&self, context: &Context, body: RequestBody) -> Reply {
+        if let Some(backend) = backend_of(context) {
+            return Box::pin(self.rest.delegate(context, backend, body)).await;
+        }
         if !context.info.is_resource {
             return Box::pin(self.nonresource(context)).await;
         }
@@ -375,4 +379,10 @@ impl Chain {
         ));
         reply::status(&status, None)
     }
+}
+
+/// The server that answers for the path's group version, if it is another one: for its resources and for its discovery.
+fn backend_of(context: &Context) -> Option<&Backend> {
+    let mut parts = context.path.strip_prefix("/apis/")?.splitn(3, '/');
+    context.catalogue.backend(parts.next()?, parts.next()?)
 }

@@ -1,9 +1,11 @@
 //! `/openapi/v2` and `/openapi/v3`: documents with tags and hashes, so that clients fetch each once.
 
 use super::Chain;
+use crate::aggregate::Backend;
 use crate::context::Context;
 use crate::openapi::{Document, OpenApi, V2_PROTOBUF, V2_PROTOBUF_OLD, V3_PROTOBUF, V3_PROTOBUF_OLD};
 use crate::reply::{self, Reply};
+use crate::serve::RequestBody;
 use http::HeaderValue;
 use http::header::{
     ACCEPT, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, EXPIRES, IF_NONE_MATCH, LAST_MODIFIED,
@@ -44,6 +46,9 @@ impl Chain {
             return answer(found, "text/plain; charset=utf-8", context);
         }
         let Some(name) = path.strip_prefix("/openapi/v3/") else { return reply::page_not_found() };
+        if let Some(backend) = backend_of(context, name) {
+            return self.rest.delegate(context, backend, RequestBody::default()).await;
+        }
         let Some(wanted) = wanted(context, [V3_PROTOBUF, V3_PROTOBUF_OLD]) else { return bare(406) };
         let key = name.to_owned();
         let found = match wanted {
@@ -72,6 +77,12 @@ impl Chain {
             }
         }
     }
+}
+
+/// The server that has the document `apis/{group}/{version}`, if it is another one.
+fn backend_of<'a>(context: &'a Context, name: &str) -> Option<&'a Backend> {
+    let (group, version) = name.strip_prefix("apis/")?.split_once('/')?;
+    context.catalogue.backend(group, version)
 }
 
 /// Documents are built on first demand, away from the threads that serve requests.

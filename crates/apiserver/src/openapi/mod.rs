@@ -102,6 +102,8 @@ pub struct OpenApi {
     v2: Forms,
     v3: BTreeMap<String, Arc<Path>>,
     index: OnceLock<Arc<Document>>,
+    /// Documents of version 3 that other servers have.
+    remote: BTreeSet<String>,
 }
 
 /// One document of version 3: shared by catalogues in which it is the same.
@@ -148,16 +150,17 @@ impl OpenApi {
         for (path, parts) in by_path(&parts) {
             v3.insert(path, Path::new(Source::Version(parts)));
         }
-        OpenApi { parts, base, v2: Forms::default(), v3, index: OnceLock::new() }
+        OpenApi { parts, base, v2: Forms::default(), v3, index: OnceLock::new(), remote: BTreeSet::new() }
     }
 
-    /// The built-in documents and those of these additions. What was built of documents that stay the same is kept.
+    /// The built-in documents, those of these additions, and references to those that other servers have. What was built of documents that stay the same is kept.
     #[must_use]
-    pub fn with_additions<'a>(&self, additions: impl Iterator<Item = &'a Part>) -> Self {
+    pub fn with_additions(&self, additions: impl Iterator<Item = Part>, remote: BTreeSet<String>) -> Self {
         let mut parts = self.parts.clone();
         parts.retain(|part| !part.custom);
-        parts.extend(additions.cloned());
+        parts.extend(additions);
         let mut next = Self::new(parts, Arc::clone(&self.base));
+        next.remote = remote;
         for (name, path) in &mut next.v3 {
             if let Some(known) = self.v3.get(name).filter(|known| known.source.is_same(&path.source)) {
                 *path = Arc::clone(known);
@@ -243,6 +246,9 @@ impl OpenApi {
                 let url = Self::server_relative_url(path, &document);
                 writer.member(path, &json!({"serverRelativeURL": url}));
             }
+        }
+        for path in &self.remote {
+            writer.member(path, &json!({"serverRelativeURL": format!("/openapi/v3/{path}")}));
         }
         writer.close();
         writer.finish()

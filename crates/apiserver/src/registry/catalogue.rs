@@ -4,8 +4,9 @@
 //! a request works on the one it began with.
 
 use super::version::Served;
+use crate::aggregate::Backend;
 use crate::discovery::{Discovery, GroupVersion};
-use crate::openapi::{OpenApi, Part};
+use crate::openapi::{OpenApi, Part, Types};
 use api::Text;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -20,6 +21,8 @@ pub struct Catalogue {
     /// Counts catalogues of this process.
     pub generation: u64,
     served: ByName<ByName<ByName<Arc<Served>>>>,
+    /// By group and version.
+    backends: ByName<ByName<Backend>>,
     pub discovery: Discovery,
     pub openapi: Arc<OpenApi>,
 }
@@ -28,8 +31,19 @@ pub struct Catalogue {
 #[derive(Clone)]
 pub struct Addition {
     pub served: Vec<Arc<Served>>,
-    /// What discovery and OpenAPI say of it.
-    pub part: Part,
+    pub discovery: Arc<GroupVersion>,
+    /// Types for OpenAPI; `None` if another server has the documents.
+    pub types: Option<Arc<dyn Types>>,
+    /// The server that answers its requests, if that is another one.
+    pub backend: Option<Backend>,
+}
+
+impl Addition {
+    /// Its part of OpenAPI, if this server has the documents.
+    fn part(&self) -> Option<Part> {
+        let types = Arc::clone(self.types.as_ref()?);
+        Some(Part { discovery: Arc::clone(&self.discovery), types, custom: true })
+    }
 }
 
 /// The present catalogue, and what it is made of.
@@ -44,13 +58,23 @@ impl Catalogue {
         self.served.get(group)?.get(version)?.get(resource)
     }
 
+    /// The server that answers for a group version, if it is another one.
+    pub fn backend(&self, group: &str, version: &str) -> Option<&Backend> {
+        if self.backends.is_empty() { None } else { self.backends.get(group)?.get(version) }
+    }
+
     pub fn all(&self) -> impl Iterator<Item = &Arc<Served>> {
         self.served.values().flat_map(HashMap::values).flat_map(HashMap::values)
     }
 
     fn new(generation: u64, served: &[Arc<Served>], discovery: Discovery, openapi: OpenApi) -> Self {
-        let mut catalogue =
-            Self { generation, served: ByName::default(), discovery, openapi: Arc::new(openapi) };
+        let mut catalogue = Self {
+            generation,
+            served: ByName::default(),
+            backends: ByName::default(),
+            discovery,
+            openapi: Arc::new(openapi),
+        };
         served.iter().for_each(|served| catalogue.insert(served));
         catalogue
     }
@@ -99,12 +123,22 @@ impl Catalogues {
         let served: Vec<Arc<Served>> = self.built_in.all().cloned().collect();
         let mut versions: Vec<GroupVersion> = self.built_in.discovery.versions().to_vec();
         for addition in additions.values() {
-            merge(&mut versions, &addition.part.discovery);
+            merge(&mut versions, &addition.discovery);
         }
         let discovery = Discovery::new(versions, self.built_in.discovery.server_address());
-        let openapi = previous.openapi.with_additions(additions.values().map(|addition| &addition.part));
+        let parts = additions.values().filter_map(Addition::part);
+        let remote = additions.values().filter(|addition| addition.types.is_none());
+        let remote = remote
+            .map(|Addition { discovery, .. }| format!("apis/{}/{}", discovery.group, discovery.version));
+        let openapi = previous.openapi.with_additions(parts, remote.collect());
         let mut next = Catalogue::new(previous.generation + 1, &served, discovery, openapi);
-        additions.values().flat_map(|addition| &addition.served).for_each(|served| next.insert(served));
+        for addition in additions.values() {
+            addition.served.iter().for_each(|served| next.insert(served));
+            if let Some(backend) = &addition.backend {
+                let GroupVersion { group, version, .. } = &*addition.discovery;
+                next.backends.entry(group.clone()).or_default().insert(version.clone(), backend.clone());
+            }
+        }
         next
     }
 }

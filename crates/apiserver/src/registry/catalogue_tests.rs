@@ -223,7 +223,8 @@ fn widgets(registry: &Registry, convert: &Arc<Renaming>) -> Vec<Addition> {
     let versions: Arc<[Arc<Version>]> = [version("v1"), version("v2")].into();
     let served = versions.iter().map(|version| {
         let served = Arc::new(Served::new(Arc::clone(version), Arc::clone(&versions)));
-        Addition { served: vec![served], part: part(version.kind.version()) }
+        let Part { discovery, types, .. } = part(version.kind.version());
+        Addition { served: vec![served], discovery, types: Some(types), backend: None }
     });
     served.collect()
 }

@@ -1,5 +1,6 @@
 //! The API server as `cluster` puts it together, from outside: one binary, since each takes long to link.
 
+mod aggregation;
 mod audit;
 mod audit_webhook;
 mod cbor;

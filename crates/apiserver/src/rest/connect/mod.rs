@@ -24,7 +24,8 @@ use machinery::status::{Result, Status};
 use machinery::{Value, meta};
 pub(super) use socket::watch_over_websocket;
 pub use upstream::KubeletIdentity;
-use upstream::{Passage, Upstream, Upstreams};
+use upstream::Upstreams;
+pub(crate) use upstream::{Passage, Trust, Upstream};
 
 /// Connections to nodes, pods and services.
 #[derive(Default)]
@@ -92,7 +93,7 @@ impl Rest {
     }
 
     /// Sends the caller's request there and passes on what comes back.
-    async fn pass(
+    pub(crate) async fn pass(
         &self,
         context: &Context,
         upstream: &Upstream,

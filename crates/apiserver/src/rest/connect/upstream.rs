@@ -3,6 +3,7 @@
 use super::kubelet_certificate::KubeletCertificates;
 use super::links::Links;
 use super::page::SentPage;
+use crate::aggregate::{Secured, user_headers};
 use crate::context::Context;
 use crate::reply::Reply;
 use crate::serve::{RequestBody, ResponseBody};
@@ -44,12 +45,20 @@ const NOT_PASSED_ON: [HeaderName; 9] = [
 ];
 
 /// Whom to show a certificate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Trust {
     /// A kubelet: it wants to know the API server.
     Kubelet,
     /// Anybody else: no certificate is shown.
     Anybody,
+    /// An extension server: its certificate is verified, and it learns the user from headers.
+    Extension(Arc<Secured>),
+}
+
+impl Trust {
+    fn is_kubelet(&self) -> bool {
+        matches!(self, Self::Kubelet)
+    }
 }
 
 /// The other side.
@@ -115,7 +124,10 @@ impl Upstreams {
     }
 
     fn config(&self, upstream: &Upstream) -> Arc<rustls::ClientConfig> {
-        let known = self.kubelet.load_full().filter(|_| upstream.trust == Trust::Kubelet);
+        if let Trust::Extension(secured) = &upstream.trust {
+            return Arc::clone(&secured.config);
+        }
+        let known = self.kubelet.load_full().filter(|_| upstream.trust.is_kubelet());
         let Some(known) = known else {
             return Arc::clone(self.anybody.get_or_init(|| Arc::new(builder().with_no_client_auth())));
         };
@@ -153,8 +165,11 @@ impl Upstreams {
         let _ = stream.set_nodelay(true);
         let answer = if upstream.tls {
             let connector = tokio_rustls::TlsConnector::from(self.config(upstream));
-            let name = ServerName::try_from(upstream.host.clone())
-                .map_err(|error| failed(&format!("{}: {error}", upstream.host)))?;
+            let name = match &upstream.trust {
+                Trust::Extension(secured) => secured.name.clone(),
+                _ => ServerName::try_from(upstream.host.clone())
+                    .map_err(|error| failed(&format!("{}: {error}", upstream.host)))?,
+            };
             let stream = tokio::time::timeout(DIAL, connector.connect(name, stream)).await;
             let stream = stream.map_err(|_| failed(&"tls: i/o timeout"))?.map_err(|error| failed(&error))?;
             exchange(stream, request, streams).await
@@ -178,7 +193,7 @@ impl Upstreams {
     ) -> Result<Request<RequestBody>> {
         let target = passage.target.as_str();
         // Logs are read as ever, whatever the caller's connection becomes.
-        let log = upstream.trust == Trust::Kubelet && target.starts_with("/containerLogs/");
+        let log = upstream.trust.is_kubelet() && target.starts_with("/containerLogs/");
         let upgrade = context.headers.contains_key(header::UPGRADE) && !log;
         let method = if log { Method::GET } else { context.method.clone() };
         // As from Kubernetes, the other side sees the name that the caller used.
@@ -191,10 +206,13 @@ impl Upstreams {
             let own = NOT_PASSED_ON.contains(name)
                 || name.as_str().starts_with("impersonate-")
                 || (!upgrade && matches!(*name, header::CONNECTION | header::UPGRADE))
-                || (upstream.trust == Trust::Kubelet && *name == header::ACCEPT_ENCODING);
+                || (upstream.trust.is_kubelet() && *name == header::ACCEPT_ENCODING);
             if !own {
                 request = request.header(name, value);
             }
+        }
+        if let (Trust::Extension(_), Some(headers)) = (&upstream.trust, request.headers_mut()) {
+            user_headers::set(headers, &context.user);
         }
         let body = if upgrade { RequestBody::default() } else { body };
         request.body(body).map_err(|error| Status::bad_request(format!("cannot be passed on: {error}")))

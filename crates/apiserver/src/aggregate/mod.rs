@@ -1,0 +1,22 @@
+//! Aggregated APIs: group versions that another server answers for, as APIServices name them.
+//!
+//! [`Aggregator`] follows APIServices with the Services and EndpointSlices behind them, keeps their `Available` condition
+//! true to what it finds, fetches their discovery, and puts a [`Backend`] into the catalogue for each. The request chain
+//! authenticates and authorizes such a request as any other, then sends it there with the user in `X-Remote-*` headers.
+
+mod availability;
+mod backend;
+mod discovery;
+mod extension;
+mod remote;
+mod resolve;
+mod run;
+mod target;
+pub(crate) mod user_headers;
+
+pub use backend::Backend;
+pub use extension::Extension;
+pub(crate) use remote::Secured;
+pub use resolve::Routing;
+pub use run::Aggregator;
+pub use target::Target;

@@ -1,0 +1,423 @@
+//! The loop that follows APIServices and keeps the catalogue and their conditions up to date.
+
+use super::availability::{self, Availability};
+use super::backend::{Backend, Remote};
+use super::discovery;
+use super::extension::Extension;
+use super::remote::{RemoteClient, Secured};
+use super::resolve::{Address, Routing, resolve};
+use super::target::{ServiceReference, Target};
+use crate::discovery::ApiResource;
+use crate::registry::catalogue::Addition;
+use crate::registry::feed::{self, Feed, News};
+use crate::registry::update::{Change, Door};
+use crate::registry::{Registry, Warnings, WriteContext, store_error};
+use crate::user::UserInfo;
+use api::value::Fields;
+use base::tasks::TaskGroup;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use machinery::status::Result;
+use machinery::{Value, meta};
+use parking_lot::Mutex;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+
+const API_SERVICES: (&str, &str, &str) = ("apiregistration.k8s.io", "v1", "apiservices");
+const SERVICES: (&str, &str, &str) = ("", "v1", "services");
+const SLICES: (&str, &str, &str) = ("discovery.k8s.io", "v1", "endpointslices");
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+
+/// Time between two checks of a server that is available, and the longest between two of one that is not.
+const RESYNC: Duration = Duration::from_secs(30);
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+
+/// Further attempts, at random endpoints, after the first one failed.
+const MORE_ATTEMPTS: usize = 4;
+
+/// Follows APIServices.
+pub struct Aggregator {
+    registry: Arc<Registry>,
+    routing: Routing,
+    client: RemoteClient,
+    /// Certificate and key of the front proxy, PEM, and the number of times they were set.
+    identity: Mutex<(Option<(Vec<u8>, Vec<u8>)>, u64)>,
+    /// Group versions of this process, by the names of their APIServices.
+    extensions: Mutex<BTreeMap<String, Arc<dyn Extension>>>,
+}
+
+/// The task of one APIService; dropping it ends the task.
+struct Worker {
+    target: Target,
+    changed: Arc<Notify>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// State of a worker between two passes.
+#[derive(Default)]
+struct Known {
+    /// TLS with the identity of this number.
+    secured: Option<(u64, std::result::Result<Arc<Secured>, String>)>,
+    resources: Vec<ApiResource>,
+    /// The entry in the catalogue, as far as it may change.
+    published: Option<(bool, bool, u64, Value)>,
+    failures: u32,
+}
+
+impl Aggregator {
+    pub fn new(registry: Arc<Registry>, routing: Routing) -> Self {
+        let (identity, extensions) = (Mutex::default(), Mutex::default());
+        Self { registry, routing, client: RemoteClient::new(), identity, extensions }
+    }
+
+    /// Sets the client certificate by which extension servers recognise this server, PEM.
+    pub fn set_identity(&self, certificate: Vec<u8>, key: Vec<u8>) {
+        let mut identity = self.identity.lock();
+        *identity = (Some((certificate, key)), identity.1 + 1);
+    }
+
+    /// Serves a group version by a component of this process, unless an APIService names a service for it.
+    pub fn register(&self, extension: Arc<dyn Extension>) {
+        let discovery = extension.discovery();
+        let name = format!("{}.{}", discovery.version, discovery.group);
+        self.publish(&name, discovery, Some(Backend::InProcess(Arc::clone(&extension))));
+        self.extensions.lock().insert(name, extension);
+    }
+
+    /// Follows APIServices until the group stops.
+    pub fn spawn(self: &Arc<Self>, tasks: &TaskGroup) {
+        let (aggregator, group) = (Arc::clone(self), tasks.clone());
+        tasks.supervise("aggregator", move || {
+            let (aggregator, group) = (Arc::clone(&aggregator), group.clone());
+            async move {
+                tokio::select! {
+                    () = group.stopping() => {}
+                    outcome = aggregator.follow() => if let Err(status) = outcome {
+                        tracing::error!(error = %status, "failed to follow APIServices");
+                    }
+                }
+            }
+        });
+    }
+
+    async fn follow(self: &Arc<Self>) -> Result<()> {
+        let feed = |(group, version, resource)| -> Result<Feed> {
+            Ok(Feed::new(Arc::clone(&self.registry.builtin(group, version, resource)?.storage)))
+        };
+        let (mut api_services, mut services, mut slices) =
+            (feed(API_SERVICES)?, feed(SERVICES)?, feed(SLICES)?);
+        let mut workers: BTreeMap<String, Worker> = BTreeMap::new();
+        loop {
+            for feed in [&api_services, &services, &slices] {
+                feed::ready(feed.storage()).await?;
+            }
+            self.take_api_services(api_services.take(), &mut workers);
+            for feed in [&mut services, &mut slices] {
+                notify(&mut workers, feed.take());
+            }
+            tokio::select! {
+                () = api_services.changed() => {}
+                () = services.changed() => {}
+                () = slices.changed() => {}
+            }
+        }
+    }
+
+    fn take_api_services(self: &Arc<Self>, news: News, workers: &mut BTreeMap<String, Worker>) {
+        let changes: Vec<(Value, bool)> = match news {
+            News::Changes(changes) => {
+                changes.into_iter().map(|(entry, gone)| (entry.value(), gone)).collect()
+            }
+            News::Everything(entries) => {
+                let present: Vec<Value> = entries.iter().map(|entry| entry.value()).collect();
+                let is_present = |name: &String| present.iter().any(|object| meta::name(object) == name);
+                let gone: Vec<String> = workers.keys().filter(|name| !is_present(name)).cloned().collect();
+                gone.iter().for_each(|name| self.retire(name, workers));
+                present.into_iter().map(|object| (object, false)).collect()
+            }
+        };
+        for (object, gone) in changes {
+            let name = meta::name(&object).to_owned();
+            match Target::new(&object).filter(|_| !gone) {
+                None => {
+                    self.retire(&name, workers);
+                    if !gone {
+                        self.mark_local(object);
+                    }
+                }
+                // The aggregator's own writes of the status change nothing that a worker depends on.
+                Some(target) if workers.get(&name).is_some_and(|worker| worker.target == target) => {}
+                Some(target) => {
+                    workers.insert(name, self.start(target));
+                }
+            }
+        }
+    }
+
+    fn start(self: &Arc<Self>, target: Target) -> Worker {
+        let changed = Arc::new(Notify::new());
+        let (aggregator, own, woken) = (Arc::clone(self), target.clone(), Arc::clone(&changed));
+        let task = tokio::spawn(async move {
+            let mut known = Known::default();
+            loop {
+                let pause = aggregator.sync(&own, &mut known).await;
+                tokio::select! {
+                    () = woken.notified() => {}
+                    () = tokio::time::sleep(pause) => {}
+                }
+            }
+        });
+        Worker { target, changed, task }
+    }
+
+    /// Ends the worker of an APIService; a component of this process takes over what it served.
+    fn retire(&self, name: &str, workers: &mut BTreeMap<String, Worker>) {
+        if workers.remove(name).is_none() {
+            return;
+        }
+        match self.extensions.lock().get(name).cloned() {
+            Some(extension) => self.publish(name, extension.discovery(), Some(Backend::InProcess(extension))),
+            None => {
+                self.registry.catalogues.change(|additions| {
+                    additions.remove(&key(name));
+                });
+            }
+        }
+    }
+
+    /// An APIService without a service is answered by this server.
+    fn mark_local(self: &Arc<Self>, object: Value) {
+        let local = Availability {
+            available: true,
+            reason: "Local",
+            message: "Local APIServices are always available".to_owned(),
+        };
+        if has_condition(&object, &local) {
+            return;
+        }
+        let aggregator = Arc::clone(self);
+        tokio::spawn(async move { aggregator.write_condition(meta::name(&object), &local).await });
+    }
+
+    /// One pass: checks the server, reports the condition, reads discovery. Returns the time until the next one.
+    async fn sync(&self, target: &Target, known: &mut Known) -> Duration {
+        let (secured, number) = self.secured(target, known);
+        let (availability, address) = self.check(target, &secured).await;
+        self.write_condition(&target.name, &availability).await;
+        let mut stale = !availability.available;
+        if let (true, Some(address), Ok(secured)) = (availability.available, &address, &secured) {
+            match self.client.discover(target, address, secured).await {
+                Ok(discovered) => known.resources = discovered.resources,
+                Err(reason) => {
+                    stale = true;
+                    tracing::warn!(
+                        api_service = target.name,
+                        reason,
+                        "failed to read the discovery of an APIService"
+                    );
+                }
+            }
+        }
+        let discovery = discovery::group_version(target, known.resources.clone(), stale);
+        let state = (availability.available, stale, number, discovery.resource_list());
+        if known.published.as_ref() != Some(&state) {
+            let remote = Remote {
+                target: target.clone(),
+                routing: self.routing,
+                available: availability.available,
+                secured,
+            };
+            self.publish(&target.name, discovery, Some(Backend::Remote(Arc::new(remote))));
+            known.published = Some(state);
+        }
+        if stale {
+            known.failures = known.failures.saturating_add(1);
+            FIRST_RETRY.saturating_mul(1 << known.failures.min(5)).min(RESYNC)
+        } else {
+            known.failures = 0;
+            RESYNC
+        }
+    }
+
+    /// TLS towards the target, with the present identity and its number.
+    fn secured(
+        &self,
+        target: &Target,
+        known: &mut Known,
+    ) -> (std::result::Result<Arc<Secured>, String>, u64) {
+        let (identity, number) = self.identity.lock().clone();
+        if let Some((made_for, secured)) = &known.secured
+            && *made_for == number
+        {
+            return (secured.clone(), number);
+        }
+        let secured = Secured::new(target, identity.as_ref()).map(Arc::new);
+        known.secured = Some((number, secured.clone()));
+        (secured, number)
+    }
+
+    async fn check(
+        &self,
+        target: &Target,
+        secured: &std::result::Result<Arc<Secured>, String>,
+    ) -> (Availability, Option<Address>) {
+        let failed = |reason: String| (Availability::unavailable("FailedDiscoveryCheck", reason), None);
+        let (service, slices) = match service_and_slices(&self.registry, &target.service).await {
+            Ok(found) => found,
+            Err(status) => {
+                let (name, namespace) = (&target.service.name, &target.service.namespace);
+                let message = format!("service/{name} in {namespace:?} cannot be checked due to: {status}");
+                return (Availability::unavailable("ServiceAccessError", message), None);
+            }
+        };
+        if let Some(unavailable) = availability::unavailable(target, service.as_ref(), &slices) {
+            return (unavailable, None);
+        }
+        let secured = match secured {
+            Ok(secured) => secured,
+            Err(reason) => return failed(reason.clone()),
+        };
+        let service = service.unwrap_or_default();
+        let attempt = || async {
+            let address = resolve(&target.service, &service, &slices, self.routing)?;
+            self.client.check(target, &address, secured).await.map(|()| address)
+        };
+        let mut reason = match attempt().await {
+            Ok(address) => return (Availability::passed(), Some(address)),
+            Err(reason) => reason,
+        };
+        let mut attempts: FuturesUnordered<_> = (0..MORE_ATTEMPTS).map(|_| attempt()).collect();
+        while let Some(outcome) = attempts.next().await {
+            match outcome {
+                Ok(address) => return (Availability::passed(), Some(address)),
+                Err(again) => reason = again,
+            }
+        }
+        failed(reason)
+    }
+
+    fn publish(&self, name: &str, discovery: crate::discovery::GroupVersion, backend: Option<Backend>) {
+        let addition = Addition { served: Vec::new(), discovery: Arc::new(discovery), types: None, backend };
+        self.registry.catalogues.change(|additions| {
+            additions.insert(key(name), addition);
+        });
+    }
+
+    /// Writes the `Available` condition if it is another than the APIService has.
+    async fn write_condition(&self, name: &str, availability: &Availability) {
+        if let Err(status) = self.try_write_condition(name, availability).await
+            && status.code != 404
+        {
+            tracing::warn!(api_service = name, error = %status, "failed to write the condition of an APIService");
+        }
+    }
+
+    async fn try_write_condition(&self, name: &str, availability: &Availability) -> Result<()> {
+        let served = self.registry.builtin(API_SERVICES.0, API_SERVICES.1, API_SERVICES.2)?;
+        if let Some(present) = self.registry.find(API_SERVICES, "", name).await?
+            && has_condition(&present, availability)
+        {
+            return Ok(());
+        }
+        tracing::info!(
+            api_service = name,
+            available = availability.available,
+            reason = availability.reason,
+            message = availability.message,
+            "availability of an APIService changed"
+        );
+        let (user, warnings) = (UserInfo::server(), Warnings::default());
+        let context = WriteContext::server(&user, &warnings, "");
+        let written =
+            self.registry.update(served, name, Door::status(served.governing()), true, &context, |old| {
+                let mut new = old.clone();
+                set_condition(&mut new, availability);
+                Ok(Change::Replace(new))
+            });
+        written.await.map(drop)
+    }
+}
+
+/// Name of an entry in the catalogue's additions.
+fn key(name: &str) -> String {
+    format!("apiservices/{name}")
+}
+
+/// Wakes the workers whose services are in the news.
+fn notify(workers: &mut BTreeMap<String, Worker>, news: News) {
+    let changed: Vec<Value> = match news {
+        News::Everything(_) => {
+            workers.values().for_each(|worker| worker.changed.notify_one());
+            return;
+        }
+        News::Changes(changes) if workers.is_empty() || changes.is_empty() => return,
+        News::Changes(changes) => changes.iter().map(|(entry, _)| entry.value()).collect(),
+    };
+    for worker in workers.values() {
+        let service = &worker.target.service;
+        let concerns = |object: &Value| {
+            let labelled = object.field("metadata").field("labels").text(SERVICE_NAME);
+            let name = if labelled.is_empty() { meta::name(object) } else { labelled };
+            meta::namespace(object) == service.namespace && name == service.name
+        };
+        if changed.iter().any(concerns) {
+            worker.changed.notify_one();
+        }
+    }
+}
+
+/// The service and its endpoint slices, as the caches have them.
+pub(super) async fn service_and_slices(
+    registry: &Registry,
+    reference: &ServiceReference,
+) -> Result<(Option<Value>, Vec<Value>)> {
+    let service = registry.find(SERVICES, &reference.namespace, &reference.name).await?;
+    let served = registry.builtin(SLICES.0, SLICES.1, SLICES.2)?;
+    let (cache, scope) = (&served.storage.cache, served.scope_key(&reference.namespace));
+    let now = cache.fresh(&scope).await.map_err(|error| store_error(&error))?;
+    let view = cache.list(&scope, None, 0, now, |_| true);
+    let slices = view.entries.iter().map(|entry| entry.value());
+    let own = |slice: &Value| slice.field("metadata").field("labels").text(SERVICE_NAME) == reference.name;
+    Ok((service, slices.filter(own).collect()))
+}
+
+fn status_text(availability: &Availability) -> &'static str {
+    if availability.available { "True" } else { "False" }
+}
+
+fn available_condition(api_service: &Value) -> Option<&Value> {
+    let conditions = api_service.field("status").items("conditions");
+    conditions.iter().find(|condition| condition.text("type") == "Available")
+}
+
+fn has_condition(api_service: &Value, availability: &Availability) -> bool {
+    available_condition(api_service).is_some_and(|condition| {
+        condition.text("status") == status_text(availability)
+            && condition.text("reason") == availability.reason
+            && condition.text("message") == availability.message
+    })
+}
+
+/// Sets the condition; its time changes with its status.
+fn set_condition(api_service: &mut Value, availability: &Availability) {
+    let status = status_text(availability);
+    let kept = available_condition(api_service).filter(|known| known.text("status") == status);
+    let since = kept.and_then(|known| known.opt_text("lastTransitionTime")).map(str::to_owned);
+    let condition = json!({
+        "type": "Available", "status": status, "reason": availability.reason, "message": availability.message,
+        "lastTransitionTime": since.unwrap_or_else(crate::registry::metadata::now),
+    });
+    let mut conditions: Vec<Value> = api_service.field("status").items("conditions").to_vec();
+    conditions.retain(|known| known.text("type") != "Available");
+    conditions.push(condition);
+    api_service.child_mut("status").set("conditions", conditions);
+}
