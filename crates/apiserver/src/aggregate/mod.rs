@@ -6,6 +6,7 @@
 
 mod availability;
 mod backend;
+mod custom_groups;
 mod discovery;
 mod extension;
 mod remote;

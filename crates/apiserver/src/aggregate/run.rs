@@ -2,16 +2,18 @@
 
 use super::availability::{self, Availability};
 use super::backend::{Backend, Remote};
+use super::custom_groups::CustomGroups;
 use super::discovery;
 use super::extension::Extension;
 use super::remote::{RemoteClient, Secured};
 use super::resolve::{Address, Routing, resolve};
 use super::target::{ServiceReference, Target};
+use crate::custom::conditions::{self, Condition};
 use crate::discovery::ApiResource;
 use crate::registry::catalogue::Addition;
 use crate::registry::feed::{self, Feed, News};
 use crate::registry::update::{Change, Door};
-use crate::registry::{Registry, Warnings, WriteContext, store_error};
+use crate::registry::{Registry, Warnings, WriteContext, metadata, store_error};
 use crate::user::UserInfo;
 use api::value::Fields;
 use base::tasks::TaskGroup;
@@ -20,13 +22,13 @@ use futures_util::stream::FuturesUnordered;
 use machinery::status::Result;
 use machinery::{Value, meta};
 use parking_lot::Mutex;
-use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 
 const API_SERVICES: (&str, &str, &str) = ("apiregistration.k8s.io", "v1", "apiservices");
+const DEFINITIONS: (&str, &str, &str) = ("apiextensions.k8s.io", "v1", "customresourcedefinitions");
 const SERVICES: (&str, &str, &str) = ("", "v1", "services");
 const SLICES: (&str, &str, &str) = ("discovery.k8s.io", "v1", "endpointslices");
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -113,19 +115,29 @@ impl Aggregator {
         let feed = |(group, version, resource)| -> Result<Feed> {
             Ok(Feed::new(Arc::clone(&self.registry.builtin(group, version, resource)?.storage)))
         };
-        let (mut api_services, mut services, mut slices) =
-            (feed(API_SERVICES)?, feed(SERVICES)?, feed(SLICES)?);
+        let (mut api_services, mut definitions) = (feed(API_SERVICES)?, feed(DEFINITIONS)?);
+        let (mut services, mut slices) = (feed(SERVICES)?, feed(SLICES)?);
+        let mut custom_groups = CustomGroups::default();
         let mut workers: BTreeMap<String, Worker> = BTreeMap::new();
         loop {
-            for feed in [&api_services, &services, &slices] {
+            for feed in [&api_services, &definitions, &services, &slices] {
                 feed::ready(feed.storage()).await?;
             }
-            self.take_api_services(api_services.take(), &mut workers);
+            let news = api_services.take();
+            custom_groups.take_api_services(&news);
+            self.take_api_services(news, &mut workers);
+            custom_groups.take_definitions(&definitions.take());
             for feed in [&mut services, &mut slices] {
                 notify(&mut workers, feed.take());
             }
+            if let Err(status) = custom_groups.reconcile(&self.registry).await {
+                tracing::warn!(error = %status, "failed to register the group versions of custom resources");
+                tokio::time::sleep(FIRST_RETRY).await;
+                continue;
+            }
             tokio::select! {
                 () = api_services.changed() => {}
+                () = definitions.changed() => {}
                 () = services.changed() => {}
                 () = slices.changed() => {}
             }
@@ -340,7 +352,7 @@ impl Aggregator {
         let written =
             self.registry.update(served, name, Door::status(served.governing()), true, &context, |old| {
                 let mut new = old.clone();
-                set_condition(&mut new, availability);
+                conditions::set(&mut new, &condition(availability), &metadata::now());
                 Ok(Change::Replace(new))
             });
         written.await.map(drop)
@@ -390,34 +402,17 @@ pub(super) async fn service_and_slices(
     Ok((service, slices.filter(own).collect()))
 }
 
-fn status_text(availability: &Availability) -> &'static str {
-    if availability.available { "True" } else { "False" }
-}
-
-fn available_condition(api_service: &Value) -> Option<&Value> {
-    let conditions = api_service.field("status").items("conditions");
-    conditions.iter().find(|condition| condition.text("type") == "Available")
+/// The `Available` condition of an APIService.
+fn condition(availability: &Availability) -> Condition {
+    let status = if availability.available { "True" } else { "False" };
+    Condition::new("Available", status, availability.reason, availability.message.clone())
 }
 
 fn has_condition(api_service: &Value, availability: &Availability) -> bool {
-    available_condition(api_service).is_some_and(|condition| {
-        condition.text("status") == status_text(availability)
-            && condition.text("reason") == availability.reason
-            && condition.text("message") == availability.message
+    let wanted = condition(availability);
+    conditions::find(api_service, wanted.kind).is_some_and(|known| {
+        known.text("status") == wanted.status
+            && known.text("reason") == wanted.reason
+            && known.text("message") == wanted.message
     })
-}
-
-/// Sets the condition; its time changes with its status.
-fn set_condition(api_service: &mut Value, availability: &Availability) {
-    let status = status_text(availability);
-    let kept = available_condition(api_service).filter(|known| known.text("status") == status);
-    let since = kept.and_then(|known| known.opt_text("lastTransitionTime")).map(str::to_owned);
-    let condition = json!({
-        "type": "Available", "status": status, "reason": availability.reason, "message": availability.message,
-        "lastTransitionTime": since.unwrap_or_else(crate::registry::metadata::now),
-    });
-    let mut conditions: Vec<Value> = api_service.field("status").items("conditions").to_vec();
-    conditions.retain(|known| known.text("type") != "Available");
-    conditions.push(condition);
-    api_service.child_mut("status").set("conditions", conditions);
 }

@@ -105,7 +105,7 @@ async fn ensure(registry: &Registry, wanted: &Wanted) -> Result<()> {
 }
 
 /// Creates an object as the server.
-async fn create(
+pub(crate) async fn create(
     registry: &Registry,
     (group, version, resource): (&str, &str, &str),
     mut object: Value,

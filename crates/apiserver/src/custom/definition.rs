@@ -130,7 +130,8 @@ impl Maker {
         let several: Arc<[Arc<Version>]> = if made.len() > 1 { made.clone().into() } else { [].into() };
         let additions = versions.iter().zip(&made).filter(|(row, _)| row.is_served).map(|(row, version)| {
             let served = Arc::new(Served::new(Arc::clone(version), Arc::clone(&several)));
-            Addition { served: vec![served], part: self.part(definition, &row.compiled, verbs) }
+            let Part { discovery, types, .. } = self.part(definition, &row.compiled, verbs);
+            Addition { served: vec![served], discovery, types: Some(types), backend: None }
         });
         let additions = additions.collect();
         let at = versions.iter().position(|row| row.is_stored).unwrap_or(0);

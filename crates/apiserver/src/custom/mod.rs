@@ -3,7 +3,7 @@
 //! Every server follows the definitions on its own and makes the same of them. Status is written by compare-and-swap, so
 //! several servers of one store may try at once: the first counts, the others see its outcome.
 
-mod conditions;
+pub(crate) mod conditions;
 mod conversion;
 mod definition;
 mod instances;

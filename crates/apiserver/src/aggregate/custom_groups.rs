@@ -1,0 +1,105 @@
+//! APIServices of the group versions that definitions of custom resources serve.
+//!
+//! Such an APIService is labelled as managed by the server: it is created with the first definition of its group version,
+//! created again if it is deleted, and deleted with the last definition.
+
+use crate::options::DeleteOptions;
+use crate::registry::feed::News;
+use crate::registry::{Registry, Warnings, WriteContext};
+use crate::user::UserInfo;
+use api::value::Fields;
+use machinery::status::Result;
+use machinery::{Value, meta};
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+
+const API_SERVICES: (&str, &str, &str) = ("apiregistration.k8s.io", "v1", "apiservices");
+const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
+
+/// Group versions of definitions, and the APIServices that exist for them.
+#[derive(Default)]
+pub struct CustomGroups {
+    /// Served group versions by the name of the definition.
+    served: BTreeMap<String, Vec<(String, String)>>,
+    /// Names of all APIServices; `true`: managed by the server.
+    present: BTreeMap<String, bool>,
+}
+
+impl CustomGroups {
+    pub fn take_definitions(&mut self, news: &News) {
+        for_each(news, &mut self.served, |definition| {
+            let spec = definition.field("spec");
+            let versions = spec.items("versions").iter().filter(|version| version.flag("served"));
+            let group = spec.text("group");
+            Some(versions.map(|version| (group.to_owned(), version.text("name").to_owned())).collect())
+        });
+    }
+
+    pub fn take_api_services(&mut self, news: &News) {
+        for_each(news, &mut self.present, |object| {
+            Some(object.field("metadata").field("labels").text(MANAGED) == "true")
+        });
+    }
+
+    /// Creates the APIServices that are missing, and deletes those that no definition needs.
+    pub async fn reconcile(&self, registry: &Registry) -> Result<()> {
+        let wanted: BTreeSet<&(String, String)> = self.served.values().flatten().collect();
+        for (group, version) in &wanted {
+            if !self.present.contains_key(&name(group, version)) {
+                create(registry, group, version).await?;
+            }
+        }
+        let names: BTreeSet<String> = wanted.iter().map(|(group, version)| name(group, version)).collect();
+        for (name, _) in self.present.iter().filter(|(name, managed)| **managed && !names.contains(*name)) {
+            delete(registry, name).await?;
+        }
+        Ok(())
+    }
+}
+
+fn name(group: &str, version: &str) -> String {
+    format!("{version}.{group}")
+}
+
+/// Brings a map by object name up to date; objects that `read` makes nothing of are left out.
+fn for_each<T>(news: &News, map: &mut BTreeMap<String, T>, read: impl Fn(&Value) -> Option<T>) {
+    let mut apply = |object: &Value, gone: bool| {
+        let name = meta::name(object).to_owned();
+        match read(object).filter(|_| !gone) {
+            Some(value) => map.insert(name, value),
+            None => map.remove(&name),
+        };
+    };
+    match news {
+        News::Changes(changes) => changes.iter().for_each(|(entry, gone)| apply(&entry.value(), *gone)),
+        News::Everything(entries) => {
+            let present: BTreeSet<String> =
+                entries.iter().map(|entry| meta::name(&entry.value()).to_owned()).collect();
+            entries.iter().for_each(|entry| apply(&entry.value(), false));
+            map.retain(|name, _| present.contains(name));
+        }
+    }
+}
+
+async fn create(registry: &Registry, group: &str, version: &str) -> Result<()> {
+    let object = json!({
+        "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+        "metadata": {"name": name(group, version), "labels": {MANAGED: "true"}},
+        "spec": {"group": group, "version": version, "groupPriorityMinimum": 1000, "versionPriority": 100},
+    });
+    match crate::bootstrap::create(registry, API_SERVICES, object, "kube-apiserver").await {
+        // Another server on the same store was faster.
+        Err(status) if status.reason == "AlreadyExists" => Ok(()),
+        outcome => outcome.map(drop),
+    }
+}
+
+async fn delete(registry: &Registry, name: &str) -> Result<()> {
+    let served = registry.builtin(API_SERVICES.0, API_SERVICES.1, API_SERVICES.2)?;
+    let (user, warnings) = (UserInfo::server(), Warnings::default());
+    let context = WriteContext::server(&user, &warnings, "");
+    match registry.delete(served, name, &DeleteOptions::default(), &context).await {
+        Err(status) if status.code == 404 => Ok(()),
+        outcome => outcome.map(drop),
+    }
+}
