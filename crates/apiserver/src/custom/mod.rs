@@ -166,7 +166,7 @@ impl Follower {
             additions.clear();
             for (name, served) in &self.served {
                 for addition in &served.additions {
-                    additions.insert(format!("{name}/{}", addition.part.discovery.version), addition.clone());
+                    additions.insert(format!("{name}/{}", addition.discovery.version), addition.clone());
                 }
             }
         });

@@ -131,7 +131,7 @@ impl Rules for CustomRules {
     }
 
     fn check_status_update(&self, new: &Value, old: &Value) -> (ErrorList, Vec<String>) {
-        let found = self.compiled.validate_status(new, old);
+        let found = self.compiled.validate_status_with_warnings(new, old);
         (found.errors, found.warnings)
     }
 
