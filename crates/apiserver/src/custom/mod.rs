@@ -15,7 +15,7 @@ mod tests;
 use crate::openapi::BuiltIn;
 use crate::registry::feed::{self, Feed, News};
 use crate::registry::update::{Change, Door};
-use crate::registry::{Registry, Served, Warnings, WriteContext, metadata};
+use crate::registry::{Registry, Served, Storage, Warnings, WriteContext, metadata};
 use crate::user::UserInfo;
 use base::tasks::TaskGroup;
 use definition::{Maker, ServedDefinition};
@@ -33,6 +33,8 @@ const RETRY: Duration = Duration::from_secs(1);
 /// The custom resources of one server.
 pub struct CustomResources {
     registry: Arc<Registry>,
+    /// Of the definitions.
+    storage: Arc<Storage>,
     follower: Mutex<Follower>,
 }
 
@@ -53,12 +55,12 @@ impl CustomResources {
             types: Arc::new(BuiltIn::new(api::schema::schema())),
         };
         let follower = Follower {
-            feed: Feed::new(storage),
+            feed: Feed::new(Arc::clone(&storage)),
             maker,
             definitions: BTreeMap::new(),
             served: BTreeMap::new(),
         };
-        Ok(Self { registry: Arc::clone(registry), follower: Mutex::new(follower) })
+        Ok(Self { registry: Arc::clone(registry), storage, follower: Mutex::new(follower) })
     }
 
     /// Serves the definitions that are there now.
@@ -84,9 +86,11 @@ impl CustomResources {
     }
 
     async fn follow(&self) {
-        let mut follower = self.follower.lock().await;
+        let mut ticks = self.storage.cache.ticks();
         loop {
-            let again = follower.round(&self.registry).await.unwrap_or_else(|status| {
+            ticks.borrow_and_update();
+            let round = async { self.follower.lock().await.round(&self.registry).await };
+            let again = round.await.unwrap_or_else(|status| {
                 tracing::warn!(
                     error = status.message,
                     "failed to follow custom resource definitions, retrying"
@@ -94,9 +98,9 @@ impl CustomResources {
                 true
             });
             if again {
-                let _ = tokio::time::timeout(RETRY, follower.feed.changed()).await;
-            } else {
-                follower.feed.changed().await;
+                let _ = tokio::time::timeout(RETRY, ticks.changed()).await;
+            } else if ticks.changed().await.is_err() {
+                return;
             }
         }
     }
@@ -206,7 +210,7 @@ fn make(
     mut served: BTreeMap<String, ServedDefinition>,
     changed: &[Value],
     retired: &[String],
-) -> (BTreeMap<String, ServedDefinition>, Vec<Arc<crate::registry::Storage>>) {
+) -> (BTreeMap<String, ServedDefinition>, Vec<Arc<Storage>>) {
     let mut ended = Vec::new();
     for name in retired {
         ended.extend(served.remove(name).map(|gone| gone.storage));

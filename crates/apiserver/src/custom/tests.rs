@@ -19,6 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Cluster {
     server: TestServer,
     tasks: TaskGroup,
+    custom: Arc<CustomResources>,
 }
 
 impl Drop for Cluster {
@@ -38,7 +39,7 @@ impl Cluster {
         let tasks = TaskGroup::new();
         let custom = Arc::new(CustomResources::new(&server.chain.rest.registry).expect("definitions"));
         custom.spawn(&tasks);
-        Self { server, tasks }
+        Self { server, tasks, custom }
     }
 
     async fn ask(&self, method: Method, path: &str, body: &Value) -> (u16, Value) {
@@ -341,4 +342,14 @@ async fn definition_changed_and_deleted_under_writers_leaves_nothing() {
     cluster.define(&definition()).await;
     let list = cluster.until(WIDGETS, |code, _| code == 200).await;
     assert_eq!(list["items"], json!([]), "nothing is left behind");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn definitions_load_while_they_are_followed() {
+    let first = Cluster::start().await;
+    first.define(&definition()).await;
+    // A server that starts follows definitions already, and waits for those that are there before it is ready.
+    let second = Cluster::on(first.server.beside());
+    tokio::time::timeout(PATIENCE, second.custom.load()).await.expect("loaded in time").expect("loaded");
+    assert_eq!(second.get(WIDGETS).await.0, 200);
 }
