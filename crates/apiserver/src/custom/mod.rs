@@ -15,13 +15,14 @@ mod tests;
 use crate::openapi::BuiltIn;
 use crate::registry::feed::{self, Feed, News};
 use crate::registry::update::{Change, Door};
-use crate::registry::{Registry, Served, Warnings, WriteContext, metadata};
+use crate::registry::{Registry, Served, Storage, Warnings, WriteContext, metadata};
 use crate::user::UserInfo;
+use api::value::Fields;
 use base::tasks::TaskGroup;
 use definition::{Maker, ServedDefinition};
 use machinery::status::{Result, Status};
 use machinery::{Value, meta};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex;
@@ -33,6 +34,8 @@ const RETRY: Duration = Duration::from_secs(1);
 /// The custom resources of one server.
 pub struct CustomResources {
     registry: Arc<Registry>,
+    /// Of the definitions.
+    storage: Arc<Storage>,
     follower: Mutex<Follower>,
 }
 
@@ -41,6 +44,8 @@ struct Follower {
     maker: Maker,
     definitions: BTreeMap<String, Value>,
     served: BTreeMap<String, ServedDefinition>,
+    /// Names of definitions whose status may have to change.
+    pending: BTreeSet<String>,
 }
 
 impl CustomResources {
@@ -53,12 +58,13 @@ impl CustomResources {
             types: Arc::new(BuiltIn::new(api::schema::schema())),
         };
         let follower = Follower {
-            feed: Feed::new(storage),
+            feed: Feed::new(Arc::clone(&storage)),
             maker,
             definitions: BTreeMap::new(),
             served: BTreeMap::new(),
+            pending: BTreeSet::new(),
         };
-        Ok(Self { registry: Arc::clone(registry), follower: Mutex::new(follower) })
+        Ok(Self { registry: Arc::clone(registry), storage, follower: Mutex::new(follower) })
     }
 
     /// Serves the definitions that are there now.
@@ -84,9 +90,11 @@ impl CustomResources {
     }
 
     async fn follow(&self) {
-        let mut follower = self.follower.lock().await;
+        let mut ticks = self.storage.cache.ticks();
         loop {
-            let again = follower.round(&self.registry).await.unwrap_or_else(|status| {
+            ticks.borrow_and_update();
+            let round = async { self.follower.lock().await.round(&self.registry).await };
+            let again = round.await.unwrap_or_else(|status| {
                 tracing::warn!(
                     error = status.message,
                     "failed to follow custom resource definitions, retrying"
@@ -94,9 +102,9 @@ impl CustomResources {
                 true
             });
             if again {
-                let _ = tokio::time::timeout(RETRY, follower.feed.changed()).await;
-            } else {
-                follower.feed.changed().await;
+                let _ = tokio::time::timeout(RETRY, ticks.changed()).await;
+            } else if ticks.changed().await.is_err() {
+                return;
             }
         }
     }
@@ -112,24 +120,37 @@ impl Follower {
 
     async fn take(&mut self) -> Result<()> {
         feed::ready(self.feed.storage()).await?;
-        let name = |definition: &Value| meta::name(definition).to_owned();
         match self.feed.take() {
             News::Everything(entries) => {
-                let definitions = entries.iter().map(|entry| entry.value());
-                self.definitions = definitions.map(|definition| (name(&definition), definition)).collect();
+                let named = |definition: Value| (meta::name(&definition).to_owned(), definition);
+                self.definitions = entries.iter().map(|entry| named(entry.value())).collect();
+                self.pending = self.definitions.keys().cloned().collect();
             }
             News::Changes(changes) => {
                 for (entry, is_gone) in changes {
-                    let definition = entry.value();
-                    if is_gone {
-                        self.definitions.remove(meta::name(&definition));
-                    } else {
-                        self.definitions.insert(name(&definition), definition);
-                    }
+                    self.change(entry.value(), is_gone);
                 }
             }
         }
         Ok(())
+    }
+
+    /// Takes one changed definition over. What it frees, others of its group may be waiting for.
+    fn change(&mut self, definition: Value, is_gone: bool) {
+        let name = meta::name(&definition).to_owned();
+        let group = definition.field("spec").text("group").to_owned();
+        if is_gone {
+            self.definitions.remove(&name);
+        } else {
+            self.definitions.insert(name.clone(), definition);
+            self.pending.insert(name);
+        }
+        let waits = |other: &&Value| {
+            other.field("spec").text("group") == group
+                && !conditions::is_true(other, conditions::NAMES_ACCEPTED)
+        };
+        let waiting = self.definitions.values().filter(waits).map(|other| meta::name(other).to_owned());
+        self.pending.extend(waiting);
     }
 
     /// Puts into the catalogue what the definitions say now.
@@ -174,29 +195,32 @@ impl Follower {
         ended.iter().for_each(|storage| storage.cache.end_watches());
     }
 
+    /// Brings the status of definitions further. Reports whether something is left to do.
     async fn reconcile(&mut self, registry: &Arc<Registry>) -> Result<bool> {
-        let mut again = false;
-        let names: Vec<String> = self.definitions.keys().cloned().collect();
-        for name in names {
-            let Some(definition) = self.definitions.get(&name) else { continue };
-            if meta::deletion_timestamp(definition).is_some() {
-                let served = self.served.get(&name);
-                again |= instances::clean_up(registry, definition, served).await?;
-                continue;
-            }
-            let all: Vec<&Value> = self.definitions.values().collect();
-            let mut wanted = definition.clone();
-            if conditions::advance(&mut wanted, &all, &metadata::now()) {
-                let written = write_status(registry, &name, wanted).await?;
-                again |= written.is_none();
-                // Others must not be given the same names before the news of this write have come.
-                if let Some(written) = written {
-                    self.definitions.insert(name, written);
-                    again = true;
-                }
+        for name in self.pending.clone() {
+            if !self.step(registry, &name).await? {
+                self.pending.remove(&name);
             }
         }
-        Ok(again)
+        Ok(!self.pending.is_empty())
+    }
+
+    /// One step for one definition. Reports whether there is another.
+    async fn step(&mut self, registry: &Arc<Registry>, name: &str) -> Result<bool> {
+        let Some(definition) = self.definitions.get(name) else { return Ok(false) };
+        if meta::deletion_timestamp(definition).is_some() {
+            return instances::clean_up(registry, definition, self.served.get(name)).await;
+        }
+        let all: Vec<&Value> = self.definitions.values().collect();
+        let mut wanted = definition.clone();
+        if !conditions::advance(&mut wanted, &all, &metadata::now()) {
+            return Ok(false);
+        }
+        // Others must not be given the same names before the news of this write have come.
+        if let Some(written) = write_status(registry, name, wanted).await? {
+            self.change(written, false);
+        }
+        Ok(true)
     }
 }
 
@@ -206,7 +230,7 @@ fn make(
     mut served: BTreeMap<String, ServedDefinition>,
     changed: &[Value],
     retired: &[String],
-) -> (BTreeMap<String, ServedDefinition>, Vec<Arc<crate::registry::Storage>>) {
+) -> (BTreeMap<String, ServedDefinition>, Vec<Arc<Storage>>) {
     let mut ended = Vec::new();
     for name in retired {
         ended.extend(served.remove(name).map(|gone| gone.storage));

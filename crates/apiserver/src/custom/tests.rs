@@ -3,11 +3,15 @@
 use super::CustomResources;
 use crate::test_server::{ADMIN, TestServer};
 use base::tasks::TaskGroup;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use http::Method;
 use machinery::Value;
 use serde_json::json;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use testkit::Responder;
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const WIDGETS: &str = "/apis/example.com/v1/namespaces/n/widgets";
@@ -19,6 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Cluster {
     server: TestServer,
     tasks: TaskGroup,
+    custom: Arc<CustomResources>,
 }
 
 impl Drop for Cluster {
@@ -38,7 +43,7 @@ impl Cluster {
         let tasks = TaskGroup::new();
         let custom = Arc::new(CustomResources::new(&server.chain.rest.registry).expect("definitions"));
         custom.spawn(&tasks);
-        Self { server, tasks }
+        Self { server, tasks, custom }
     }
 
     async fn ask(&self, method: Method, path: &str, body: &Value) -> (u16, Value) {
@@ -341,4 +346,109 @@ async fn definition_changed_and_deleted_under_writers_leaves_nothing() {
     cluster.define(&definition()).await;
     let list = cluster.until(WIDGETS, |code, _| code == 200).await;
     assert_eq!(list["items"], json!([]), "nothing is left behind");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn definitions_load_while_they_are_followed() {
+    let first = Cluster::start().await;
+    first.define(&definition()).await;
+    // A server that starts follows definitions already, and waits for those that are there before it is ready.
+    let second = Cluster::on(first.server.beside());
+    tokio::time::timeout(PATIENCE, second.custom.load()).await.expect("loaded in time").expect("loaded");
+    assert_eq!(second.get(WIDGETS).await.0, 200);
+}
+
+/// A webhook that renames `spec.size` to `spec.length` and back, until it is told to fail.
+async fn renaming_webhook(fails: &Arc<AtomicBool>) -> Responder {
+    let fails = Arc::clone(fails);
+    let answer = move |_: &str, review: &Value| {
+        let request = &review["request"];
+        let mut response = json!({"uid": request["uid"], "result": {"status": "Success"}});
+        if fails.load(Ordering::Relaxed) {
+            response["result"] = json!({"status": "Failure", "message": "not now"});
+        } else {
+            let wanted = &request["desiredAPIVersion"];
+            let (from, to) = if wanted == "example.com/v2" { ("size", "length") } else { ("length", "size") };
+            let convert = |object: &Value| {
+                let mut object = object.clone();
+                object["apiVersion"] = wanted.clone();
+                if let Some(spec) = object["spec"].as_object_mut()
+                    && let Some(value) = spec.remove(from)
+                {
+                    spec.insert(to.to_owned(), value);
+                }
+                object
+            };
+            let objects = request["objects"].as_array().into_iter().flatten();
+            response["convertedObjects"] = objects.map(convert).collect();
+        }
+        (
+            200,
+            json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "response": response}),
+        )
+    };
+    Responder::start(answer).await.expect("a webhook")
+}
+
+fn converted_definition(webhook: &Responder) -> Value {
+    let version = |name: &str, field: &str, stored: bool| {
+        let spec = json!({"type": "object", "properties": {field: {"type": "integer"}}});
+        let schema = json!({"type": "object", "properties": {"spec": spec}});
+        json!({"name": name, "served": true, "storage": stored, "schema": {"openAPIV3Schema": schema}})
+    };
+    let config =
+        json!({"url": format!("{}/convert", webhook.url), "caBundle": STANDARD.encode(&webhook.certificate)});
+    let mut definition = definition();
+    definition["spec"]["versions"] = json!([version("v1", "size", true), version("v2", "length", false)]);
+    definition["spec"]["conversion"] = json!({
+        "strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"], "clientConfig": config},
+    });
+    definition
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn conversion_webhook_is_called_once_per_list_and_its_failures_are_reported() {
+    const V2: &str = "/apis/example.com/v2/namespaces/n/widgets";
+    let fails = Arc::new(AtomicBool::new(false));
+    let webhook = renaming_webhook(&fails).await;
+    let cluster = Cluster::start().await;
+    cluster.define(&converted_definition(&webhook)).await;
+    for name in ["a", "b"] {
+        assert_eq!(cluster.ask(Method::POST, WIDGETS, &widget(name, json!({"size": 3}))).await.0, 201);
+    }
+    assert_eq!(webhook.seen().len(), 0, "the stored version needs no conversion");
+    let list = cluster.get(V2).await.1;
+    assert_eq!(
+        (&list["items"][0]["spec"], &list["items"][1]["spec"]),
+        (&json!({"length": 3}), &json!({"length": 3}))
+    );
+    assert_eq!(webhook.seen().len(), 1, "one review for the whole list");
+    let (code, changed) = cluster.patch(&format!("{V2}/a"), MERGE, &json!({"spec": {"length": 4}})).await;
+    assert_eq!((code, &changed["spec"]), (200, &json!({"length": 4})), "{changed}");
+    assert_eq!(cluster.get(&format!("{WIDGETS}/a")).await.1["spec"], json!({"size": 4}));
+
+    // Objects stay in the version they were stored in until they are written again.
+    let own = format!("{DEFINITIONS}/widgets.example.com");
+    let mut changed = cluster.get(&own).await.1;
+    for (at, stored) in [(0, false), (1, true)] {
+        changed["spec"]["versions"][at]["storage"] = json!(stored);
+    }
+    assert_eq!(cluster.ask(Method::PUT, &own, &changed).await.0, 200);
+    let in_v2 = |_: u16, _: &Value| {
+        let catalogue = cluster.server.chain.rest.registry.catalogue();
+        let served = catalogue.served("example.com", "v2", "widgets");
+        served.is_some_and(|served| served.storage.kind.version() == "v2")
+    };
+    cluster.until(V2, in_v2).await;
+    let path = format!("{V2}/b");
+    let found = cluster.get(&path).await.1;
+    assert_eq!(found["spec"], json!({"length": 3}));
+    assert_eq!(cluster.ask(Method::PUT, &path, &found).await.0, 200);
+    fails.store(true, Ordering::Relaxed);
+    assert_eq!(cluster.get(&path).await.1["spec"], json!({"length": 3}), "stored in version 2 now");
+    let (code, failed) = cluster.get(&format!("{V2}/a")).await;
+    assert_eq!(code, 500, "{failed}");
+    let message = "conversion webhook for example.com/v1, Kind=Widget failed: not now";
+    assert!(failed["message"].as_str().is_some_and(|text| text.ends_with(message)), "{failed}");
+    assert_eq!(cluster.get(V2).await.0, 500, "a list is whole or not at all");
 }

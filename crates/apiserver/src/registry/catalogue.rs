@@ -10,6 +10,7 @@ use crate::openapi::{OpenApi, Part, Types};
 use api::Text;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -122,9 +123,7 @@ impl Catalogues {
     fn next(&self, previous: &Catalogue, additions: &BTreeMap<String, Addition>) -> Catalogue {
         let served: Vec<Arc<Served>> = self.built_in.all().cloned().collect();
         let mut versions: Vec<GroupVersion> = self.built_in.discovery.versions().to_vec();
-        for addition in additions.values() {
-            merge(&mut versions, &addition.discovery);
-        }
+        merge(&mut versions, additions.values().map(|addition| &*addition.discovery));
         let discovery = Discovery::new(versions, self.built_in.discovery.server_address());
         let parts = additions.values().filter_map(Addition::part);
         let remote = additions.values().filter(|addition| addition.types.is_none());
@@ -143,11 +142,22 @@ impl Catalogues {
     }
 }
 
-/// Adds resources to their group version, which several definitions may share.
-fn merge(versions: &mut Vec<GroupVersion>, added: &GroupVersion) {
-    let same = |known: &&mut GroupVersion| (&known.group, &known.version) == (&added.group, &added.version);
-    match versions.iter_mut().find(same) {
-        Some(known) => known.resources.extend(added.resources.iter().cloned()),
-        None => versions.push(added.clone()),
+/// Adds resources to their group versions, which several definitions may share.
+fn merge<'a>(versions: &mut Vec<GroupVersion>, added: impl Iterator<Item = &'a GroupVersion>) {
+    let mut known: HashMap<(Text, Text), usize> = versions
+        .iter()
+        .enumerate()
+        .map(|(at, version)| ((version.group.clone(), version.version.clone()), at))
+        .collect();
+    for version in added {
+        match known.entry((version.group.clone(), version.version.clone())) {
+            Entry::Occupied(at) => {
+                versions[*at.get()].resources.extend(version.resources.iter().cloned());
+            }
+            Entry::Vacant(vacant) => {
+                vacant.insert(versions.len());
+                versions.push(version.clone());
+            }
+        }
     }
 }
