@@ -115,7 +115,7 @@ impl Program {
         &self.checked.of
     }
 
-    /// Whether the program refers to the variable that is declared at this place.
+    /// True if the program refers to the variable that is declared at this place.
     pub fn uses(&self, variable: usize) -> bool {
         self.checked.node.uses(variable)
     }

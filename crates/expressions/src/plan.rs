@@ -55,7 +55,7 @@ pub enum Step {
 }
 
 impl Node {
-    /// Whether a variable of the environment stands anywhere below.
+    /// True if a variable of the environment stands anywhere below.
     pub fn uses(&self, variable: usize) -> bool {
         let of = |node: &Node| node.uses(variable);
         match self {

@@ -22,7 +22,7 @@ pub trait Typing: fmt::Debug + Send + Sync {
     fn identity(&self) -> Identity<'_>;
 }
 
-/// Which items of two lists are the same.
+/// Identity of list items: which items of two lists are the same.
 #[derive(Clone, Copy, Debug)]
 pub enum Identity<'t> {
     /// Items at the same index.

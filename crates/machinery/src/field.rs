@@ -26,7 +26,7 @@ impl<'a> Path<'a> {
     /// The empty path: the object itself.
     pub const ROOT: Path<'static> = Path { parent: None, step: Step::Root };
 
-    /// Whether this is the empty path.
+    /// True for the empty path.
     pub fn is_root(&self) -> bool {
         matches!((self.parent, self.step), (None, Step::Root))
     }

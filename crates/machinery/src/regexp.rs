@@ -78,7 +78,7 @@ impl<'p> Translation<'p> {
             self.take();
             self.out.push('^');
         }
-        // Whether a dash here would begin a range.
+        // A dash here would begin a range.
         let mut after_atom = false;
         let mut is_first = true;
         while let Some(c) = self.take() {
@@ -123,7 +123,7 @@ impl<'p> Translation<'p> {
     }
 }
 
-/// Whether text after a brace makes it a repetition: `{2}`, `{2,}`, `{2,3}`.
+/// True if the text after a brace makes it a repetition: `{2}`, `{2,}`, `{2,3}`.
 fn begins_repetition(rest: &str) -> bool {
     let Some((counts, _)) = rest.split_once('}') else { return false };
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

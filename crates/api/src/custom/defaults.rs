@@ -68,7 +68,7 @@ fn is_unpruned(default: &Value, node: &Node, is_root: bool) -> bool {
     known != *default
 }
 
-/// Whether a default value anywhere in a schema has fields that it does not describe.
+/// Finds default values with fields that the schema does not describe.
 pub fn any_unpruned(schema: Schema<'_>) -> bool {
     schema.any(&|of| {
         of.default().is_some_and(|default| is_unpruned(default, &compile::schema_without_rules(of), false))

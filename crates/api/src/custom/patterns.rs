@@ -23,7 +23,7 @@ impl Pattern {
         &self.text
     }
 
-    /// Whether a text matches, or the reason why the pattern is invalid.
+    /// Matches a text. The error says why the pattern is invalid.
     pub fn matches(&self, text: &str) -> Result<bool, &str> {
         let compiled = self.compiled.get_or_init(|| compile(&self.text));
         compiled.as_ref().map(|pattern| pattern.is_match(text)).map_err(String::as_str)

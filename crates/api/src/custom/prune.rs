@@ -84,7 +84,8 @@ impl Pruning {
             let known = node.and_then(|node| node.property(name));
             if known.is_none() && !has_additional {
                 // At the root they are reported by the decoder.
-                if !keeps && !(is_meta && self.path.is_empty()) {
+                let is_reported = is_meta && self.path.is_empty();
+                if !keeps && !is_reported {
                     self.record(name);
                 }
                 return keeps;

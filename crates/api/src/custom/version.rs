@@ -54,8 +54,9 @@ pub fn compile(definition: &Value, version: &str) -> Result<CompiledVersion, Com
     let spec = definition.field("spec");
     let of_version = spec.items("versions").iter().find(|known| known.text("name") == version);
     let of_version = of_version.ok_or_else(|| CompileError::NoVersion(version.to_owned()))?;
-    let empty = Value::Object(machinery::Map::new());
-    let schema = definition::schema_of(of_version).unwrap_or(Schema(&empty));
+    // Without a schema there is nothing to check.
+    let anything = serde_json::json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let schema = definition::schema_of(of_version).unwrap_or(Schema(&anything));
     if let Some(reason) = structural::unsupported(schema) {
         return Err(CompileError::Schema { version: version.to_owned(), reason });
     }

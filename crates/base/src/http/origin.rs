@@ -7,7 +7,7 @@ use rustls_pki_types::ServerName;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Where a server listens.
+/// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// The host is without the brackets of IPv6 addresses.

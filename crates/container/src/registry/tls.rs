@@ -1,4 +1,4 @@
-//! Whom to trust when asking a registry.
+//! TLS configuration of connections to registries.
 
 use std::path::Path;
 use std::sync::Arc;

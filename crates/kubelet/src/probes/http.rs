@@ -103,7 +103,7 @@ async fn once(
     let response = CLIENT.send(&origin, request).await.map_err(failure)?;
     let code = response.status.as_u16();
     let location = response.header(http::header::LOCATION).map(str::to_owned);
-    // The head decides; the body is read a little, so that the server can end in peace.
+    // The status decides. The start of the body is read, so that the server can finish the response.
     let _ = response.bytes(MAX_BODY).await;
     Ok((code, location))
 }

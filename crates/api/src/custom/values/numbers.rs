@@ -5,7 +5,7 @@ use crate::custom::node::{Kind, Node};
 use machinery::Value;
 use machinery::field::{ErrorKind, Path, show_float};
 
-/// Whether a number has no fraction.
+/// True for numbers without a fraction.
 pub(super) fn is_whole(value: &Value) -> bool {
     value.as_f64().is_some_and(|number| number.fract() == 0.0)
 }

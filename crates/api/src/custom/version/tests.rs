@@ -42,6 +42,17 @@ fn unknown_versions_and_unsupported_schemas_do_not_compile() {
 }
 
 #[test]
+fn version_without_schema_keeps_every_field() {
+    let bare =
+        json!({"spec": {"group": "example.com", "names": {"kind": "Widget"}, "versions": [{"name": "v1"}]}});
+    let version = compile(&bare, "v1").expect("a version");
+    let mut object = json!({"kind": "Widget", "spec": {"x": [1]}});
+    assert!(version.prune(&mut object).is_empty() && version.validate(&object, None).is_empty());
+    assert_eq!(object["spec"]["x"], json!([1]));
+    assert!(version.type_of().is_some_and(|of| of.preserves_unknown()));
+}
+
+#[test]
 fn values_of_other_types_are_invalid() {
     let wrong = |shown: &str, wanted: &str| {
         vec![format!(
