@@ -36,6 +36,14 @@ impl Feed {
         self.cursor.is_none() || self.ticks.has_changed().unwrap_or(true)
     }
 
+    /// Waits until there may be news.
+    pub async fn changed(&mut self) {
+        if self.ticks.changed().await.is_err() {
+            // The cache is gone with its server.
+            std::future::pending::<()>().await;
+        }
+    }
+
     /// The news, and from then on the next ones.
     pub fn take(&mut self) -> News {
         self.ticks.borrow_and_update();
