@@ -122,7 +122,7 @@ pub static APPLY: Target = Target {
     words: WORDS,
     run: |input| {
         let Ok(read) = json::decode(input) else { return 0 };
-        let reset = Reset::of("", "pods", true, "");
+        let reset = Reset::of_fields(&[&["status"]]);
         let first = apply::apply(Some(&POD), &read.value, true, &context(&reset, "one"));
         if let Ok(applied) = &first {
             let again = apply::apply(Some(applied), &read.value, false, &context(&reset, "one"));
@@ -145,7 +145,7 @@ pub static MANAGED_FIELDS: Target = Target {
     words: &[b"\"f:spec\":{", b"\"k:{\\\"name\\\":\\\"c\\\"}\":{", b"\"v:1\":{}", b"\"i:9\":{}", b"\".\":{}", b"\"operation\":\"Apply\",", b"\"operation\":\"Update\",", b"\"fieldsType\":\"FieldsV1\","],
     run: |input| {
         let Ok(read) = json::decode(input) else { return 0 };
-        let reset = Reset::of("", "pods", true, "");
+        let reset = Reset::of_fields(&[&["status"]]);
         let mut live = POD.clone();
         live["metadata"]["managedFields"] = read.value;
         let mut new = POD.clone();
