@@ -233,7 +233,7 @@ fn widgets(registry: &Registry, convert: &Arc<Renaming>) -> Vec<Addition> {
 fn register(registry: &Registry, additions: Vec<Addition>) {
     registry.catalogues.change(|known| {
         known.clear();
-        known.extend(additions.into_iter().map(|addition| (addition.part.discovery.api_version(), addition)));
+        known.extend(additions.into_iter().map(|addition| (addition.discovery.api_version(), addition)));
     });
 }
 
