@@ -63,13 +63,14 @@ impl Ordinary {
         let path = "/api/v1/namespaces/default/configmaps/ordinary";
         while !self.is_over.load(Ordering::Relaxed) {
             let count = self.done.load(Ordering::Relaxed);
-            let patch = json!({"data": {"count": count.to_string()}});
+            let text = count.to_string();
+            let patch = json!({"data": {"count": text}});
             let media = "application/merge-patch+json";
             let body = serde_json::to_vec(&patch)?;
             let reply = self.client.request(Method::PATCH, path, media, body).await?;
             anyhow::ensure!(reply.status == 200, "{}: {}", reply.status, reply.body);
             let reply = self.client.get(path).await?;
-            anyhow::ensure!(reply.body["data"]["count"] == count.to_string(), "{}", reply.body);
+            anyhow::ensure!(reply.body["data"]["count"] == text, "{}", reply.body);
             self.done.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! CBOR to values: what JSON can say, and nothing else.
 
-use super::{ARRAY, BYTES, CborError, LATER_BASE64, MAP, NEGATIVE, TAG, TEXT, UNSIGNED};
+use super::{ARRAY, BYTES, CborError, LATER_BASE64, MAP, NEGATIVE, SELF_DESCRIBED, TAG, TEXT, UNSIGNED};
 use crate::codec::budget::{Budget, MAP_BYTES, VALUE_BYTES};
 use crate::codec::{MAX_DEPTH, leaf, time};
 use serde_json::{Map, Value};
@@ -9,7 +9,9 @@ type Read<T> = Result<T, CborError>;
 
 /// Reads one item, which must be all there is.
 pub fn decode(bytes: &[u8]) -> Read<Value> {
-    let mut reader = Reader { bytes, at: 0, budget: Budget::of(bytes.len()) };
+    // The mark of CBOR is no level of nesting: what was read without it is written with it.
+    let at = if bytes.starts_with(&SELF_DESCRIBED) { SELF_DESCRIBED.len() } else { 0 };
+    let mut reader = Reader { bytes, at, budget: Budget::of(bytes.len()) };
     let value = reader.item(0)?;
     match bytes.len() - reader.at {
         0 => Ok(value),
@@ -196,6 +198,14 @@ fn half(bits: u16) -> f64 {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn deepest_value_read_is_read_again_as_written() {
+        let deepest = [vec![0x81; MAX_DEPTH], vec![0x01]].concat();
+        let value = decode(&deepest).expect("as deep as may be");
+        assert_eq!(decode(&super::super::encode(&value, None)), Ok(value));
+        assert!(decode(&[vec![0x81; MAX_DEPTH + 1], vec![0x01]].concat()).is_err());
+    }
 
     #[test]
     fn what_json_can_say_is_read() {
