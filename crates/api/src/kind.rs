@@ -94,7 +94,7 @@ pub const STATUS_APART: &[(&str, FieldPaths)] = &[("", &[&["status"]]), ("status
 pub const METADATA_APART: &[(&str, FieldPaths)] =
     &[("", &[&["status"]]), ("status", &[&["metadata"], &["spec"]])];
 
-/// How a version that is not stored is converted.
+/// Conversion of a version that is not stored.
 #[derive(Clone, Copy, Debug)]
 pub struct StoredAs {
     /// The kind in the version that is stored.
@@ -266,7 +266,7 @@ pub struct Kind {
     pub stored_as: Option<&'static StoredAs>,
     /// Kubernetes stores the kind as JSON: what its protobuf form would lose stays.
     pub stored_as_json: bool,
-    /// What Kubernetes' keys call the resource, where that is not its plural: messages show them.
+    /// Name of the resource in Kubernetes' storage keys, where it is not the plural: messages show it.
     pub storage_path: &'static str,
     /// An annotation that stands for a field of old versions: views of metadata alone do not show it.
     pub field_annotation: Option<&'static str>,

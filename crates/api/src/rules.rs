@@ -209,7 +209,7 @@ pub struct IndexedField {
     pub read: FieldReader,
 }
 
-/// How an indexed field is read from an object.
+/// Reader of an indexed field.
 pub enum FieldReader {
     Function(fn(&Value) -> Cow<'_, str>),
     /// State of a compiled definition.

@@ -3,7 +3,7 @@
 use crate::query::Query;
 use http::Method;
 
-/// What a request does: decided once, from method and path, for authorization, audit and routing alike. Requests that are
+/// The verb of a request: decided once, from method and path, for authorization, audit and routing alike. Requests that are
 /// not about a resource have their method as verb; other methods on resources have none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Verb {

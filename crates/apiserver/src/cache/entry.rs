@@ -26,7 +26,7 @@ pub struct Layout {
     pub reader: Option<Reader>,
 }
 
-/// How objects that were stored under an earlier definition are read.
+/// Reader of objects that were stored under an earlier definition.
 pub struct Reader {
     pub rules: Arc<dyn api::Rules>,
     /// Objects of other versions differ in their `apiVersion` only; otherwise they stay as they are.

@@ -341,7 +341,7 @@ impl Chain {
             return Box::pin(self.nonresource(context)).await;
         }
         let info = &context.info;
-        // What no built-in group and no definition has is nobody's path.
+        // Other paths of groups that only definitions have are not found, as in Kubernetes.
         let built_in = self.rest.registry.catalogues.built_in();
         let known = info.group.is_empty()
             || built_in.discovery.has_group(&info.group)

@@ -168,7 +168,7 @@ fn copy(names: &mut Map<String, Value>, requested: &Value, field: &str) {
     };
 }
 
-/// Why a name cannot be had, if it cannot.
+/// The conflict of a requested name, if there is one.
 fn conflicts(field: &str, requested: &Value, accepted: &Value, used: &BTreeSet<String>) -> Option<String> {
     let in_use = |name: &str| format!("{name:?} is already in use");
     if field == "shortNames" {

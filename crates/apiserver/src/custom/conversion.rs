@@ -2,7 +2,6 @@
 
 use crate::admission::{CallFailure, service_address, with_query, words};
 use crate::outbound::{Client, Target, Trust};
-use base::http::Authorities;
 use crate::registry::{Convert, Registry};
 use api::value::{Fields, texts};
 use base64::Engine;
@@ -77,10 +76,7 @@ impl Webhook {
             return Ok(Arc::clone(client));
         }
         let bundle = STANDARD.decode(self.config.text("caBundle")).ok();
-        let authorities = match bundle.filter(|bundle| !bundle.is_empty()) {
-            Some(bundle) => Authorities::Pem(bundle),
-            None => Authorities::System,
-        };
+        let authorities = bundle.filter(|bundle| !bundle.is_empty()).into();
         let trust = Trust { authorities, server_name, ..Trust::default() };
         let target = Target::new(url, &trust).map_err(|error| error.to_string())?;
         let client = Arc::new(Client::new(target));

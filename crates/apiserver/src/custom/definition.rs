@@ -26,9 +26,9 @@ const SUBRESOURCE_VERBS: [&str; 3] = ["get", "patch", "update"];
 const GROUP_PRIORITY: i32 = 1000;
 const VERSION_PRIORITY: i32 = 100;
 
-/// What is served of one definition.
+/// Served resources of one definition.
 pub struct ServedDefinition {
-    /// What it was made from: another spec makes another storage.
+    /// The spec it was made from: another spec makes another storage.
     spec: Value,
     names: Value,
     is_terminating: bool,
@@ -153,7 +153,7 @@ impl Maker {
         Some(Conversion::Batch(webhook))
     }
 
-    /// What discovery and OpenAPI say of one version.
+    /// The entry of one version in discovery and OpenAPI.
     fn part(&self, definition: &Value, compiled: &Arc<CompiledVersion>, verbs: &[&str]) -> Part {
         let accepted = definition.field("status").field("acceptedNames");
         let text = |value: &str| Text::Owned(value.to_owned());

@@ -358,7 +358,7 @@ async fn definitions_load_while_they_are_followed() {
     assert_eq!(second.get(WIDGETS).await.0, 200);
 }
 
-/// A webhook that renames `spec.size` to `spec.length` and back, until it is told to fail.
+/// A webhook that renames `spec.size` to `spec.length` and back, until it is set to fail.
 async fn renaming_webhook(fails: &Arc<AtomicBool>) -> Responder {
     let fails = Arc::clone(fails);
     let answer = move |_: &str, review: &Value| {

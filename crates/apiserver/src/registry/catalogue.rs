@@ -90,7 +90,7 @@ impl Catalogue {
 }
 
 impl Catalogues {
-    /// The catalogue of the built-in kinds. `server_address` is the `host:port` that discovery tells clients.
+    /// The catalogue of the built-in kinds. `server_address` is the `host:port` in discovery.
     pub fn new(served: &[Arc<Served>], server_address: String) -> Self {
         let parts = crate::discovery::built_in(api::resources::RESOURCES);
         let discovery = Discovery::new(parts, server_address);

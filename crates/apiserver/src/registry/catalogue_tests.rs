@@ -87,7 +87,7 @@ impl Rules for Widgets {
     }
 }
 
-/// Version 2 calls the size `length`. Fails while it is told to.
+/// Version 2 calls the size `length`. Fails while `fails` is set.
 #[derive(Default)]
 struct Renaming {
     fails: AtomicBool,

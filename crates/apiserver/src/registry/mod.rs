@@ -145,7 +145,7 @@ impl Registry {
         Self::with_authorizers(store, admission, services, authorizers, String::new())
     }
 
-    /// As [`Registry::new`], with these authorizers and the `host:port` that discovery tells clients.
+    /// As [`Registry::new`], with these authorizers and the `host:port` in discovery.
     pub fn with_authorizers(
         store: Arc<dyn Store>,
         admission: Admission,

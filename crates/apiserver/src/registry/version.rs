@@ -265,7 +265,7 @@ impl Version {
                 return blocking(one(&**convert, object.clone(), &self.api_version));
             }
             (Some(Conversion::BuiltIn(conversion)), _) => (conversion.to_stored)(object.clone()),
-            // Nothing is dropped: managers of this version are told of fields it does not have.
+            // Nothing is dropped: an apply reports fields that this version does not declare.
             (Some(Conversion::Rename), _) | (None, Some(Conversion::Rename)) => {
                 return Some(renamed(object.clone(), &self.api_version));
             }
