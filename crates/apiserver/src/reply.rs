@@ -6,7 +6,7 @@ use crate::encode;
 use crate::forms::{self, Include};
 use crate::negotiate::{Accepted, Encoding};
 use crate::registry::list::Page;
-use crate::registry::{Served, Written};
+use crate::registry::{Conversion, Served, Written};
 use crate::serve::ResponseBody;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, VARY, WARNING};
@@ -93,7 +93,11 @@ pub async fn object(
         }
     }
     let include = Include::read(&context.query, accepted)?;
-    let stored = served.converted_one(written.value()).await?;
+    // Only what something else converts waits, in a future of its own: those of all other requests stay small.
+    let stored = match &served.conversion {
+        Some(Conversion::Batch(_)) => Box::pin(served.converted_one(written.value())).await?,
+        _ => written.value(),
+    };
     let shown = forms::object(served, stored, accepted, include)?;
     value(code, &shown, accepted, context)
 }

@@ -54,7 +54,12 @@ impl Rest {
                     return None;
                 }
                 let notices = watcher.next().await?;
-                let (frames, over) = framer.frames(&watcher, notices).await;
+                // A future of its own, so that watches of other kinds do not carry it.
+                let converted = match &watcher.served().conversion {
+                    Some(Conversion::Batch(_)) => Box::pin(framer.converted(&watcher, &notices)).await,
+                    _ => Ok(Vec::new()),
+                };
+                let (frames, over) = framer.frames(&watcher, notices, converted);
                 Some((frames, (watcher, framer, over)))
             });
         if streaming::upgrade::wants_websocket(&context.headers) {
@@ -109,24 +114,30 @@ struct Framer {
 }
 
 impl Framer {
+    /// The objects of notices that something else converts, converted together.
+    async fn converted(&self, watcher: &Watcher, notices: &[Notice]) -> Result<Vec<Value>> {
+        let stored = notices.iter().filter_map(|notice| self.unshared(watcher, notice)).collect();
+        watcher.served().converted(stored).await
+    }
+
     /// Some notices, and whether the watch ends with them.
-    async fn frames(&mut self, watcher: &Watcher, notices: Vec<Notice>) -> (Vec<Bytes>, bool) {
+    fn frames(
+        &mut self,
+        watcher: &Watcher,
+        notices: Vec<Notice>,
+        converted: Result<Vec<Value>>,
+    ) -> (Vec<Bytes>, bool) {
         // An event has one object: in Kubernetes, too, a watch for lists of them ends with the first.
         if self.accepted.form == Some(Form::PartialObjectMetadataList) {
             return (Vec::new(), true);
         }
-        // Objects that something else converts are converted together.
-        let mut converted = Vec::new().into_iter();
-        if matches!(watcher.served().conversion, Some(Conversion::Batch(_))) {
-            let stored = notices.iter().filter_map(|notice| self.unshared(watcher, notice)).collect();
-            match watcher.served().converted(stored).await {
-                Ok(objects) => converted = objects.into_iter(),
-                Err(status) => {
-                    let error = encode::event("ERROR", &status.to_value(), &self.accepted);
-                    return (vec![error.unwrap_or_default()], true);
-                }
+        let mut converted = match converted {
+            Ok(objects) => objects.into_iter(),
+            Err(status) => {
+                let error = encode::event("ERROR", &status.to_value(), &self.accepted);
+                return (vec![error.unwrap_or_default()], true);
             }
-        }
+        };
         let mut over = false;
         let mut frames: Vec<Bytes> = Vec::with_capacity(notices.len());
         for notice in notices {
