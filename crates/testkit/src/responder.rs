@@ -23,6 +23,10 @@ use tokio_rustls::TlsAcceptor;
 /// Name in the certificate besides the address: the service `responder` in the namespace `default`.
 const SERVICE: &str = "responder.default.svc";
 
+/// Recorded paths with bodies, and headers.
+type Seen = Arc<Mutex<Vec<(String, Value)>>>;
+type SeenHeaders = Arc<Mutex<Vec<HeaderMap>>>;
+
 type Answer = dyn Fn(&str, &Value) -> (u16, Value) + Send + Sync;
 
 /// The server; it ends when this is dropped.
@@ -30,8 +34,8 @@ pub struct Responder {
     pub url: String,
     /// Its certificate, which vouches for itself.
     pub certificate: String,
-    seen: Arc<Mutex<Vec<(String, Value)>>>,
-    headers: Arc<Mutex<Vec<HeaderMap>>>,
+    seen: Seen,
+    headers: SeenHeaders,
     running: JoinHandle<()>,
 }
 
@@ -100,7 +104,7 @@ async fn accept(
     listener: TcpListener,
     acceptor: TlsAcceptor,
     answer: Arc<Answer>,
-    (seen, headers): (Arc<Mutex<Vec<(String, Value)>>>, Arc<Mutex<Vec<HeaderMap>>>),
+    (seen, headers): (Seen, SeenHeaders),
 ) {
     while let Ok((stream, _)) = listener.accept().await {
         let (acceptor, answer, seen, headers) =

@@ -45,10 +45,18 @@ pub struct Aggregator {
     registry: Arc<Registry>,
     routing: Routing,
     client: RemoteClient,
-    /// Certificate and key of the front proxy, PEM, and the number of times they were set.
-    identity: Mutex<(Option<(Vec<u8>, Vec<u8>)>, u64)>,
+    identity: Mutex<FrontProxy>,
     /// Group versions of this process, by the names of their APIServices.
     extensions: Mutex<BTreeMap<String, Arc<dyn Extension>>>,
+}
+
+/// Identity of the front proxy.
+#[derive(Clone, Default)]
+struct FrontProxy {
+    /// Certificate and key, PEM.
+    pem: Option<(Vec<u8>, Vec<u8>)>,
+    /// Number of times it was set.
+    number: u64,
 }
 
 /// The task of one APIService; dropping it ends the task.
@@ -84,7 +92,7 @@ impl Aggregator {
     /// Sets the client certificate by which extension servers recognise this server, PEM.
     pub fn set_identity(&self, certificate: Vec<u8>, key: Vec<u8>) {
         let mut identity = self.identity.lock();
-        *identity = (Some((certificate, key)), identity.1 + 1);
+        *identity = FrontProxy { pem: Some((certificate, key)), number: identity.number + 1 };
     }
 
     /// Serves a group version by a component of this process, unless an APIService names a service for it.
@@ -266,13 +274,13 @@ impl Aggregator {
         target: &Target,
         known: &mut Known,
     ) -> (std::result::Result<Arc<Secured>, String>, u64) {
-        let (identity, number) = self.identity.lock().clone();
+        let FrontProxy { pem, number } = self.identity.lock().clone();
         if let Some((made_for, secured)) = &known.secured
             && *made_for == number
         {
             return (secured.clone(), number);
         }
-        let secured = Secured::new(target, identity.as_ref()).map(Arc::new);
+        let secured = Secured::new(target, pem.as_ref()).map(Arc::new);
         known.secured = Some((number, secured.clone()));
         (secured, number)
     }
