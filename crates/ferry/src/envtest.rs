@@ -15,9 +15,8 @@ use crate::serve::{self, Role, say, stop_on_signal};
 const ASSETS: [&str; 2] = ["etcd", "kube-apiserver"];
 
 /// The API server is ready in a fraction of a second. Without a command, `ferry envtest` prints the variables that tests
-/// need and serves until it gets a signal; with one, it runs the command with these variables and ends with its status:
-///
-///     ferry envtest -- go test ./...
+/// need and serves until it gets a signal; with one, such as `ferry envtest -- go test ./...`, it runs the command with
+/// these variables and ends with its status.
 #[derive(Args, Debug)]
 pub struct EnvtestArgs {
     /// Run the controllers too, so that namespaces and owned objects are deleted and workloads have pods; without them,

@@ -11,7 +11,7 @@ type Read<T> = Result<T, CborError>;
 pub fn decode(bytes: &[u8]) -> Read<Value> {
     // The mark of CBOR is no level of nesting: what was read without it is written with it.
     let at = if bytes.starts_with(&SELF_DESCRIBED) { SELF_DESCRIBED.len() } else { 0 };
-    let mut reader = Reader { bytes, at, budget: Budget::of(bytes.len()) };
+    let mut reader = Reader { bytes, at, budget: Budget::of_compact(bytes.len()) };
     let value = reader.item(0)?;
     match bytes.len() - reader.at {
         0 => Ok(value),

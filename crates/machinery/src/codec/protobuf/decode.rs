@@ -12,7 +12,7 @@ type Read<T> = Result<T, ProtobufError>;
 
 /// The object of a message; its kind is the envelope's.
 pub fn decode_object(bytes: &[u8], schema: SchemaRef<'_>) -> Read<Value> {
-    let budget = Cell::new(Budget::of(bytes.len()));
+    let budget = Cell::new(Budget::of_compact(bytes.len()));
     message(bytes, schema, Depth { level: 0, budget: &budget })
 }
 

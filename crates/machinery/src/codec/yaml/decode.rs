@@ -88,7 +88,7 @@ const ALIAS_FACTOR: usize = 8;
 const ALIAS_FLOOR: usize = 1 << 20;
 
 /// A scalar costs more than its memory: reading one takes several times as long as in other encodings.
-const SCALAR_BYTES: usize = 3 * VALUE_BYTES;
+const SCALAR_BYTES: usize = 2 * VALUE_BYTES;
 
 /// A finished value, with how many values it consists of and the memory a copy of it takes.
 #[derive(Clone)]
