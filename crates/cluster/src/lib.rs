@@ -31,6 +31,7 @@ mod store_server;
 
 pub use agent::run_agent;
 pub use apiserver::admission::names as admission_plugins;
+pub use apiserver::aggregate::Routing as AggregatorRouting;
 pub use apiserver::audit;
 pub use apiserver::encryption::{EncryptionError, add_key};
 pub use apiserver::outbound;

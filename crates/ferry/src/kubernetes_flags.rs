@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use clap::{ArgAction, Args};
-use cluster::{Config, WebhookTokenConfig};
+use cluster::{AggregatorRouting, Config, WebhookTokenConfig};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -101,8 +101,7 @@ pub struct KubernetesArgs {
           default_missing_value = "true", require_equals = true, value_parser = parse_true, help_heading = "API server")]
     pub allow_privileged: bool,
 
-    /// Whether requests to aggregated servers go to endpoints instead of cluster IPs. There is no aggregation yet: the
-    /// value is kept for then.
+    /// Turns on aggregator routing requests to endpoints IP rather than cluster IP.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set, num_args = 0..=1,
           default_missing_value = "true", require_equals = true, help_heading = "API server")]
     pub enable_aggregator_routing: bool,
@@ -176,6 +175,10 @@ impl KubernetesArgs {
                 config.api.limits.cbor = on;
             }
         }
+        config.api.aggregator_routing = match self.enable_aggregator_routing {
+            true => AggregatorRouting::Endpoints,
+            false => AggregatorRouting::Service,
+        };
         config.api.chain.priority_and_fairness = self.enable_priority_and_fairness;
         self.audit.apply(&mut config.api.audit)?;
         config.api.admission.enable = self.enable_admission_plugins;
@@ -276,9 +279,12 @@ mod tests {
         assert_eq!(config.api.chain.max_requests_in_flight, 10);
         assert_eq!(config.api.admission.disable, ["Priority"]);
         assert!(!config.api.chain.priority_and_fairness);
+        assert_eq!(config.api.aggregator_routing, AggregatorRouting::Endpoints);
         let log = config.api.audit.log.expect("a log");
         assert_eq!((log.rotation.max_bytes, log.rotation.max_backups), (100 << 20, 10));
         assert!(config.api.audit.trail.is_some());
+        let config = configured(&["--enable-aggregator-routing=false"]).expect("accepted");
+        assert_eq!(config.api.aggregator_routing, AggregatorRouting::Service);
     }
 
     #[test]

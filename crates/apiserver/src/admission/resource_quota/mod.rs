@@ -52,9 +52,10 @@ impl Plugin for ResourceQuota {
     }
 
     fn handles(&self, attributes: &Attributes<'_>) -> bool {
-        attributes.operation != Operation::Delete
-            && attributes.served.namespaced()
-            && attributes.served.kind.resource() != "events"
+        let kind = &attributes.served.kind;
+        // Events of either group are not counted; custom resources of that name are.
+        let is_event = kind.resource() == "events" && matches!(kind.group(), "" | "events.k8s.io");
+        attributes.operation != Operation::Delete && attributes.served.namespaced() && !is_event
     }
 
     fn validate<'a>(
