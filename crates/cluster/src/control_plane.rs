@@ -72,8 +72,12 @@ impl ControlPlane {
         tasks: TaskGroup,
     ) -> Result<Self, ClusterError> {
         let data_dir = |source| ClusterError::DataDirectory { path: config.data_dir.clone(), source };
-        // Keys and secrets are in there; nobody else has business in it.
+        // Keys, objects and the audit log: closed to other users, also in a directory of an earlier version.
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&config.data_dir).map_err(data_dir)?;
+        for directory in [config.data_dir.clone(), config.data_dir.join("logs")] {
+            sys::directories::ensure(&directory, 0o750)
+                .map_err(|source| ClusterError::DataDirectory { path: directory, source })?;
+        }
         let listener = serve::bind(config.listen).map_err(ClusterError::Listen)?;
         let address = listener.local_addr().map_err(ClusterError::LocalAddress)?;
         // Keys and certificates are made while the store reads its files.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use http::StatusCode;
 use serde_json::json;
 use testkit::{Server, eventually};
@@ -138,6 +138,24 @@ async fn livez_fails_while_a_background_task_cannot_be_restarted() -> Result<()>
     let text = String::from_utf8_lossy(&metrics.bytes).into_owned();
     for name in ["ferry_task_restarts_total", "ferry_task_panics_total"] {
         assert!(text.contains(&format!("{name}{{task=\"broken\"}}")), "{name}");
+    }
+    server.stop().await
+}
+
+/// A data directory of an earlier version, open to other users of the machine, is closed at the start.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn data_directory_open_to_others_is_closed_at_start() -> Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let directory = tempfile::tempdir()?;
+    let paths = [directory.path().to_owned(), directory.path().join("logs")];
+    std::fs::create_dir(&paths[1])?;
+    for path in &paths {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))?;
+    }
+    let server = Server::start_in(directory.path()).await?;
+    for path in &paths {
+        let mode = std::fs::metadata(path)?.permissions().mode();
+        ensure!(mode & 0o007 == 0, "{} has mode {mode:o}", path.display());
     }
     server.stop().await
 }
