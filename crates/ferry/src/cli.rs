@@ -198,7 +198,7 @@ pub struct ServeArgs {
           value_parser = clap::value_parser!(u64).range(1..), help_heading = "Store")]
     pub quota_backend_bytes: u64,
 
-    /// Where objects are kept [default: embedded, or etcd if `--etcd-servers` is given].
+    /// Store of the objects [default: embedded, or etcd if `--etcd-servers` is given].
     #[arg(long, value_name = "STORE", help_heading = "Store")]
     pub store: Option<StoreKind>,
 

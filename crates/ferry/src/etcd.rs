@@ -1,9 +1,10 @@
 //! `ferry etcd`: the embedded store behind etcd's v3 API, for API servers that expect an etcd.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use base::tasks::TaskGroup;
 use clap::Args;
 use tokio::net::TcpListener;
@@ -16,7 +17,7 @@ pub struct EtcdArgs {
     #[arg(long, value_name = "DIR", default_value = "default.etcd")]
     pub data_dir: PathBuf,
 
-    /// URLs to listen on for client traffic; plain HTTP, so keep to loopback addresses.
+    /// URLs to listen on for client traffic: plain HTTP without authentication, so on loopback addresses only.
     #[arg(long, value_name = "URL[,URL]", value_delimiter = ',', default_value = "http://localhost:2379")]
     pub listen_client_urls: Vec<String>,
 
@@ -36,6 +37,15 @@ fn authority(url: &str) -> Result<&str> {
     }
 }
 
+/// Refuses an address that other machines reach: every client could read and write all objects.
+fn ensure_loopback(address: SocketAddr) -> Result<()> {
+    ensure!(
+        address.ip().is_loopback(),
+        "--listen-client-urls: {address} is not a loopback address; clients are not authenticated, so use 127.0.0.1 or ::1"
+    );
+    Ok(())
+}
+
 pub async fn run(arguments: EtcdArgs) -> Result<ExitCode> {
     let tasks = TaskGroup::new();
     stop_on_signal(&tasks)?;
@@ -44,7 +54,9 @@ pub async fn run(arguments: EtcdArgs) -> Result<ExitCode> {
         let authority = authority(url)?;
         let listener =
             TcpListener::bind(authority).await.with_context(|| format!("listening on {authority}"))?;
-        say(format_args!("Serving etcd's API at http://{}", listener.local_addr()?));
+        let address = listener.local_addr()?;
+        ensure_loopback(address)?;
+        say(format_args!("Serving etcd's API at http://{address}"));
         listeners.push(listener);
     }
     cluster::serve_store(&arguments.data_dir, arguments.quota_backend_bytes, listeners, &tasks).await?;
@@ -54,6 +66,20 @@ pub async fn run(arguments: EtcdArgs) -> Result<ExitCode> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn address_that_other_machines_reach_is_refused() {
+        for (address, accepted) in [
+            ("127.0.0.1:1", true),
+            ("[::1]:1", true),
+            ("0.0.0.0:1", false),
+            ("10.0.0.1:1", false),
+            ("[::]:1", false),
+        ] {
+            let outcome = ensure_loopback(address.parse().expect("an address"));
+            assert_eq!(outcome.is_ok(), accepted, "{address}: {outcome:?}");
+        }
+    }
 
     #[test]
     fn client_urls_are_plain_http() {

@@ -99,7 +99,7 @@ fn answers(namespace: &Path, from: &str, to: &str, message: &[u8], patience: Dur
     inside.join().expect("the thread")
 }
 
-/// The name service answers nodes, and nobody from elsewhere whose packets reach it.
+/// The name service answers nodes, and no other address whose packets reach it.
 fn only_the_cluster_is_answered(cluster: &Cluster) {
     const ELSEWHERE: &str = "198.51.100.9";
     let second = cluster.second();
