@@ -12,7 +12,7 @@ pub struct Target {
     pub corpus: &'static [&'static [u8]],
     /// Tokens of its language.
     pub words: &'static [&'static [u8]],
-    /// Decodes; the result tells outcomes apart, so that inputs with a new one are kept. It panics where a property of
+    /// Decodes; the result distinguishes outcomes, so that inputs with a new one are kept. It panics where a property of
     /// the decoder does not hold.
     pub run: fn(&[u8]) -> u64,
     /// Memory of one execution: a floor, and a multiple of the input.

@@ -20,7 +20,7 @@ fn main() -> Result<()> {
         let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
         bail!("name one of these targets, or all: {}", names.join(" "));
     }
-    // Panics are part of what is looked for, and told with their input.
+    // A panic is a finding and is printed with its input.
     std::panic::set_hook(Box::new(|_| {}));
     for target in chosen {
         let begin = Instant::now();

@@ -43,7 +43,7 @@ impl Secured {
     }
 }
 
-/// Discovery of a server: the resources, and the tag to ask with next time.
+/// Resources of a group version, as its server lists them.
 #[derive(Clone, Debug)]
 pub struct Discovered {
     pub resources: Vec<ApiResource>,
