@@ -54,7 +54,8 @@ fn copy(original: &Value, number: usize) -> Result<Definition> {
     let plural = plural.to_owned();
     let versions = definition["spec"]["versions"].as_array().context("a definition without versions")?;
     let served = versions.iter().find(|version| version["served"] == true);
-    let version = served.and_then(|version| version["name"].as_str()).context("no served version")?.to_owned();
+    let version =
+        served.and_then(|version| version["name"].as_str()).context("no served version")?.to_owned();
     definition["metadata"]["name"] = json!(format!("{plural}.{group}"));
     definition["spec"]["group"] = json!(group);
     if let Some(map) = definition.as_object_mut() {
@@ -69,9 +70,8 @@ fn copy(original: &Value, number: usize) -> Result<Definition> {
 
 /// Sizes of generated schemas in fields: half of the definitions of widely used projects are small, and some describe
 /// whole pod templates.
-const SIZES: [usize; 20] = [
-    12, 15, 18, 20, 25, 30, 40, 45, 60, 80, 100, 120, 150, 300, 600, 800, 1200, 1500, 1800, 2200,
-];
+const SIZES: [usize; 20] =
+    [12, 15, 18, 20, 25, 30, 40, 45, 60, 80, 100, 120, 150, 300, 600, 800, 1200, 1500, 1800, 2200];
 
 fn generated() -> Vec<Value> {
     SIZES.iter().enumerate().map(|(n, fields)| generate(n, *fields)).collect()
@@ -126,11 +126,21 @@ fn object(left: &mut usize, depth: usize) -> Value {
         *left -= 1;
         let field = match number % 8 {
             0 => text(253),
-            1 => json!({"type": "integer", "format": "int32", "minimum": 0, "default": 1, "description": "A number with a default."}),
-            2 => json!({"type": "string", "enum": ["Always", "Never", "IfNotPresent"], "description": "One of some values."}),
-            3 => json!({"type": "string", "maxLength": 63, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "description": "A label."}),
-            4 => json!({"type": "object", "additionalProperties": {"type": "string"}, "description": "Labels by name."}),
-            5 => json!({"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}], "description": "A number or a percentage."}),
+            1 => {
+                json!({"type": "integer", "format": "int32", "minimum": 0, "default": 1, "description": "A number with a default."})
+            }
+            2 => {
+                json!({"type": "string", "enum": ["Always", "Never", "IfNotPresent"], "description": "One of some values."})
+            }
+            3 => {
+                json!({"type": "string", "maxLength": 63, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "description": "A label."})
+            }
+            4 => {
+                json!({"type": "object", "additionalProperties": {"type": "string"}, "description": "Labels by name."})
+            }
+            5 => {
+                json!({"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}], "description": "A number or a percentage."})
+            }
             6 if depth < 6 => {
                 let mut items = object(left, depth + 1);
                 items["required"] = json!(["name"]);
@@ -144,10 +154,10 @@ fn object(left: &mut usize, depth: usize) -> Value {
         properties.insert(format!("field{depth}x{number}"), field);
         number += 1;
     }
-    let mut made = json!({"type": "object", "description": "A part of the resource.", "properties": properties});
+    let mut made =
+        json!({"type": "object", "description": "A part of the resource.", "properties": properties});
     if depth == 1 {
-        made["x-kubernetes-validations"] =
-            json!([{"rule": "!has(self.field1x0) || size(self.field1x0) > 0", "message": "must not be empty"}]);
+        made["x-kubernetes-validations"] = json!([{"rule": "!has(self.field1x0) || size(self.field1x0) > 0", "message": "must not be empty"}]);
     }
     made
 }

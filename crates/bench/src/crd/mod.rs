@@ -63,7 +63,8 @@ async fn establish(
     let next = Arc::new(AtomicUsize::new(0));
     let mut writers = Vec::new();
     for _ in 0..WRITERS {
-        let (mut connection, next, definitions) = (target.connect().await?, next.clone(), definitions.clone());
+        let (mut connection, next, definitions) =
+            (target.connect().await?, next.clone(), definitions.clone());
         writers.push(tokio::spawn(async move {
             while let Some(definition) = definitions.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let (status, _) =

@@ -48,8 +48,12 @@ pub async fn measure(sides: &mut [Side], arguments: &CrdArguments) -> Result<()>
                 least[at] = least[at].min(outcome.cpu_ms() * 1000.0);
             }
             let path = base("widgets");
-            let request =
-                move |_| Request { method: Method::GET, path: path.clone(), headers: &[], body: Bytes::new() };
+            let request = move |_| Request {
+                method: Method::GET,
+                path: path.clone(),
+                headers: &[],
+                body: Bytes::new(),
+            };
             let outcome = load::run(&side.target, &side.processes, 1, 10, request).await?;
             let items = count * (round + 1);
             least[3] = least[3].min(outcome.cpu_ms() * 1000.0 / items as f64);
@@ -68,7 +72,8 @@ pub async fn measure(sides: &mut [Side], arguments: &CrdArguments) -> Result<()>
         let watched = |n: u64| Bytes::from(object("Widget", "watched", n).to_string());
         let (watchers, seconds) = (arguments.watchers, arguments.watch_seconds);
         let outcome =
-            watch::run(&side.target, &side.processes, &base("widgets"), watched, watchers, 20, seconds).await?;
+            watch::run(&side.target, &side.processes, &base("widgets"), watched, watchers, 20, seconds)
+                .await?;
         side.figures.push(figure(name("CPU per watch event"), "µs", outcome.cpu_us()));
         side.figures.push(figure(name("watch events lost"), "", outcome.lost as f64));
     }
@@ -78,7 +83,8 @@ pub async fn measure(sides: &mut [Side], arguments: &CrdArguments) -> Result<()>
 /// Creates a definition and waits until its objects can be listed.
 async fn define(target: &Target, plural: &str, kind: &str, rule: &str, namespace: &str) -> Result<()> {
     let text = json!({"type": "string", "maxLength": 2000});
-    let rules = if rule.is_empty() { json!([]) } else { json!([{"rule": rule, "message": "items must differ"}]) };
+    let rules =
+        if rule.is_empty() { json!([]) } else { json!([{"rule": rule, "message": "items must differ"}]) };
     let schema = json!({
         "type": "object", "x-kubernetes-validations": rules,
         "properties": {
