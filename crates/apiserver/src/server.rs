@@ -8,7 +8,7 @@ use crate::bootstrap::{self, AuthenticationTrust};
 use crate::chain::audit::{Audit, AuditConfig, AuditSetupError};
 use crate::chain::{Chain, ChainConfig};
 use crate::configuration::ConfigurationError;
-use crate::custom::CustomResources;
+use crate::custom::{ConversionMetrics, CustomResources};
 use crate::discovery::CHECKS;
 use crate::registry::Registry;
 use crate::registry::allocate::{ServiceConfig, Services};
@@ -46,6 +46,8 @@ pub struct Config {
     pub trust: AuthenticationTrust,
     /// Way to the services of APIServices.
     pub aggregator_routing: Routing,
+    /// Number of API servers of the cluster.
+    pub api_server_count: u32,
 }
 
 impl Default for Config {
@@ -62,6 +64,7 @@ impl Default for Config {
             services: ServiceConfig::default(),
             trust: AuthenticationTrust::default(),
             aggregator_routing: Routing::Endpoints,
+            api_server_count: 1,
         }
     }
 }
@@ -107,7 +110,9 @@ impl ApiServer {
             config.authorization.choices()?,
             config.advertise.clone(),
         ));
-        let custom = Arc::new(CustomResources::new(&registry).map_err(BuildError::Bootstrap)?);
+        let conversions = ConversionMetrics::new(&metrics)?;
+        let custom = CustomResources::new(&registry, conversions, config.api_server_count);
+        let custom = Arc::new(custom.map_err(BuildError::Bootstrap)?);
         let authentication = Authentication::new(config.authentication, Arc::clone(&registry), clock)?;
         let authentication = Arc::new(authentication);
         let aggregator = Arc::new(Aggregator::new(Arc::clone(&registry), config.aggregator_routing));

@@ -21,7 +21,7 @@ fn namespace() -> String {
 }
 
 /// A quantity of one server.
-struct Figure {
+pub struct Figure {
     name: String,
     unit: &'static str,
     value: f64,
@@ -29,10 +29,16 @@ struct Figure {
 }
 
 /// A server under load, and what is known of it so far.
-struct Side {
-    target: Target,
-    processes: Processes,
-    figures: Vec<Figure>,
+pub struct Side {
+    pub target: Target,
+    pub processes: Processes,
+    pub figures: Vec<Figure>,
+}
+
+impl Side {
+    pub fn new(target: Target, processes: Processes) -> Self {
+        Self { target, processes, figures: Vec::new() }
+    }
 }
 
 pub async fn run(arguments: &ApiArguments) -> Result<()> {
@@ -45,9 +51,15 @@ pub async fn run(arguments: &ApiArguments) -> Result<()> {
     if let Some(kubeconfig) = &arguments.other {
         let target = Target::new(&Access::read(kubeconfig)?)?;
         let processes = Processes::parse(&arguments.other_pids)?;
-        sides.push(Side { target, processes, figures: Vec::new() });
+        sides.push(Side::new(target, processes));
     }
     measure(&mut sides, arguments).await?;
+    print_sides(sides);
+    Ok(())
+}
+
+/// Prints the figures of Ferry, with those of the other server beside them.
+pub fn print_sides(sides: Vec<Side>) {
     let mut sides = sides.into_iter().map(|side| side.figures);
     let (figures, other) = (sides.next().unwrap_or_default(), sides.next().unwrap_or_default());
     let lines: Vec<Line> = figures
@@ -61,7 +73,6 @@ pub async fn run(arguments: &ApiArguments) -> Result<()> {
         })
         .collect();
     report::print(&lines);
-    Ok(())
 }
 
 pub async fn wait_ready(ferry: &Ferry) -> Result<Duration> {
@@ -95,7 +106,7 @@ async fn start_up(binary: &std::path::Path) -> Result<Vec<Figure>> {
     ])
 }
 
-fn figure(name: impl Into<String>, unit: &'static str, value: f64) -> Figure {
+pub fn figure(name: impl Into<String>, unit: &'static str, value: f64) -> Figure {
     Figure { name: name.into(), unit, value, more_is_better: false }
 }
 
@@ -124,7 +135,8 @@ async fn measure(sides: &mut [Side], arguments: &ApiArguments) -> Result<()> {
     for Side { target, processes, figures } in sides {
         figures.extend(lists(target, processes, arguments.pods).await?);
         let (watchers, seconds) = (arguments.watchers, arguments.watch_seconds);
-        let outcome = watch::run(target, processes, &namespace(), watchers, 20, seconds).await?;
+        let base = format!("/api/v1/namespaces/{}/configmaps", namespace());
+        let outcome = watch::run(target, processes, &base, watched, watchers, 20, seconds).await?;
         let name = |what: &str| format!("{watchers} watchers × 20 updates/s: {what}");
         figures.push(figure(name("CPU per event"), "µs", outcome.cpu_us()));
         figures.push(figure(name("delivery p50"), "ms", outcome.p50.as_secs_f64() * 1000.0));
@@ -231,6 +243,14 @@ async fn lists(target: &Target, processes: &Processes, pods: usize) -> Result<Ve
         megabytes(processes.memory()),
     ));
     Ok(figures)
+}
+
+/// The config map that watches see change.
+fn watched(n: u64) -> Bytes {
+    let filler = "x".repeat(1000);
+    Bytes::from(format!(
+        r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"watched"}},"data":{{"n":"{n}","f":"{filler}"}}}}"#
+    ))
 }
 
 /// The whole list in pages of 500.

@@ -102,6 +102,13 @@ impl Connection {
         Ok((response.status(), length))
     }
 
+    /// One GET; its answer as it is.
+    pub async fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> Result<(StatusCode, Bytes)> {
+        let response = self.send(Method::GET, path, headers, Bytes::new()).await?;
+        let status = response.status();
+        Ok((status, response.into_body().collect().await?.to_bytes()))
+    }
+
     /// One request; its answer as JSON.
     pub async fn json(&mut self, method: Method, path: &str, body: Bytes) -> Result<serde_json::Value> {
         let headers = [("content-type", "application/json")];

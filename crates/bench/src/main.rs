@@ -8,6 +8,7 @@ mod api;
 mod churn;
 mod client;
 mod cores;
+mod crd;
 mod flood;
 mod kubeconfig;
 mod load;
@@ -35,6 +36,8 @@ struct Arguments {
 enum Benchmark {
     /// The API server: start-up, memory, CPU per request, throughput, lists, watches.
     Api(ApiArguments),
+    /// Custom resources: memory and time of many definitions, CPU of requests and rules, OpenAPI after a change.
+    Crd(CrdArguments),
     /// Latency of one user while another one floods the server.
     Flood(FloodArguments),
     /// Network policies on a node of a large cluster: from empty, then one pod more. Needs root.
@@ -168,6 +171,38 @@ struct ApiArguments {
     watch_seconds: u64,
 }
 
+/// Settings of the benchmark of custom resources.
+#[derive(clap::Args, Clone, Debug)]
+struct CrdArguments {
+    /// The ferry binary to measure [default: beside this program].
+    #[arg(long)]
+    ferry: Option<PathBuf>,
+    /// Also measure the API server of this kubeconfig. It must be on this machine's loopback.
+    #[arg(long)]
+    other: Option<PathBuf>,
+    /// The other server's processes, for CPU and memory: NAME=PID,…
+    #[arg(long, requires = "other", value_delimiter = ',')]
+    other_pids: Vec<String>,
+    /// Directory with YAML files of definitions [default: definitions of similar sizes are generated].
+    #[arg(long)]
+    definitions: Option<PathBuf>,
+    /// Definitions to create; those given are copied under other group names.
+    #[arg(long, default_value_t = 1000, value_parser = parse_count)]
+    count: usize,
+    /// Longest wait for an idle server before memory is read, in seconds.
+    #[arg(long, default_value_t = 180)]
+    settle: u64,
+    /// Requests per measurement.
+    #[arg(long, default_value_t = 4000)]
+    requests: usize,
+    /// Open watches.
+    #[arg(long, default_value_t = 200)]
+    watchers: usize,
+    /// How long the watches are fed, in seconds.
+    #[arg(long, default_value_t = 10)]
+    watch_seconds: u64,
+}
+
 /// What the flood can be told.
 #[derive(clap::Args, Clone, Debug)]
 struct FloodArguments {
@@ -191,10 +226,17 @@ struct FloodArguments {
     hammer: Option<PathBuf>,
 }
 
+/// A number of at least one.
+fn parse_count(text: &str) -> Result<usize, String> {
+    let count: std::num::NonZeroUsize = text.parse().map_err(|error| format!("{error}"))?;
+    Ok(count.get())
+}
+
 fn main() -> Result<()> {
     let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     match Arguments::parse().benchmark {
         Benchmark::Api(arguments) => runtime()?.block_on(api::run(&arguments)),
+        Benchmark::Crd(arguments) => runtime()?.block_on(crd::run(&arguments)),
         // One thread: what it measures must not wait for another one of its own.
         Benchmark::Flood(arguments) => tokio::runtime::Builder::new_current_thread()
             .enable_all()

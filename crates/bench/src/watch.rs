@@ -1,8 +1,8 @@
 //! Fan-out: many watches, one writer, every event counted at every watcher.
 
-use crate::client::Target;
+use crate::client::{Connection, Target};
 use crate::process::Processes;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use http::Method;
 use http_body_util::BodyExt;
@@ -26,26 +26,21 @@ impl Outcome {
     }
 }
 
-/// `updates` writes a second for `seconds` seconds, seen by `watchers` watches.
+/// `updates` writes a second for `seconds` seconds, seen by `watchers` watches. `body` makes the object `watched` of the
+/// collection `base`, with the number of the write as a text in the member `n`.
 pub async fn run(
     target: &Target,
     processes: &Processes,
-    namespace: &str,
+    base: &str,
+    body: impl Fn(u64) -> Bytes,
     watchers: usize,
     updates: u64,
     seconds: u64,
 ) -> Result<Outcome> {
-    let base = format!("/api/v1/namespaces/{namespace}/configmaps");
     let mut writer = target.connect().await?;
-    let body = |n: u64| {
-        let filler = "x".repeat(1000);
-        Bytes::from(format!(
-            r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"watched"}},"data":{{"n":"{n}","f":"{filler}"}}}}"#
-        ))
-    };
     let headers = [("content-type", "application/json")];
-    writer.request(Method::POST, &base, &headers, body(0)).await?;
-    let list = writer.json(Method::GET, &base, Bytes::new()).await?;
+    writer.request(Method::POST, base, &headers, body(0)).await?;
+    let list = writer.json(Method::GET, base, Bytes::new()).await?;
     let version = list["metadata"]["resourceVersion"].as_str().context("a list without version")?.to_owned();
 
     let total = updates * seconds;
@@ -90,7 +85,7 @@ pub async fn run(
     for n in 1..=total {
         tick.tick().await;
         let _ = sent[n as usize].set(Instant::now());
-        writer.request(Method::PUT, &path, &headers, body(n)).await?;
+        replace(&mut writer, &path, body(n)).await?;
     }
     let expected = watchers * total as usize;
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -112,6 +107,14 @@ pub async fn run(
         |share: f64| latencies.get((latencies.len() as f64 * share) as usize).copied().unwrap_or_default();
     let events = seen.load(Ordering::Relaxed);
     Ok(Outcome { events, lost: expected - events, cpu, p50: at(0.5), p99: at(0.99) })
+}
+
+/// Replaces the watched object. Kinds that need a resource version take it from what is there.
+async fn replace(writer: &mut Connection, path: &str, body: Bytes) -> Result<()> {
+    let patch = [("content-type", "application/merge-patch+json")];
+    let (status, _) = writer.request(Method::PATCH, path, &patch, body).await?;
+    ensure!(status.is_success(), "{path}: {status}");
+    Ok(())
 }
 
 /// The number a write put into the object.

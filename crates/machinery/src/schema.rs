@@ -232,24 +232,40 @@ pub struct SchemaRef<'a> {
 
 /// A type that keeps its arena: what outlives a borrow of the schema holds one.
 #[derive(Clone, Debug)]
-pub struct TypeHandle {
-    schema: Arc<Schema>,
-    id: NodeId,
+pub struct TypeHandle(Handle);
+
+#[derive(Clone, Debug)]
+enum Handle {
+    Made { schema: Arc<Schema>, id: NodeId },
+    Lazy(Arc<dyn TypeSource>),
+}
+
+/// A type whose arena is made when it is first used.
+pub trait TypeSource: std::fmt::Debug + Send + Sync {
+    fn type_ref(&self) -> SchemaRef<'_>;
 }
 
 impl TypeHandle {
     pub fn new(schema: Arc<Schema>, id: NodeId) -> Self {
-        Self { schema, id }
+        Self(Handle::Made { schema, id })
     }
 
     /// The type of a top-level kind.
     pub fn of_kind(schema: &Arc<Schema>, group: &str, version: &str, kind: &str) -> Option<Self> {
         let id = schema.kind(group, version, kind)?.id;
-        Some(Self { schema: Arc::clone(schema), id })
+        Some(Self::new(Arc::clone(schema), id))
+    }
+
+    /// A type that is made when it is first used.
+    pub fn lazy(source: Arc<dyn TypeSource>) -> Self {
+        Self(Handle::Lazy(source))
     }
 
     pub fn get(&self) -> SchemaRef<'_> {
-        self.schema.at(self.id)
+        match &self.0 {
+            Handle::Made { schema, id } => schema.at(*id),
+            Handle::Lazy(source) => source.type_ref(),
+        }
     }
 }
 

@@ -3,13 +3,16 @@
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
+use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use hyper::body::{Body, Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use rustls::ServerConfig;
@@ -29,7 +32,10 @@ type SeenHeaders = Arc<Mutex<Vec<HeaderMap>>>;
 
 type Answer = dyn Fn(&str, &Value) -> (u16, Value) + Send + Sync;
 
-/// The server; it ends when this is dropped.
+/// Member of an answer whose items are sent as lines of a stream that does not end.
+const STREAM: &str = "stream";
+
+/// The server; it and its connections end when this is dropped.
 pub struct Responder {
     pub url: String,
     /// Its certificate, which vouches for itself.
@@ -40,7 +46,8 @@ pub struct Responder {
 }
 
 impl Responder {
-    /// Answers requests with what `answer` makes of their path and body.
+    /// Answers requests with what `answer` makes of their path and body. `{"stream": […]}` is sent as a watch is: one item
+    /// on each line, and no end.
     pub async fn start(
         answer: impl Fn(&str, &Value) -> (u16, Value) + Send + Sync + 'static,
     ) -> Result<Self> {
@@ -106,10 +113,12 @@ async fn accept(
     answer: Arc<Answer>,
     (seen, headers): (Seen, SeenHeaders),
 ) {
+    // Dropped with this task, and the connections with it.
+    let mut connections = tokio::task::JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         let (acceptor, answer, seen, headers) =
             (acceptor.clone(), Arc::clone(&answer), Arc::clone(&seen), Arc::clone(&headers));
-        tokio::spawn(async move {
+        connections.spawn(async move {
             let Ok(stream) = acceptor.accept(stream).await else { return };
             let respond = service_fn(move |request: Request<Incoming>| {
                 let (answer, seen, headers) = (Arc::clone(&answer), Arc::clone(&seen), Arc::clone(&headers));
@@ -125,7 +134,7 @@ async fn accept(
                     if let Ok(mut seen) = seen.lock() {
                         seen.push((path, body));
                     }
-                    let mut reply = Response::new(Full::new(Bytes::from(value.to_string())));
+                    let mut reply = Response::new(body_of(&value));
                     *reply.status_mut() = http::StatusCode::from_u16(code).unwrap_or_default();
                     Ok::<_, Infallible>(reply)
                 }
@@ -135,5 +144,31 @@ async fn accept(
                 .serve_connection(TokioIo::new(stream), respond)
                 .await;
         });
+    }
+}
+
+fn body_of(answer: &Value) -> BoxBody<Bytes, Infallible> {
+    let Some(items) = answer.get(STREAM).and_then(Value::as_array) else {
+        return Full::new(Bytes::from(answer.to_string())).boxed();
+    };
+    let lines: String = items.iter().map(|item| format!("{item}\n")).collect();
+    Endless(Some(Bytes::from(lines))).boxed()
+}
+
+/// A body that sends some bytes and then waits.
+struct Endless(Option<Bytes>);
+
+impl Body for Endless {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.0.take() {
+            Some(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+            None => Poll::Pending,
+        }
     }
 }

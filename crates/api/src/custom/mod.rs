@@ -38,7 +38,8 @@ pub use embedded::Malformed;
 pub use evaluation::Findings;
 pub use scale::{FieldPath, Scale, ScaleValues};
 pub use selectable::SelectableField;
-pub use version::{CompileError, CompiledVersion, DecodeError, compile};
+pub use structural::{unsupported as structural_unsupported, violations as structural_violations};
+pub use version::{CompileError, CompiledVersion, DecodeError, DefinitionSource, compile, compile_lazily};
 
 /// Field that errors name when they are about the whole object, as Kubernetes' do.
 const ROOT_FIELD: &str = "<nil>";

@@ -14,7 +14,7 @@ use crate::value::Fields;
 use machinery::Value;
 use machinery::codec::BudgetExceeded;
 use machinery::field::{ErrorKind, ErrorList, FieldError, Path};
-use machinery::schema::{Schema as TypeSchema, SchemaRef};
+use machinery::schema::{Schema as TypeSchema, SchemaRef, TypeSource};
 use std::sync::{Arc, OnceLock};
 
 /// Reason why a version cannot be compiled.
@@ -42,20 +42,65 @@ pub struct CompiledVersion {
     /// Columns after the name.
     pub columns: Box<[Column]>,
     pub selectable: Box<[SelectableField]>,
-    root: Arc<Node>,
+    root: Root,
     /// `spec.preserveUnknownFields`: nothing is pruned.
     preserve_unknown: bool,
     /// Made when an object is first applied or tracked.
     types: OnceLock<Arc<TypeSchema>>,
 }
 
+/// A definition that is kept elsewhere in a smaller form.
+pub trait DefinitionSource: std::fmt::Debug + Send + Sync {
+    /// The definition. Its spec is always the same.
+    fn definition(&self) -> Value;
+}
+
+/// The compiled schema. Most versions are only stored and listed in discovery: theirs is compiled when an object of
+/// theirs is first read or written.
+#[derive(Debug)]
+struct Root {
+    node: OnceLock<Arc<Node>>,
+    source: Option<Arc<dyn DefinitionSource>>,
+}
+
 /// Compiles a version of a definition.
 pub fn compile(definition: &Value, version: &str) -> Result<CompiledVersion, CompileError> {
-    let spec = definition.field("spec");
-    let of_version = spec.items("versions").iter().find(|known| known.text("name") == version);
-    let of_version = of_version.ok_or_else(|| CompileError::NoVersion(version.to_owned()))?;
+    let compiled = prepare(definition, version, None)?;
+    let _ = compiled.root.node.set(root_of(definition, version));
+    Ok(compiled)
+}
+
+/// Compiles a version of a definition but for its schema, which is read from `source` when it is first needed.
+pub fn compile_lazily(
+    definition: &Value,
+    version: &str,
+    source: Arc<dyn DefinitionSource>,
+) -> Result<CompiledVersion, CompileError> {
+    prepare(definition, version, Some(source))
+}
+
+/// A version of a definition by its name.
+fn version_of<'a>(definition: &'a Value, version: &str) -> Option<&'a Value> {
+    let versions = definition.field("spec").items("versions");
+    versions.iter().find(|known| known.text("name") == version)
+}
+
+fn root_of(definition: &Value, version: &str) -> Arc<Node> {
     // Without a schema there is nothing to check.
     let anything = serde_json::json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let schema = version_of(definition, version).and_then(definition::schema_of);
+    compile_schema(schema.unwrap_or(Schema(&anything)), true)
+}
+
+fn prepare(
+    definition: &Value,
+    version: &str,
+    source: Option<Arc<dyn DefinitionSource>>,
+) -> Result<CompiledVersion, CompileError> {
+    let spec = definition.field("spec");
+    let of_version =
+        version_of(definition, version).ok_or_else(|| CompileError::NoVersion(version.to_owned()))?;
+    let anything = Value::Null;
     let schema = definition::schema_of(of_version).unwrap_or(Schema(&anything));
     if let Some(reason) = structural::unsupported(schema) {
         return Err(CompileError::Schema { version: version.to_owned(), reason });
@@ -70,7 +115,7 @@ pub fn compile(definition: &Value, version: &str) -> Result<CompiledVersion, Com
         scale: Some(subresources.field("scale")).filter(|scale| scale.is_object()).map(Scale::compile),
         columns: columns::compile(of_version),
         selectable: fields.iter().map(|field| SelectableField::compile(field, schema)).collect(),
-        root: compile_schema(schema, true),
+        root: Root { node: OnceLock::new(), source },
         preserve_unknown: spec.flag("preserveUnknownFields"),
         types: OnceLock::new(),
     })
@@ -87,11 +132,24 @@ const BLOCKING: [ErrorKind; 5] = [
 const NOT_CHECKED: &str = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
 
 impl CompiledVersion {
+    /// The compiled schema.
+    fn root(&self) -> &Arc<Node> {
+        self.root.node.get_or_init(|| {
+            let definition = self.root.source.as_ref().map(|source| source.definition());
+            root_of(&definition.unwrap_or_default(), &self.version)
+        })
+    }
+
+    /// Reports whether the schema has been compiled.
+    pub fn is_complete(&self) -> bool {
+        self.root.node.get().is_some()
+    }
+
     /// Types of the kind for server-side apply and typed decoding.
     pub fn types(&self) -> &Arc<TypeSchema> {
         self.types.get_or_init(|| {
             let kind = (self.group.clone(), self.version.clone(), self.kind.clone());
-            Arc::new(apply_schema::build(&self.root, kind))
+            Arc::new(apply_schema::build(self.root(), kind))
         })
     }
 
@@ -119,22 +177,22 @@ impl CompiledVersion {
         if self.preserve_unknown {
             return Vec::new();
         }
-        let dropped = prune::prune(object, &self.root, true);
-        prune::prune_nulls(object, &self.root);
+        let dropped = prune::prune(object, self.root(), true);
+        prune::prune_nulls(object, self.root());
         dropped
     }
 
     /// Brings the metadata of embedded resources into the form of their type. Returns the paths of unknown fields, sorted.
     pub fn coerce(&self, object: &mut Value, malformed: Malformed) -> Result<Vec<String>, FieldError> {
         let mut unknown = Vec::new();
-        embedded::coerce(object, &self.root, malformed, &Path::ROOT, &mut unknown)?;
+        embedded::coerce(object, self.root(), malformed, &Path::ROOT, &mut unknown)?;
         unknown.sort();
         Ok(unknown)
     }
 
     /// Sets default values.
     pub fn default(&self, object: &mut Value) -> Result<(), BudgetExceeded> {
-        defaulting::default(object, &self.root)
+        defaulting::default(object, self.root())
     }
 
     /// Errors of a new object, or of the update of an old one. The object's own metadata is not checked here.
@@ -144,13 +202,13 @@ impl CompiledVersion {
 
     /// The same, with warnings about rules that unchanged values fail.
     pub fn validate_with_warnings(&self, new: &Value, old: Option<&Value>) -> Findings {
-        let correlated = old.map(|old| Correlated { node: &self.root, new, old });
-        let mut errors = values::check(new, &self.root, correlated, true, &Path::ROOT);
+        let correlated = old.map(|old| Correlated { node: self.root(), new, old });
+        let mut errors = values::check(new, self.root(), correlated, true, &Path::ROOT);
         if let Some(scale) = &self.scale {
             errors.extend(scale.check_spec(new));
             errors.extend(scale.check_status(new));
         }
-        errors.extend(embedded::check(new, &self.root, false, &Path::ROOT));
+        errors.extend(embedded::check(new, self.root(), false, &Path::ROOT));
         self.lists_and_rules(new, old, errors)
     }
 
@@ -162,8 +220,8 @@ impl CompiledVersion {
     /// The same, with warnings about rules that unchanged values fail.
     pub fn validate_status_with_warnings(&self, new: &Value, old: &Value) -> Findings {
         let mut errors = Vec::new();
-        let whole = Correlated { node: &self.root, new, old };
-        if let (Some(status), Some(node)) = (new.get("status"), self.root.property("status")) {
+        let whole = Correlated { node: self.root(), new, old };
+        if let (Some(status), Some(node)) = (new.get("status"), self.root().property("status")) {
             errors = values::check(status, node, whole.field("status"), true, &Path::new("status"));
         }
         if let Some(scale) = &self.scale {
@@ -173,11 +231,11 @@ impl CompiledVersion {
     }
 
     fn lists_and_rules(&self, new: &Value, old: Option<&Value>, mut errors: ErrorList) -> Findings {
-        let of = |value: &Value| lists::check(value, &self.root, &Path::ROOT);
+        let of = |value: &Value| lists::check(value, self.root(), &Path::ROOT);
         if old.is_none_or(|old| of(old).is_empty()) {
             errors.extend(of(new));
         }
-        if !self.root.below.rules {
+        if !self.root().below.rules {
             return Findings { errors, warnings: Vec::new() };
         }
         if errors.iter().any(|error| BLOCKING.contains(&error.kind)) {
@@ -185,11 +243,17 @@ impl CompiledVersion {
             errors.push(FieldError { field: super::ROOT_FIELD.to_owned(), ..error });
             return Findings { errors, warnings: Vec::new() };
         }
-        let ratchet = Ratchet::root(&self.root, new, old);
+        let ratchet = Ratchet::root(self.root(), new, old);
         let mut budget = evaluation::BUDGET;
-        let found = evaluation::check(&self.root, new, old, ratchet, &mut budget, &Path::ROOT);
+        let found = evaluation::check(self.root(), new, old, ratchet, &mut budget, &Path::ROOT);
         errors.extend(found.errors);
         Findings { errors, warnings: found.warnings }
+    }
+}
+
+impl TypeSource for CompiledVersion {
+    fn type_ref(&self) -> SchemaRef<'_> {
+        self.type_of().expect("the types of a version have its kind")
     }
 }
 

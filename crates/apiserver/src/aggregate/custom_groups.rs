@@ -1,8 +1,9 @@
-//! APIServices of the group versions that definitions of custom resources serve.
+//! APIServices of the group versions that definitions of custom resources and components of this process serve.
 //!
 //! Such an APIService is labelled as managed by the server: it is created with the first definition of its group version,
 //! created again if it is deleted, and deleted with the last definition.
 
+use crate::discovery::GroupVersion;
 use crate::options::DeleteOptions;
 use crate::registry::feed::News;
 use crate::registry::{Registry, Warnings, WriteContext};
@@ -14,6 +15,8 @@ use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 
 const API_SERVICES: (&str, &str, &str) = ("apiregistration.k8s.io", "v1", "apiservices");
+/// Ranks of the groups and versions of custom resources, as Kubernetes registers them.
+const PRIORITIES: (i32, i32) = (1000, 100);
 const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
 
 /// Group versions of definitions, and the APIServices that exist for them.
@@ -23,6 +26,8 @@ pub struct CustomGroups {
     served: BTreeMap<String, Vec<(String, String)>>,
     /// Names of all APIServices; `true`: managed by the server.
     present: BTreeMap<String, bool>,
+    /// Group versions of components of this process.
+    extensions: Vec<GroupVersion>,
 }
 
 impl CustomGroups {
@@ -41,15 +46,27 @@ impl CustomGroups {
         });
     }
 
+    pub fn set_extensions(&mut self, extensions: Vec<GroupVersion>) {
+        self.extensions = extensions;
+    }
+
     /// Creates the APIServices that are missing, and deletes those that no definition needs.
     pub async fn reconcile(&self, registry: &Registry) -> Result<()> {
         let wanted: BTreeSet<&(String, String)> = self.served.values().flatten().collect();
         for (group, version) in &wanted {
             if !self.present.contains_key(&name(group, version)) {
-                create(registry, group, version).await?;
+                create(registry, group, version, PRIORITIES).await?;
             }
         }
-        let names: BTreeSet<String> = wanted.iter().map(|(group, version)| name(group, version)).collect();
+        let mut names: BTreeSet<String> =
+            wanted.iter().map(|(group, version)| name(group, version)).collect();
+        for GroupVersion { group, version, group_priority, version_priority, .. } in &self.extensions {
+            let name = name(group, version);
+            if !self.present.contains_key(&name) {
+                create(registry, group, version, (*group_priority, *version_priority)).await?;
+            }
+            names.insert(name);
+        }
         for (name, _) in self.present.iter().filter(|(name, managed)| **managed && !names.contains(*name)) {
             delete(registry, name).await?;
         }
@@ -81,11 +98,11 @@ fn for_each<T>(news: &News, map: &mut BTreeMap<String, T>, read: impl Fn(&Value)
     }
 }
 
-async fn create(registry: &Registry, group: &str, version: &str) -> Result<()> {
+async fn create(registry: &Registry, group: &str, version: &str, priorities: (i32, i32)) -> Result<()> {
     let object = json!({
         "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
         "metadata": {"name": name(group, version), "labels": {MANAGED: "true"}},
-        "spec": {"group": group, "version": version, "groupPriorityMinimum": 1000, "versionPriority": 100},
+        "spec": {"group": group, "version": version, "groupPriorityMinimum": priorities.0, "versionPriority": priorities.1},
     });
     match crate::bootstrap::create(registry, API_SERVICES, object, "kube-apiserver").await {
         // Another server on the same store was faster.

@@ -13,6 +13,8 @@ mod remote;
 mod resolve;
 mod run;
 mod target;
+#[cfg(test)]
+mod tests;
 pub(crate) mod user_headers;
 
 pub use backend::Backend;

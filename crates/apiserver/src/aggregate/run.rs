@@ -8,9 +8,9 @@ use super::extension::Extension;
 use super::remote::{RemoteClient, Secured};
 use super::resolve::{Address, Routing, resolve};
 use super::target::{ServiceReference, Target};
-use crate::custom::conditions::{self, Condition};
 use crate::discovery::ApiResource;
 use crate::registry::catalogue::Addition;
+use crate::registry::conditions::{self, Condition};
 use crate::registry::feed::{self, Feed, News};
 use crate::registry::update::{Change, Door};
 use crate::registry::{Registry, Warnings, WriteContext, metadata, store_error};
@@ -22,7 +22,7 @@ use futures_util::stream::FuturesUnordered;
 use machinery::status::Result;
 use machinery::{Value, meta};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -48,6 +48,8 @@ pub struct Aggregator {
     identity: Mutex<FrontProxy>,
     /// Group versions of this process, by the names of their APIServices.
     extensions: Mutex<BTreeMap<String, Arc<dyn Extension>>>,
+    /// Wakes the loop when a component is registered.
+    registered: Notify,
 }
 
 /// Identity of the front proxy.
@@ -63,12 +65,12 @@ struct FrontProxy {
 struct Worker {
     target: Target,
     changed: Arc<Notify>,
-    task: tokio::task::JoinHandle<()>,
+    tasks: TaskGroup,
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.task.abort();
+        self.tasks.abort();
     }
 }
 
@@ -86,7 +88,14 @@ struct Known {
 impl Aggregator {
     pub fn new(registry: Arc<Registry>, routing: Routing) -> Self {
         let (identity, extensions) = (Mutex::default(), Mutex::default());
-        Self { registry, routing, client: RemoteClient::new(), identity, extensions }
+        Self {
+            registry,
+            routing,
+            client: RemoteClient::new(),
+            identity,
+            extensions,
+            registered: Notify::new(),
+        }
     }
 
     /// Sets the client certificate by which extension servers recognise this server, PEM.
@@ -99,8 +108,18 @@ impl Aggregator {
     pub fn register(&self, extension: Arc<dyn Extension>) {
         let discovery = extension.discovery();
         let name = format!("{}.{}", discovery.version, discovery.group);
-        self.publish(&name, discovery, Some(Backend::InProcess(Arc::clone(&extension))));
         self.extensions.lock().insert(name, extension);
+        self.registered.notify_one();
+    }
+
+    /// Serves registered components whose group version no APIService has a service for.
+    fn publish_extensions(&self, workers: &BTreeMap<String, Worker>, published: &mut BTreeSet<String>) {
+        let extensions = self.extensions.lock().clone();
+        for (name, extension) in extensions {
+            if !workers.contains_key(&name) && published.insert(name.clone()) {
+                self.publish(&name, extension.discovery(), Some(Backend::InProcess(extension)));
+            }
+        }
     }
 
     /// Follows APIServices until the group stops.
@@ -111,7 +130,7 @@ impl Aggregator {
             async move {
                 tokio::select! {
                     () = group.stopping() => {}
-                    outcome = aggregator.follow() => if let Err(status) = outcome {
+                    outcome = aggregator.follow(&group) => if let Err(status) = outcome {
                         tracing::error!(error = %status, "failed to follow APIServices");
                     }
                 }
@@ -119,7 +138,7 @@ impl Aggregator {
         });
     }
 
-    async fn follow(self: &Arc<Self>) -> Result<()> {
+    async fn follow(self: &Arc<Self>, tasks: &TaskGroup) -> Result<()> {
         let feed = |(group, version, resource)| -> Result<Feed> {
             Ok(Feed::new(Arc::clone(&self.registry.builtin(group, version, resource)?.storage)))
         };
@@ -127,14 +146,18 @@ impl Aggregator {
         let (mut services, mut slices) = (feed(SERVICES)?, feed(SLICES)?);
         let mut custom_groups = CustomGroups::default();
         let mut workers: BTreeMap<String, Worker> = BTreeMap::new();
+        let mut published: BTreeSet<String> = BTreeSet::new();
         loop {
             for feed in [&api_services, &definitions, &services, &slices] {
                 feed::ready(feed.storage()).await?;
             }
             let news = api_services.take();
             custom_groups.take_api_services(&news);
-            self.take_api_services(news, &mut workers);
+            self.take_api_services(news, &mut workers, tasks);
             custom_groups.take_definitions(&definitions.take());
+            self.publish_extensions(&workers, &mut published);
+            let extensions = self.extensions.lock().values().map(|extension| extension.discovery()).collect();
+            custom_groups.set_extensions(extensions);
             for feed in [&mut services, &mut slices] {
                 notify(&mut workers, feed.take());
             }
@@ -148,11 +171,17 @@ impl Aggregator {
                 () = definitions.changed() => {}
                 () = services.changed() => {}
                 () = slices.changed() => {}
+                () = self.registered.notified() => {}
             }
         }
     }
 
-    fn take_api_services(self: &Arc<Self>, news: News, workers: &mut BTreeMap<String, Worker>) {
+    fn take_api_services(
+        self: &Arc<Self>,
+        news: News,
+        workers: &mut BTreeMap<String, Worker>,
+        tasks: &TaskGroup,
+    ) {
         let changes: Vec<(Value, bool)> = match news {
             News::Changes(changes) => {
                 changes.into_iter().map(|(entry, gone)| (entry.value(), gone)).collect()
@@ -177,26 +206,34 @@ impl Aggregator {
                 // The aggregator's own writes of the status change nothing that a worker depends on.
                 Some(target) if workers.get(&name).is_some_and(|worker| worker.target == target) => {}
                 Some(target) => {
-                    workers.insert(name, self.start(target));
+                    workers.insert(name, self.start(target, tasks));
                 }
             }
         }
     }
 
-    fn start(self: &Arc<Self>, target: Target) -> Worker {
+    /// Starts the worker of an APIService. One that panics is started again.
+    fn start(self: &Arc<Self>, target: Target, tasks: &TaskGroup) -> Worker {
         let changed = Arc::new(Notify::new());
         let (aggregator, own, woken) = (Arc::clone(self), target.clone(), Arc::clone(&changed));
-        let task = tokio::spawn(async move {
-            let mut known = Known::default();
-            loop {
-                let pause = aggregator.sync(&own, &mut known).await;
-                tokio::select! {
-                    () = woken.notified() => {}
-                    () = tokio::time::sleep(pause) => {}
+        let tasks = tasks.scope();
+        let group = tasks.clone();
+        tasks.supervise(format!("apiservice-{}", target.name), move || {
+            let (aggregator, own, woken, group) =
+                (Arc::clone(&aggregator), own.clone(), Arc::clone(&woken), group.clone());
+            async move {
+                let mut known = Known::default();
+                loop {
+                    let pause = aggregator.sync(&own, &mut known).await;
+                    tokio::select! {
+                        () = group.stopping() => return,
+                        () = woken.notified() => {}
+                        () = tokio::time::sleep(pause) => {}
+                    }
                 }
             }
         });
-        Worker { target, changed, task }
+        Worker { target, changed, tasks }
     }
 
     /// Ends the worker of an APIService; a component of this process takes over what it served.

@@ -2,10 +2,16 @@
 //!
 //! Pure: a definition and the others go in, the conditions and names it should have come out.
 
+use crate::registry::conditions::{Condition, find, is_true, remove, set};
+use api::custom::definition::schema_of;
+use api::custom::{structural_unsupported, structural_violations};
 use api::value::{Fields, texts};
+use base::pki::certificates_from_pem;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use machinery::Value;
-use machinery::field::{FieldError, Path};
-use serde_json::{Map, json};
+use machinery::field::{ErrorList, FieldError, Path};
+use serde_json::Map;
 use std::collections::BTreeSet;
 
 pub const ESTABLISHED: &str = "Established";
@@ -13,80 +19,18 @@ pub const NAMES_ACCEPTED: &str = "NamesAccepted";
 pub const TERMINATING: &str = "Terminating";
 const APPROVED: &str = "KubernetesAPIApprovalPolicyConformant";
 const NON_STRUCTURAL: &str = "NonStructuralSchema";
-const APPROVAL: &str = "api-approved.kubernetes.io";
+pub const APPROVAL: &str = "api-approved.kubernetes.io";
 const APPROVAL_HELP: &str = "see https://github.com/kubernetes/enhancements/pull/1111";
 
-/// One condition, without its time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Condition {
-    pub kind: &'static str,
-    pub status: &'static str,
-    pub reason: &'static str,
-    pub message: String,
-}
-
-impl Condition {
-    pub fn new(
-        kind: &'static str,
-        status: &'static str,
-        reason: &'static str,
-        message: impl Into<String>,
-    ) -> Self {
-        Self { kind, status, reason, message: message.into() }
-    }
-}
-
-/// A condition that a definition has.
-pub fn find<'a>(definition: &'a Value, kind: &str) -> Option<&'a Value> {
-    let conditions = definition.field("status").items("conditions");
-    conditions.iter().find(|condition| condition.text("type") == kind)
-}
-
-pub fn is_true(definition: &Value, kind: &str) -> bool {
-    find(definition, kind).is_some_and(|condition| condition.text("status") == "True")
-}
-
-/// Sets a condition; its time changes with its status. Reports whether anything did.
-pub fn set(definition: &mut Value, condition: &Condition, now: &str) -> bool {
-    let wanted = json!({
-        "type": condition.kind, "status": condition.status, "reason": condition.reason,
-        "message": condition.message, "lastTransitionTime": now,
-    });
-    let status = definition.child_mut("status");
-    if !status.field("conditions").is_array() {
-        status.set("conditions", json!([]));
-    }
-    let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) else { return false };
-    let Some(known) = conditions.iter_mut().find(|known| known.text("type") == condition.kind) else {
-        conditions.push(wanted);
-        return true;
-    };
-    let mut wanted = wanted;
-    if known.text("status") == condition.status && known.has("lastTransitionTime") {
-        wanted.set("lastTransitionTime", known.field("lastTransitionTime").clone());
-    }
-    let changed = *known != wanted;
-    *known = wanted;
-    changed
-}
-
-/// Removes a condition. Reports whether there was one.
-pub fn remove(definition: &mut Value, kind: &str) -> bool {
-    let conditions = definition.get_mut("status").and_then(|status| status.get_mut("conditions"));
-    let Some(conditions) = conditions.and_then(Value::as_array_mut) else { return false };
-    let before = conditions.len();
-    conditions.retain(|condition| condition.text("type") != kind);
-    conditions.len() != before
-}
-
-/// Brings the status of a definition one step further. Reports whether anything changed.
-pub fn advance(definition: &mut Value, all: &[&Value], now: &str) -> bool {
+/// Brings the status of a definition one step further; `structure` is the [`structure`] of the definition, whose schemas
+/// need not be there. Reports whether anything changed.
+pub fn advance(definition: &mut Value, structure: Option<&Condition>, all: &[&Value], now: &str) -> bool {
     let mut changed = match approval(definition) {
         Some(condition) => set(definition, &condition, now),
         None => false,
     };
-    changed |= match structure(definition) {
-        Some(condition) => set(definition, &condition, now),
+    changed |= match structure {
+        Some(condition) => set(definition, condition, now),
         None => remove(definition, NON_STRUCTURAL),
     };
     // Established follows accepted names in a step of its own, when all servers have seen those.
@@ -94,11 +38,27 @@ pub fn advance(definition: &mut Value, all: &[&Value], now: &str) -> bool {
         return true;
     }
     if is_true(definition, NAMES_ACCEPTED) && !is_true(definition, ESTABLISHED) {
-        let message = "the initial names have been accepted";
-        changed |=
-            set(definition, &Condition::new(ESTABLISHED, "True", "InitialNamesAccepted", message), now);
+        let established = if has_invalid_bundle(definition) {
+            let message = "The conversion webhook CABundle is invalid";
+            Condition::new(ESTABLISHED, "False", "InvalidCABundle", message)
+        } else {
+            let message = "the initial names have been accepted";
+            Condition::new(ESTABLISHED, "True", "InitialNamesAccepted", message)
+        };
+        changed |= set(definition, &established, now);
     }
     changed
+}
+
+/// Reports whether the conversion webhook has a bundle of authorities that cannot be read.
+fn has_invalid_bundle(definition: &Value) -> bool {
+    let config = definition.field("spec").field("conversion").field("webhook").field("clientConfig");
+    let text = config.text("caBundle");
+    if text.is_empty() {
+        return false;
+    }
+    let pem = STANDARD.decode(text).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    !pem.is_some_and(|pem| certificates_from_pem(&pem).is_ok_and(|found| !found.is_empty()))
 }
 
 /// Names of a group that definitions have been given: of resources, of kinds.
@@ -220,20 +180,40 @@ fn is_url(text: &str) -> bool {
         .is_some_and(|(scheme, rest)| !scheme.is_empty() && !rest.is_empty() && !rest.starts_with('/'))
 }
 
-/// Definitions are structural since `apiextensions.k8s.io/v1`, unless they keep unknown fields from earlier.
-fn structure(definition: &Value) -> Option<Condition> {
-    if !definition.field("spec").flag("preserveUnknownFields") {
-        return None;
-    }
+/// The condition of a definition whose schemas are not structural. New definitions must be, but such definitions of
+/// earlier versions may be stored.
+pub fn structure(definition: &Value) -> Option<Condition> {
+    let spec = definition.field("spec");
     let path = Path::new("spec");
-    let path = path.child("preserveUnknownFields");
-    let error = FieldError::invalid(&path, &true.into(), "must be false");
-    Some(Condition::new(NON_STRUCTURAL, "True", "Violations", error.to_string()))
+    let mut errors: ErrorList = Vec::new();
+    if spec.flag("preserveUnknownFields") {
+        errors.push(FieldError::invalid(&path.child("preserveUnknownFields"), &true.into(), "must be false"));
+    }
+    let versions = path.child("versions");
+    for (index, version) in spec.items("versions").iter().enumerate() {
+        let version_path = versions.index(index);
+        let schema_path = version_path.child("schema");
+        let Some(schema) = schema_of(version) else { continue };
+        if let Some(why) = structural_unsupported(schema) {
+            let name = version.text("name");
+            let message = format!("failed to check validation schema for version {name}: {why}");
+            return Some(Condition::new(NON_STRUCTURAL, "Unknown", "StructuralError", message));
+        }
+        errors.extend(structural_violations(schema, &schema_path.child("openAPIV3Schema")));
+    }
+    let shown: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    let message = match shown.as_slice() {
+        [] => return None,
+        [one] => one.clone(),
+        several => format!("[{}]", several.join(", ")),
+    };
+    Some(Condition::new(NON_STRUCTURAL, "True", "Violations", message))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn definition(plural: &str, kind: &str, short: &[&str]) -> Value {
         json!({
@@ -254,29 +234,82 @@ mod tests {
     #[test]
     fn names_are_accepted_then_established() {
         let mut one = definition("widgets", "Widget", &["w"]);
-        assert!(advance(&mut one.clone(), &[], "t"));
-        assert!(advance(&mut one, &[], "t"));
+        assert!(advance(&mut one.clone(), None, &[], "t"));
+        assert!(advance(&mut one, None, &[], "t"));
         assert_eq!(reason(&one, NAMES_ACCEPTED), "True NoConflicts");
         assert_eq!(reason(&one, ESTABLISHED), "False Installing");
         assert_eq!(one["status"]["acceptedNames"], one["spec"]["names"]);
-        assert!(advance(&mut one, &[], "later"));
+        assert!(advance(&mut one, None, &[], "later"));
         assert_eq!(reason(&one, ESTABLISHED), "True InitialNamesAccepted");
         assert_eq!(find(&one, NAMES_ACCEPTED).map(|of| of.text("lastTransitionTime")), Some("t"));
-        assert!(!advance(&mut one, &[], "later still"));
+        assert!(!advance(&mut one, None, &[], "later still"));
+    }
+
+    #[test]
+    fn definition_with_invalid_authorities_of_its_webhook_is_not_established() {
+        let mut one = definition("widgets", "Widget", &[]);
+        one["spec"]["conversion"] =
+            json!({"strategy": "Webhook", "webhook": {"clientConfig": {"caBundle": "bm8="}}});
+        assert!(advance(&mut one, None, &[], "t"));
+        assert!(advance(&mut one, None, &[], "t"));
+        assert_eq!(reason(&one, ESTABLISHED), "False InvalidCABundle");
+        assert!(!advance(&mut one, None, &[], "t"));
+        one["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"] = json!("");
+        assert!(advance(&mut one, None, &[], "t"));
+        assert_eq!(reason(&one, ESTABLISHED), "True InitialNamesAccepted");
     }
 
     #[test]
     fn names_in_use_conflict_until_they_are_free() {
         let mut first = definition("widgets", "Widget", &["w"]);
-        while advance(&mut first, &[], "t") {}
+        while advance(&mut first, None, &[], "t") {}
         let mut second = definition("others", "Widget", &["w"]);
-        assert!(advance(&mut second, &[&first], "t"));
+        assert!(advance(&mut second, None, &[&first], "t"));
         assert_eq!(reason(&second, NAMES_ACCEPTED), "False ListKindConflict");
         assert_eq!(reason(&second, ESTABLISHED), "False NotAccepted");
         assert_eq!(second["status"]["acceptedNames"], json!({"plural": "others"}));
-        assert!(!advance(&mut second, &[&first], "t"), "nothing has changed");
-        assert!(advance(&mut second, &[], "t"), "the first is gone");
+        assert!(!advance(&mut second, None, &[&first], "t"), "nothing has changed");
+        assert!(advance(&mut second, None, &[], "t"), "the first is gone");
         assert_eq!(reason(&second, NAMES_ACCEPTED), "True NoConflicts");
+    }
+
+    #[test]
+    fn schemas_that_are_not_structural_are_reported_with_every_cause() {
+        let with = |preserve: bool, schemas: &[Value]| {
+            let versions = schemas
+                .iter()
+                .enumerate()
+                .map(|(n, schema)| json!({"name": format!("v{n}"), "schema": {"openAPIV3Schema": schema}}));
+            json!({"spec": {"preserveUnknownFields": preserve, "versions": versions.collect::<Vec<_>>()}})
+        };
+        let shown = |definition: &Value| {
+            structure(definition).map(|found| (found.status, found.reason, found.message))
+        };
+        let sound = json!({"type": "object", "properties": {"spec": {"type": "object"}}});
+        assert_eq!(shown(&with(false, std::slice::from_ref(&sound))), None);
+        assert_eq!(
+            shown(&with(true, std::slice::from_ref(&sound))),
+            Some((
+                "True",
+                "Violations",
+                "spec.preserveUnknownFields: Invalid value: true: must be false".to_owned()
+            ))
+        );
+        let untyped = json!({"type": "object", "properties": {"spec": {}}});
+        let (status, reason, message) = shown(&with(true, &[sound.clone(), untyped])).expect("a condition");
+        assert_eq!((status, reason), ("True", "Violations"));
+        assert_eq!(
+            message,
+            "[spec.preserveUnknownFields: Invalid value: true: must be false, \
+             spec.versions[1].schema.openAPIV3Schema.properties[spec].type: Required value: must not be empty for specified object fields]"
+        );
+        let referring = json!({"type": "object", "properties": {"spec": {"$ref": "#/x"}}});
+        let (status, reason, message) = shown(&with(true, &[referring])).expect("a condition");
+        assert_eq!((status, reason), ("Unknown", "StructuralError"));
+        assert_eq!(
+            message,
+            "failed to check validation schema for version v0: OpenAPIV3Schema '$ref' is not supported"
+        );
     }
 
     #[test]
@@ -292,7 +325,7 @@ mod tests {
             let mut one = definition("widgets", "Widget", &[]);
             one["spec"]["group"] = group.into();
             one["metadata"]["annotations"] = json!({APPROVAL: annotation});
-            advance(&mut one, &[], "t");
+            advance(&mut one, None, &[], "t");
             assert_eq!(reason(&one, APPROVED), want, "{group} {annotation}");
         }
     }

@@ -4,34 +4,124 @@ use crate::admission::{CallFailure, service_address, with_query, words};
 use crate::outbound::{Client, Target, Trust};
 use crate::registry::{Convert, Registry};
 use api::value::{Fields, texts};
+use base::metrics::{Metrics, MetricsError};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::future::BoxFuture;
 use machinery::status::{Result, Status};
 use machinery::{Map, Value};
 use parking_lot::Mutex;
+use prometheus::{HistogramVec, IntCounterVec};
 use serde_json::json;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Longest time a conversion may take, as in Kubernetes.
-const TIMEOUT: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 /// Fields of metadata that a webhook may change.
 const MUTABLE: [&str; 2] = ["labels", "annotations"];
 
 /// The conversion webhook of one definition.
 pub struct Webhook {
     registry: Weak<Registry>,
+    /// Name of the definition.
+    name: String,
     /// `example.com, Kind=Widget`, for messages.
     shown: String,
     config: Value,
     /// The newest version of reviews that both sides know.
     review_version: Option<&'static str>,
     client: Mutex<Option<(String, Arc<Client>)>>,
+    settings: ConversionSettings,
+}
+
+/// Settings that all conversion webhooks share.
+#[derive(Clone)]
+pub struct ConversionSettings {
+    /// Longest time that a webhook may take.
+    pub timeout: Duration,
+    pub metrics: ConversionMetrics,
+}
+
+/// Kinds of failures, by the names that metrics give them.
+#[derive(Clone, Copy)]
+enum FailureKind {
+    Call,
+    MalformedResponse,
+    PartialResponse,
+    InvalidObject,
+}
+
+impl FailureKind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Call => "conversion_webhook_call_failure",
+            Self::MalformedResponse => "conversion_webhook_malformed_response_failure",
+            Self::PartialResponse => "conversion_webhook_partial_response_failure",
+            Self::InvalidObject => "conversion_webhook_invalid_converted_object_failure",
+        }
+    }
+}
+
+/// A conversion that failed.
+struct Failure {
+    kind: FailureKind,
+    message: String,
+}
+
+impl Failure {
+    fn new(kind: FailureKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+}
+
+/// Figures of conversion webhooks.
+#[derive(Clone)]
+pub struct ConversionMetrics {
+    requests: IntCounterVec,
+    latencies: HistogramVec,
+    by_definition: HistogramVec,
+}
+
+impl ConversionMetrics {
+    pub fn new(metrics: &Metrics) -> Result<Self, MetricsError> {
+        const RESULT: [&str; 2] = ["result", "failure_type"];
+        const SECONDS: [f64; 15] =
+            [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
+        let doubled: Vec<f64> = (0..15).map(|power| 0.001 * f64::from(1 << power)).collect();
+        Ok(Self {
+            requests: metrics.counters(
+                "apiserver_conversion_webhook_request_total",
+                "Counter for conversion webhook requests with success/failure and failure error type",
+                &RESULT,
+            )?,
+            latencies: metrics.histograms(
+                "apiserver_conversion_webhook_duration_seconds",
+                "Conversion webhook request latency",
+                &RESULT,
+                &SECONDS,
+            )?,
+            by_definition: metrics.histograms(
+                "apiserver_crd_conversion_webhook_duration_seconds",
+                "CRD webhook conversion duration in seconds",
+                &["crd_name", "from_version", "to_version", "succeeded"],
+                &doubled,
+            )?,
+        })
+    }
+
+    fn observe(&self, elapsed: Duration, failure: Option<FailureKind>) {
+        let labels = match failure {
+            None => ["success", ""],
+            Some(kind) => ["failure", kind.name()],
+        };
+        self.requests.with_label_values(&labels).inc();
+        self.latencies.with_label_values(&labels).observe(elapsed.as_secs_f64());
+    }
 }
 
 impl Webhook {
-    pub fn new(registry: Weak<Registry>, definition: &Value) -> Self {
+    pub fn new(registry: Weak<Registry>, definition: &Value, settings: ConversionSettings) -> Self {
         let spec = definition.field("spec");
         let webhook = spec.field("conversion").field("webhook");
         let known =
@@ -42,30 +132,35 @@ impl Webhook {
             config: webhook.field("clientConfig").clone(),
             review_version: ["v1"].into_iter().find(known),
             client: Mutex::default(),
+            name: machinery::meta::name(definition).to_owned(),
+            settings,
         }
     }
 
-    async fn call(&self, objects: &[Value], api_version: &str) -> Result<Vec<Value>, String> {
-        let version = self.review_version.ok_or("no supported conversion review version")?;
+    async fn call(&self, objects: &[Value], api_version: &str) -> Result<Vec<Value>, Failure> {
+        let call = |message: String| Failure::new(FailureKind::Call, message);
+        let version =
+            self.review_version.ok_or_else(|| call("no supported conversion review version".to_owned()))?;
         let uid = uuid::Uuid::new_v4().to_string();
         let review = json!({
             "apiVersion": format!("apiextensions.k8s.io/{version}"), "kind": "ConversionReview",
             "request": {"uid": uid, "desiredAPIVersion": api_version, "objects": objects},
         });
-        let query = format!("timeout={}s", TIMEOUT.as_secs());
+        let query = format!("timeout={}s", self.settings.timeout.as_secs());
         let (shown, reached, server_name) = match self.config.opt_text("url") {
             Some(url) => {
                 let url = with_query(url, &query);
                 (url.clone(), url, None)
             }
             None => {
-                let registry = self.registry.upgrade().ok_or("the server stops")?;
+                let registry = self.registry.upgrade().ok_or_else(|| call("the server stops".to_owned()))?;
                 let found = service_address(self.config.field("service"), &registry, &query).await;
-                found.map_err(|CallFailure(why)| why)?
+                found.map_err(|CallFailure(why)| call(why))?
             }
         };
-        let client = self.client(&reached, server_name)?;
-        let answer = client.post(&review, TIMEOUT).await.map_err(|error| words(&error, &shown))?;
+        let client = self.client(&reached, server_name).map_err(call)?;
+        let answer = client.post(&review, self.settings.timeout).await;
+        let answer = answer.map_err(|error| call(words(&error, &shown)))?;
         converted(&answer, &uid, objects, api_version)
     }
 
@@ -94,8 +189,16 @@ impl Convert for Webhook {
                 return Ok(objects);
             }
             let from = others.first().map(|object| object.text("apiVersion").to_owned()).unwrap_or_default();
-            let converted = self.call(&others, api_version).await.map_err(|why| {
-                let (_, version) = machinery::gvk::split_api_version(&from);
+            let (_, version) = machinery::gvk::split_api_version(&from);
+            let start = std::time::Instant::now();
+            let outcome = self.call(&others, api_version).await;
+            let (metrics, elapsed) = (&self.settings.metrics, start.elapsed());
+            metrics.observe(elapsed, outcome.as_ref().err().map(|failure| failure.kind));
+            let (_, wanted) = machinery::gvk::split_api_version(api_version);
+            let succeeded = if outcome.is_ok() { "true" } else { "false" };
+            let labels = [&*self.name, version, wanted, succeeded];
+            metrics.by_definition.with_label_values(&labels).observe(elapsed.as_secs_f64());
+            let converted = outcome.map_err(|Failure { message: why, .. }| {
                 let shown = self.shown.replacen(", ", &format!("/{version}, "), 1);
                 Status::internal(format!("conversion webhook for {shown} failed: {why}"))
             })?;
@@ -108,29 +211,34 @@ impl Convert for Webhook {
 }
 
 /// The objects of an answer, if it is one to this request and has left alone what it may not change.
-fn converted(answer: &Value, uid: &str, objects: &[Value], api_version: &str) -> Result<Vec<Value>, String> {
+fn converted(answer: &Value, uid: &str, objects: &[Value], api_version: &str) -> Result<Vec<Value>, Failure> {
+    let malformed = |message: String| Err(Failure::new(FailureKind::MalformedResponse, message));
     let response = answer.field("response");
     if !response.is_object() {
-        return Err("no response provided".to_owned());
+        return malformed("no response provided".to_owned());
     }
     if response.text("uid") != uid {
-        return Err(format!("expected response.uid={uid:?}, got {:?}", response.text("uid")));
+        return malformed(format!("expected response.uid={uid:?}, got {:?}", response.text("uid")));
     }
     let result = response.field("result");
     if result.text("status") != "Success" {
         let message = result.opt_text("message").filter(|message| !message.is_empty());
-        return Err(message.unwrap_or("converter returned failure without a message").to_owned());
+        return malformed(message.unwrap_or("converter returned failure without a message").to_owned());
     }
     let found = response.items("convertedObjects");
     if found.len() != objects.len() {
-        return Err(format!("returned {} objects, expected {}", found.len(), objects.len()));
+        let message = format!("returned {} objects, expected {}", found.len(), objects.len());
+        return Err(Failure::new(FailureKind::PartialResponse, message));
     }
     let pairs = objects.iter().zip(found).enumerate();
     pairs.map(|(index, (given, found))| checked(index, given, found, api_version)).collect()
 }
 
-fn checked(index: usize, given: &Value, found: &Value, api_version: &str) -> Result<Value, String> {
-    let invalid = |why: String| Err(format!("returned invalid converted object at index {index}: {why}"));
+fn checked(index: usize, given: &Value, found: &Value, api_version: &str) -> Result<Value, Failure> {
+    let invalid = |why: String| {
+        let message = format!("returned invalid converted object at index {index}: {why}");
+        Err(Failure::new(FailureKind::InvalidObject, message))
+    };
     if found.text("apiVersion") != api_version {
         return invalid(format!(
             "invalid groupVersion (expected {api_version}, received {})",
@@ -186,7 +294,8 @@ mod tests {
         let answer = |uid: &str, result: Value, objects: Value| json!({"response": {"uid": uid, "result": result, "convertedObjects": objects}});
         let success = json!({"status": "Success"});
         let run = |answer: Value| converted(&answer, "1", &given, "example.com/v2");
-        let made = run(answer("1", success.clone(), json!([object]))).expect("converted");
+        let made =
+            run(answer("1", success.clone(), json!([object]))).map_err(|why| why.message).expect("converted");
         assert_eq!(
             made[0]["metadata"],
             json!({"name": "a", "uid": "u", "annotations": {"n": "1"}, "finalizers": ["f"]})
@@ -210,7 +319,7 @@ mod tests {
                 "returned invalid converted object at index 0: invalid groupVersion (expected example.com/v2, received example.com/v1)",
             ),
         ] {
-            assert_eq!(run(answer).expect_err("refused"), why);
+            assert_eq!(run(answer).map_err(|why| why.message).expect_err("refused"), why);
         }
     }
 }

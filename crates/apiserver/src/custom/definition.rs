@@ -1,20 +1,23 @@
 //! An established definition as what is served: storage, versions, discovery, OpenAPI.
 
-use super::conditions::{ESTABLISHED, TERMINATING, is_true};
-use super::conversion::Webhook;
+use super::conditions::{ESTABLISHED, TERMINATING};
+use super::conversion::{ConversionSettings, Webhook};
+use super::known::{EntrySource, KnownDefinition, SpecDigest, digest};
 use super::openapi::CustomTypes;
 use super::rules::CustomRules;
+use crate::cache::Entry;
 use crate::discovery::{ApiResource, ApiSubresource, GroupVersion, compare_versions, storage_version_hash};
 use crate::openapi::{Part, Types};
 use crate::registry::catalogue::Addition;
+use crate::registry::conditions::is_true;
 use crate::registry::version::{Conversion, Convert, Served, Version};
 use crate::registry::{Registry, Storage};
 use crate::request_info::{Verb, Verbs};
-use api::custom::{CompileError, CompiledVersion, compile};
+use api::custom::{CompileError, CompiledVersion, DefinitionSource, compile_lazily};
 use api::value::{Fields, texts};
 use api::{ResourceNames, Rules, Scope, Text};
 use machinery::Value;
-use machinery::schema::TypeHandle;
+use machinery::schema::{TypeHandle, TypeSource};
 use std::borrow::Cow;
 use std::sync::{Arc, Weak};
 
@@ -28,8 +31,10 @@ const VERSION_PRIORITY: i32 = 100;
 
 /// Served resources of one definition.
 pub struct ServedDefinition {
-    /// The spec it was made from: another spec makes another storage.
-    spec: Value,
+    /// Of the spec it was made from: another spec makes another storage.
+    spec: SpecDigest,
+    /// The definition, for what is compiled or published later.
+    pub source: Arc<EntrySource>,
     names: Value,
     is_terminating: bool,
     pub storage: Arc<Storage>,
@@ -55,6 +60,7 @@ pub struct Maker {
     pub store: Arc<dyn store::Store>,
     /// Types of built-in kinds, to which those of definitions refer.
     pub types: Arc<dyn Types>,
+    pub conversion: ConversionSettings,
 }
 
 /// Reports whether requests for objects of a definition are answered.
@@ -64,13 +70,19 @@ pub fn is_served(definition: &Value) -> bool {
 
 impl ServedDefinition {
     /// Reports whether this is still what the definition says.
-    pub fn is_current(&self, definition: &Value) -> bool {
-        self.is_same_storage(definition) && self.is_terminating == is_true(definition, TERMINATING)
+    pub fn is_current(&self, known: &KnownDefinition) -> bool {
+        self.is_same_storage(&known.spec, &known.head)
+            && self.is_terminating == is_true(&known.head, TERMINATING)
     }
 
-    fn is_same_storage(&self, definition: &Value) -> bool {
-        self.spec == *definition.field("spec")
-            && self.names == *definition.field("status").field("acceptedNames")
+    /// Reports whether the schema of any version has been compiled.
+    #[cfg(test)]
+    pub fn is_compiled(&self) -> bool {
+        self.versions.iter().any(|row| row.compiled.is_complete())
+    }
+
+    fn is_same_storage(&self, spec: &SpecDigest, definition: &Value) -> bool {
+        self.spec == *spec && self.names == *definition.field("status").field("acceptedNames")
     }
 }
 
@@ -80,12 +92,19 @@ impl Maker {
     pub fn make(
         &self,
         definition: &Value,
+        entry: &Arc<Entry>,
         previous: Option<&ServedDefinition>,
     ) -> Result<ServedDefinition, CompileError> {
-        let kept = previous.filter(|previous| previous.is_same_storage(definition));
+        let spec = digest(definition.field("spec"));
+        let kept = previous.filter(|previous| previous.is_same_storage(&spec, definition));
+        let source = match kept {
+            Some(kept) => Arc::clone(&kept.source),
+            None => Arc::new(EntrySource::new(Arc::clone(entry))),
+        };
+        source.replace(entry);
         let versions = match kept {
             Some(kept) => kept.versions.clone(),
-            None => compile_all(definition)?,
+            None => compile_all(definition, &source)?,
         };
         let all: Vec<Arc<CompiledVersion>> = versions.iter().map(|row| Arc::clone(&row.compiled)).collect();
         let rules = |row: &CompiledRow| -> Arc<dyn Rules> {
@@ -109,12 +128,10 @@ impl Maker {
             }
         };
         let is_terminating = is_true(definition, TERMINATING);
-        let verbs: &[&str] = if is_terminating { &TERMINATING_VERBS } else { &VERBS };
+        let verbs: &[&'static str] = if is_terminating { &TERMINATING_VERBS } else { &VERBS };
         let version = |row: &CompiledRow| {
             let compiled = &row.compiled;
-            let schema =
-                TypeHandle::of_kind(compiled.types(), &compiled.group, &compiled.version, &compiled.kind);
-            let schema = schema.ok_or_else(|| CompileError::NoVersion(compiled.version.to_string()))?;
+            let schema = TypeHandle::lazy(Arc::clone(compiled) as Arc<dyn TypeSource>);
             // Objects of the stored version are renamed when they are read from the store.
             let is_plain = row.is_stored && matches!(conversion, Some(Conversion::Rename));
             let conversion = conversion.clone().filter(|_| !is_plain);
@@ -124,21 +141,20 @@ impl Maker {
                 subresources(compiled).map(|name| (Cow::Borrowed(name), Verbs::of(&SUBRESOURCE_VERBS)));
             let verbs =
                 if is_terminating { Verbs::of(&VERBS).without(Verb::Create) } else { Verbs::of(&VERBS) };
-            Ok(Arc::new(Version::new(names, rules(row), schema, storage, conversion, verbs, subresources)))
+            Arc::new(Version::new(names, rules(row), schema, storage, conversion, verbs, subresources))
         };
-        let made: Vec<Arc<Version>> = versions.iter().map(version).collect::<Result<_, CompileError>>()?;
+        let made: Vec<Arc<Version>> = versions.iter().map(version).collect();
         let several: Arc<[Arc<Version>]> = if made.len() > 1 { made.clone().into() } else { [].into() };
         let additions = versions.iter().zip(&made).filter(|(row, _)| row.is_served).map(|(row, version)| {
             let served = Arc::new(Served::new(Arc::clone(version), Arc::clone(&several)));
-            let Part { discovery, types, .. } = self.part(definition, &row.compiled, verbs);
+            let Part { discovery, types, .. } = self.part(definition, &row.compiled, verbs, &source);
             Addition { served: vec![served], discovery, types: Some(types), backend: None }
         });
         let additions = additions.collect();
         let at = versions.iter().position(|row| row.is_stored).unwrap_or(0);
         let stored = Arc::new(Served::new(Arc::clone(&made[at]), Arc::clone(&several)));
-        let (spec, names) =
-            (definition.field("spec").clone(), definition.field("status").field("acceptedNames").clone());
-        Ok(ServedDefinition { spec, names, is_terminating, storage, versions, stored, additions })
+        let names = definition.field("status").field("acceptedNames").clone();
+        Ok(ServedDefinition { spec, source, names, is_terminating, storage, versions, stored, additions })
     }
 
     fn conversion(&self, definition: &Value, has_several: bool) -> Option<Conversion> {
@@ -149,16 +165,24 @@ impl Maker {
         if conversion.text("strategy") != "Webhook" {
             return Some(Conversion::Rename);
         }
-        let webhook: Arc<dyn Convert> = Arc::new(Webhook::new(Weak::clone(&self.registry), definition));
+        let webhook: Arc<dyn Convert> =
+            Arc::new(Webhook::new(Weak::clone(&self.registry), definition, self.conversion.clone()));
         Some(Conversion::Batch(webhook))
     }
 
     /// The entry of one version in discovery and OpenAPI.
-    fn part(&self, definition: &Value, compiled: &Arc<CompiledVersion>, verbs: &[&str]) -> Part {
+    fn part(
+        &self,
+        definition: &Value,
+        compiled: &Arc<CompiledVersion>,
+        verbs: &[&'static str],
+        source: &Arc<EntrySource>,
+    ) -> Part {
         let accepted = definition.field("status").field("acceptedNames");
         let text = |value: &str| Text::Owned(value.to_owned());
         let list = |field: &str| texts(accepted.items(field)).map(text).collect();
-        let of_verbs = |verbs: &[&str]| verbs.iter().map(|verb| text(verb)).collect::<Vec<_>>();
+        let of_verbs =
+            |verbs: &[&'static str]| verbs.iter().map(|verb| Text::Borrowed(*verb)).collect::<Vec<_>>();
         let stored =
             definition.field("spec").items("versions").iter().find(|version| version.flag("storage"));
         let kind = accepted.text("kind");
@@ -194,7 +218,7 @@ impl Maker {
             stale: false,
             resources: vec![resource],
         };
-        let types = CustomTypes::new(definition, &compiled.version, Arc::clone(&self.types));
+        let types = CustomTypes::new(definition, &compiled.version, source, Arc::clone(&self.types));
         Part { discovery: Arc::new(discovery), types: Arc::new(types), custom: true }
     }
 }
@@ -219,11 +243,15 @@ fn deprecation(spec: &Value, version: &str) -> Option<String> {
     Some(format!("{group}/{version} {kind} is deprecated{instead}"))
 }
 
-fn compile_all(definition: &Value) -> Result<Vec<CompiledRow>, CompileError> {
+fn compile_all(definition: &Value, source: &Arc<EntrySource>) -> Result<Vec<CompiledRow>, CompileError> {
     let versions = definition.field("spec").items("versions").iter();
     let used = versions.filter(|version| version.flag("served") || version.flag("storage"));
     let compiled = used.map(|version| {
-        let compiled = Arc::new(compile(definition, version.text("name"))?);
+        let compiled = Arc::new(compile_lazily(
+            definition,
+            version.text("name"),
+            Arc::clone(source) as Arc<dyn DefinitionSource>,
+        )?);
         Ok(CompiledRow { is_served: version.flag("served"), is_stored: version.flag("storage"), compiled })
     });
     compiled.collect()

@@ -1,9 +1,11 @@
 //! Deletion of a definition: its objects go first, then its finalizer.
 
-use super::conditions::{Condition, ESTABLISHED, TERMINATING, is_true, set};
+use super::conditions::{ESTABLISHED, TERMINATING};
 use super::definition::ServedDefinition;
+use super::known::KnownDefinition;
 use super::write_status;
 use crate::options::DeleteOptions;
+use crate::registry::conditions::{Condition, is_true, set};
 use crate::registry::{Registry, Served, Warnings, WriteContext, metadata, store_error};
 use crate::user::UserInfo;
 use api::value::Fields;
@@ -19,9 +21,10 @@ const OVERLAPPING: [(&str, &str); 2] =
 /// Brings the deletion of a definition further. Reports whether something is left to do.
 pub async fn clean_up(
     registry: &Registry,
-    definition: &Value,
+    known: &KnownDefinition,
     served: Option<&ServedDefinition>,
 ) -> Result<bool> {
+    let definition = &known.head;
     if !meta::finalizers(definition).iter().any(|name| name == FINALIZER) {
         return Ok(false);
     }
@@ -35,7 +38,7 @@ pub async fn clean_up(
     );
     if set(&mut wanted, &begun, &metadata::now()) {
         // Nothing may be created any more before the objects are counted: the catalogue follows this write.
-        write_status(registry, name, wanted).await?;
+        write_status(registry, name, known.with_status_of(&wanted)).await?;
         return Ok(true);
     }
     let spec = definition.field("spec");
@@ -58,7 +61,7 @@ pub async fn clean_up(
     set(&mut wanted, &Condition::new(TERMINATING, "False", ended.0, ended.1), &metadata::now());
     let finalizers = meta::finalizers(&wanted).iter().filter(|name| *name != FINALIZER).cloned().collect();
     meta::metadata_mut(&mut wanted).insert("finalizers".to_owned(), Value::Array(finalizers));
-    Ok(write_status(registry, name, wanted).await?.is_none())
+    Ok(write_status(registry, name, known.with_status_of(&wanted)).await?.is_none())
 }
 
 /// Deletes the objects of a resource; how many are left.

@@ -3,33 +3,46 @@
 //! Every server follows the definitions on its own and makes the same of them. Status is written by compare-and-swap, so
 //! several servers of one store may try at once: the first counts, the others see its outcome.
 
-pub(crate) mod conditions;
+mod conditions;
 mod conversion;
 mod definition;
+#[cfg(test)]
+mod fault_tests;
 mod instances;
+mod known;
 mod openapi;
 mod rules;
 #[cfg(test)]
 mod tests;
 
+use crate::cache::Entry;
 use crate::openapi::BuiltIn;
+use crate::registry::conditions::is_true;
 use crate::registry::feed::{self, Feed, News};
 use crate::registry::update::{Change, Door};
-use crate::registry::{Registry, Served, Storage, Warnings, WriteContext, metadata};
+use crate::registry::{Registry, Served, Storage, Warnings, WriteContext, Written, metadata};
 use crate::user::UserInfo;
 use api::value::Fields;
 use base::tasks::TaskGroup;
+pub use conversion::ConversionMetrics;
+use conversion::ConversionSettings;
 use definition::{Maker, ServedDefinition};
+use known::KnownDefinition;
 use machinery::status::{Result, Status};
 use machinery::{Value, meta};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 const RESOURCE: (&str, &str, &str) = ("apiextensions.k8s.io", "v1", "customresourcedefinitions");
 /// Pause before a step that failed, or that waits for objects to go, is tried again.
 const RETRY: Duration = Duration::from_secs(1);
+/// Time from accepted names until a definition is established, where there are several API servers. As in Kubernetes.
+const ESTABLISHING_DELAY: Duration = Duration::from_secs(5);
+/// Prefix of the catalogue's additions that definitions make.
+const ADDITIONS: &str = "definitions/";
 
 /// The custom resources of one server.
 pub struct CustomResources {
@@ -42,20 +55,36 @@ pub struct CustomResources {
 struct Follower {
     feed: Feed,
     maker: Maker,
-    definitions: BTreeMap<String, Value>,
+    definitions: BTreeMap<String, KnownDefinition>,
     served: BTreeMap<String, ServedDefinition>,
     /// Names of definitions whose status may have to change.
     pending: BTreeSet<String>,
+    /// Time from accepted names until `Established`, so that the other servers have seen the definition.
+    establishing_delay: Duration,
+    /// When the names of definitions that are not established yet were seen to be accepted.
+    accepted: BTreeMap<String, Instant>,
 }
 
 impl CustomResources {
-    pub fn new(registry: &Arc<Registry>) -> Result<Self> {
+    /// `servers` is the number of API servers of the cluster.
+    pub fn new(registry: &Arc<Registry>, metrics: ConversionMetrics, servers: u32) -> Result<Self> {
+        let delay = if servers > 1 { ESTABLISHING_DELAY } else { Duration::ZERO };
+        Self::with_settings(registry, ConversionSettings { timeout: conversion::TIMEOUT, metrics }, delay)
+    }
+
+    /// As [`Self::new`], with another limit for conversion webhooks and another delay before `Established`.
+    fn with_settings(
+        registry: &Arc<Registry>,
+        conversion: ConversionSettings,
+        establishing_delay: Duration,
+    ) -> Result<Self> {
         let (group, version, resource) = RESOURCE;
         let storage = Arc::clone(&registry.builtin(group, version, resource)?.storage);
         let maker = Maker {
             registry: Arc::downgrade(registry),
             store: Arc::clone(&registry.store),
             types: Arc::new(BuiltIn::new(api::schema::schema())),
+            conversion,
         };
         let follower = Follower {
             feed: Feed::new(Arc::clone(&storage)),
@@ -63,6 +92,8 @@ impl CustomResources {
             definitions: BTreeMap::new(),
             served: BTreeMap::new(),
             pending: BTreeSet::new(),
+            establishing_delay,
+            accepted: BTreeMap::new(),
         };
         Ok(Self { registry: Arc::clone(registry), storage, follower: Mutex::new(follower) })
     }
@@ -122,13 +153,17 @@ impl Follower {
         feed::ready(self.feed.storage()).await?;
         match self.feed.take() {
             News::Everything(entries) => {
-                let named = |definition: Value| (meta::name(&definition).to_owned(), definition);
-                self.definitions = entries.iter().map(|entry| named(entry.value())).collect();
+                let mut previous = std::mem::take(&mut self.definitions);
+                for entry in &entries {
+                    let name = entry.key.rsplit('/').next().unwrap_or_default().to_owned();
+                    let known = KnownDefinition::new(entry, previous.remove(&name).as_ref());
+                    self.definitions.insert(name, known);
+                }
                 self.pending = self.definitions.keys().cloned().collect();
             }
             News::Changes(changes) => {
                 for (entry, is_gone) in changes {
-                    self.change(entry.value(), is_gone);
+                    self.change(&entry, is_gone);
                 }
             }
         }
@@ -136,38 +171,45 @@ impl Follower {
     }
 
     /// Takes one changed definition over. What it frees, others of its group may be waiting for.
-    fn change(&mut self, definition: Value, is_gone: bool) {
-        let name = meta::name(&definition).to_owned();
-        let group = definition.field("spec").text("group").to_owned();
+    fn change(&mut self, entry: &Arc<Entry>, is_gone: bool) {
+        let name = entry.key.rsplit('/').next().unwrap_or_default().to_owned();
+        let previous = self.definitions.get(&name);
+        // The write of a status by this server comes back as news.
+        if previous.is_some_and(|previous| !is_gone && previous.entry.revision >= entry.revision) {
+            return;
+        }
+        let known = KnownDefinition::new(entry, previous);
+        let group = known.head.field("spec").text("group").to_owned();
         if is_gone {
             self.definitions.remove(&name);
+            self.accepted.remove(&name);
         } else {
-            self.definitions.insert(name.clone(), definition);
+            self.definitions.insert(name.clone(), known);
             self.pending.insert(name);
         }
         let waits = |other: &&Value| {
-            other.field("spec").text("group") == group
-                && !conditions::is_true(other, conditions::NAMES_ACCEPTED)
+            other.field("spec").text("group") == group && !is_true(other, conditions::NAMES_ACCEPTED)
         };
-        let waiting = self.definitions.values().filter(waits).map(|other| meta::name(other).to_owned());
-        self.pending.extend(waiting);
+        let heads = self.definitions.values().map(|other| &other.head);
+        self.pending.extend(heads.filter(waits).map(|other| meta::name(other).to_owned()));
     }
 
     /// Puts into the catalogue what the definitions say now.
     async fn serve(&mut self, registry: &Arc<Registry>) {
         let mut retired: Vec<String> = Vec::new();
-        let mut changed: Vec<Value> = Vec::new();
+        let mut changed: Vec<Arc<Entry>> = Vec::new();
         for (name, served) in &self.served {
-            match self.definitions.get(name).filter(|definition| definition::is_served(definition)) {
+            match self.definitions.get(name).filter(|known| definition::is_served(&known.head)) {
                 None => retired.push(name.clone()),
-                Some(definition) if served.is_current(definition) => {}
-                Some(definition) => changed.push(definition.clone()),
+                Some(known) if served.is_current(known) => served.source.replace(&known.entry),
+                Some(known) => changed.push(Arc::clone(&known.entry)),
             }
         }
-        let is_new = |definition: &&Value| {
-            definition::is_served(definition) && !self.served.contains_key(meta::name(definition))
+        let is_new = |(name, known): &(&String, &KnownDefinition)| {
+            definition::is_served(&known.head) && !self.served.contains_key(*name)
         };
-        changed.extend(self.definitions.values().filter(is_new).cloned());
+        let new = self.definitions.iter().filter(is_new);
+        changed.extend(new.map(|(_, known)| Arc::clone(&known.entry)));
         if retired.is_empty() && changed.is_empty() {
             return;
         }
@@ -184,10 +226,12 @@ impl Follower {
         };
         self.served = served;
         registry.catalogues.change(|additions| {
-            additions.clear();
+            // Those of APIServices stay.
+            additions.retain(|key, _| !key.starts_with(ADDITIONS));
             for (name, served) in &self.served {
                 for addition in &served.additions {
-                    additions.insert(format!("{name}/{}", addition.discovery.version), addition.clone());
+                    let key = format!("{ADDITIONS}{name}/{}", addition.discovery.version);
+                    additions.insert(key, addition.clone());
                 }
             }
         });
@@ -207,18 +251,31 @@ impl Follower {
 
     /// One step for one definition. Reports whether there is another.
     async fn step(&mut self, registry: &Arc<Registry>, name: &str) -> Result<bool> {
-        let Some(definition) = self.definitions.get(name) else { return Ok(false) };
-        if meta::deletion_timestamp(definition).is_some() {
-            return instances::clean_up(registry, definition, self.served.get(name)).await;
+        let Some(known) = self.definitions.get(name) else { return Ok(false) };
+        if meta::deletion_timestamp(&known.head).is_some() {
+            return instances::clean_up(registry, known, self.served.get(name)).await;
         }
-        let all: Vec<&Value> = self.definitions.values().collect();
-        let mut wanted = definition.clone();
-        if !conditions::advance(&mut wanted, &all, &metadata::now()) {
+        if !self.establishing_delay.is_zero() {
+            let waits = is_true(&known.head, conditions::NAMES_ACCEPTED)
+                && !is_true(&known.head, conditions::ESTABLISHED);
+            if !waits {
+                self.accepted.remove(name);
+            } else if self.accepted.entry(name.to_owned()).or_insert_with(Instant::now).elapsed()
+                < self.establishing_delay
+            {
+                return Ok(true);
+            }
+        }
+        let all: Vec<&Value> = self.definitions.values().map(|known| &known.head).collect();
+        let mut wanted = known.head.clone();
+        if !conditions::advance(&mut wanted, known.structure.as_ref(), &all, &metadata::now()) {
             return Ok(false);
         }
         // Others must not be given the same names before the news of this write have come.
-        if let Some(written) = write_status(registry, name, wanted).await? {
-            self.change(written, false);
+        if let Some(Written::Stored(entry)) =
+            write_status(registry, name, known.with_status_of(&wanted)).await?
+        {
+            self.change(&entry, false);
         }
         Ok(true)
     }
@@ -228,17 +285,18 @@ impl Follower {
 fn make(
     maker: &Maker,
     mut served: BTreeMap<String, ServedDefinition>,
-    changed: &[Value],
+    changed: &[Arc<Entry>],
     retired: &[String],
 ) -> (BTreeMap<String, ServedDefinition>, Vec<Arc<Storage>>) {
     let mut ended = Vec::new();
     for name in retired {
         ended.extend(served.remove(name).map(|gone| gone.storage));
     }
-    for definition in changed {
-        let name = meta::name(definition);
+    for entry in changed {
+        let definition = entry.value();
+        let name = meta::name(&definition);
         let previous = served.remove(name);
-        match maker.make(definition, previous.as_ref()) {
+        match maker.make(&definition, entry, previous.as_ref()) {
             Ok(made) => {
                 ended.extend(
                     previous
@@ -257,7 +315,7 @@ fn make(
 }
 
 /// Writes the status and the finalizers of a definition; `None` if it has changed or gone meanwhile.
-async fn write_status(registry: &Registry, name: &str, wanted: Value) -> Result<Option<Value>> {
+async fn write_status(registry: &Registry, name: &str, wanted: Value) -> Result<Option<Written>> {
     let (group, version, resource) = RESOURCE;
     let served: &Served = registry.builtin(group, version, resource)?;
     let (user, warnings) = (UserInfo::server(), Warnings::default());
@@ -266,7 +324,7 @@ async fn write_status(registry: &Registry, name: &str, wanted: Value) -> Result<
     let written =
         registry.update(served, name, door, false, &context, |_| Ok(Change::Replace(wanted.clone()))).await;
     match written {
-        Ok(written) => Ok(Some(written.value())),
+        Ok(written) => Ok(Some(written)),
         Err(Status { code: 404 | 409, .. }) => Ok(None),
         Err(status) => Err(status),
     }

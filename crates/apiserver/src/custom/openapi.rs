@@ -1,6 +1,8 @@
 //! OpenAPI of a custom resource: its schema with the fields that every object has.
 
+use super::known::EntrySource;
 use crate::openapi::{Dialect, Types};
+use api::custom::DefinitionSource;
 use api::docs::Docs;
 use api::value::Fields;
 use machinery::Value;
@@ -21,20 +23,15 @@ pub struct CustomTypes {
     kind: String,
     list_kind: String,
     plural: String,
-    /// Absent where unknown fields are kept everywhere.
-    schema: Option<Value>,
+    source: Arc<EntrySource>,
     base: Arc<dyn Types>,
 }
 
 impl CustomTypes {
-    pub fn new(definition: &Value, version: &str, base: Arc<dyn Types>) -> Self {
+    pub fn new(definition: &Value, version: &str, source: &Arc<EntrySource>, base: Arc<dyn Types>) -> Self {
         let spec = definition.field("spec");
         let names = spec.field("names");
         let group = spec.text("group");
-        let of_version = spec.items("versions").iter().find(|known| known.text("name") == version);
-        let schema = of_version
-            .map(|of| of.field("schema").field("openAPIV3Schema"))
-            .filter(|schema| schema.is_object());
         Self {
             name: model_name(group, version, names.text("kind")),
             list_name: model_name(group, version, names.text("listKind")),
@@ -43,19 +40,27 @@ impl CustomTypes {
             kind: names.text("kind").to_owned(),
             list_kind: names.text("listKind").to_owned(),
             plural: names.text("plural").to_owned(),
-            schema: schema.cloned(),
+            source: Arc::clone(source),
             base,
         }
     }
 
+    /// The schema; absent where unknown fields are kept everywhere.
+    fn schema(&self) -> Option<Value> {
+        let mut definition = self.source.definition();
+        let versions = definition.get_mut("spec")?.get_mut("versions")?.as_array_mut()?;
+        let version = versions.iter_mut().find(|known| known.text("name") == self.version)?;
+        let schema = version.get_mut("schema")?.get_mut("openAPIV3Schema")?;
+        schema.is_object().then(|| std::mem::take(schema))
+    }
+
     fn object(&self, dialect: Dialect) -> Value {
-        let mut out = match &self.schema {
+        let mut out = match self.schema() {
             None => json!({"type": "object"}),
             Some(schema) if dialect == Dialect::V2 && schema.flag("x-kubernetes-preserve-unknown-fields") => {
                 json!({"type": "object"})
             }
-            Some(schema) => {
-                let mut schema = schema.clone();
+            Some(mut schema) => {
                 publish(&mut schema, dialect);
                 let properties = schema.child_mut("properties");
                 let description = format!("Standard object's metadata. More info: {CONVENTIONS}#metadata");

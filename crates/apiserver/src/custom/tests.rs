@@ -1,6 +1,7 @@
 //! Definitions and their objects, through the whole request chain.
 
 use super::CustomResources;
+use super::conversion::{ConversionMetrics, ConversionSettings};
 use crate::test_server::{ADMIN, TestServer};
 use base::tasks::TaskGroup;
 use base64::Engine;
@@ -13,16 +14,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use testkit::Responder;
 
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-const WIDGETS: &str = "/apis/example.com/v1/namespaces/n/widgets";
-const JSON: &str = "application/json";
-const MERGE: &str = "application/merge-patch+json";
+pub(super) const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+pub(super) const WIDGETS: &str = "/apis/example.com/v1/namespaces/n/widgets";
+pub(super) const JSON: &str = "application/json";
+pub(super) const MERGE: &str = "application/merge-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-struct Cluster {
-    server: TestServer,
-    tasks: TaskGroup,
+pub(super) struct Cluster {
+    pub(super) server: TestServer,
+    pub(super) tasks: TaskGroup,
     custom: Arc<CustomResources>,
 }
 
@@ -33,34 +34,43 @@ impl Drop for Cluster {
 }
 
 impl Cluster {
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         let cluster = Self::on(TestServer::start());
         cluster.server.create("/api/v1/namespaces", &json!({"metadata": {"name": "n"}})).await;
         cluster
     }
 
-    fn on(server: TestServer) -> Self {
+    pub(super) fn on(server: TestServer) -> Self {
+        Self::with_settings(server, super::conversion::TIMEOUT, Duration::ZERO)
+    }
+
+    /// With another limit for conversion webhooks and another delay before `Established`.
+    pub(super) fn with_settings(server: TestServer, timeout: Duration, delay: Duration) -> Self {
         let tasks = TaskGroup::new();
-        let custom = Arc::new(CustomResources::new(&server.chain.rest.registry).expect("definitions"));
+        let registry = &server.chain.rest.registry;
+        let metrics = ConversionMetrics::new(&server.chain.metrics).expect("metrics");
+        let settings = ConversionSettings { timeout, metrics };
+        let custom = CustomResources::with_settings(registry, settings, delay).expect("definitions");
+        let custom = Arc::new(custom);
         custom.spawn(&tasks);
         Self { server, tasks, custom }
     }
 
-    async fn ask(&self, method: Method, path: &str, body: &Value) -> (u16, Value) {
+    pub(super) async fn ask(&self, method: Method, path: &str, body: &Value) -> (u16, Value) {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         self.server.ask(ADMIN, method, path, JSON, body).await
     }
 
-    async fn get(&self, path: &str) -> (u16, Value) {
+    pub(super) async fn get(&self, path: &str) -> (u16, Value) {
         self.ask(Method::GET, path, &Value::Null).await
     }
 
-    async fn patch(&self, path: &str, media: &str, patch: &Value) -> (u16, Value) {
+    pub(super) async fn patch(&self, path: &str, media: &str, patch: &Value) -> (u16, Value) {
         self.server.ask(ADMIN, Method::PATCH, path, media, patch.to_string()).await
     }
 
     /// Waits until what is at a path is as wanted.
-    async fn until(&self, path: &str, holds: impl Fn(u16, &Value) -> bool) -> Value {
+    pub(super) async fn until(&self, path: &str, holds: impl Fn(u16, &Value) -> bool) -> Value {
         let start = Instant::now();
         loop {
             let (code, found) = self.get(path).await;
@@ -72,7 +82,7 @@ impl Cluster {
         }
     }
 
-    async fn define(&self, definition: &Value) {
+    pub(super) async fn define(&self, definition: &Value) {
         self.server.create(DEFINITIONS, definition).await;
         let name = definition["metadata"]["name"].as_str().expect("a name");
         self.until(&format!("{DEFINITIONS}/{name}"), |_, found| condition(found, "Established") == "True")
@@ -82,13 +92,13 @@ impl Cluster {
     }
 }
 
-fn condition<'a>(definition: &'a Value, kind: &str) -> &'a str {
+pub(super) fn condition<'a>(definition: &'a Value, kind: &str) -> &'a str {
     let conditions = definition["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
     let found = conditions.iter().find(|condition| condition["type"] == kind);
     found.and_then(|condition| condition["status"].as_str()).unwrap_or("")
 }
 
-fn definition() -> Value {
+pub(super) fn definition() -> Value {
     let schema = json!({"type": "object", "properties": {
         "spec": {"type": "object", "required": ["size"], "properties": {
             "size": {"type": "integer", "maximum": 9},
@@ -122,7 +132,7 @@ fn definition() -> Value {
     })
 }
 
-fn widget(name: &str, spec: Value) -> Value {
+pub(super) fn widget(name: &str, spec: Value) -> Value {
     json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": name}, "spec": spec})
 }
 
@@ -317,8 +327,8 @@ async fn servers_of_one_store_serve_the_same_definitions() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn definition_changed_and_deleted_under_writers_leaves_nothing() {
-    const WRITERS: usize = 20;
-    const WRITES: usize = 20;
+    const WRITERS: usize = 500;
+    const WRITES: usize = 3;
     let cluster = Arc::new(Cluster::start().await);
     cluster.define(&definition()).await;
     let writer = |number: usize| {
@@ -346,6 +356,51 @@ async fn definition_changed_and_deleted_under_writers_leaves_nothing() {
     cluster.define(&definition()).await;
     let list = cluster.until(WIDGETS, |code, _| code == 200).await;
     assert_eq!(list["items"], json!([]), "nothing is left behind");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changed_definitions_leave_the_groups_of_api_services_alone() {
+    let cluster = Cluster::start().await;
+    let catalogues = &cluster.server.chain.rest.registry.catalogues;
+    let discovery = crate::discovery::GroupVersion {
+        group: "extension.example.com".into(),
+        version: "v1".into(),
+        group_priority: 1000,
+        version_priority: 15,
+        stale: false,
+        resources: Vec::new(),
+    };
+    let addition = crate::registry::catalogue::Addition {
+        served: Vec::new(),
+        discovery: Arc::new(discovery),
+        types: None,
+        backend: None,
+    };
+    catalogues.change(|additions| {
+        additions.insert("apiservices/v1.extension.example.com".to_owned(), addition);
+    });
+    cluster.define(&definition()).await;
+    assert!(catalogues.load().discovery.has_group("extension.example.com"));
+    let own = format!("{DEFINITIONS}/widgets.example.com");
+    assert_eq!(cluster.ask(Method::DELETE, &own, &Value::Null).await.0, 200);
+    cluster.until("/apis/example.com", |code, _| code == 404).await;
+    assert!(catalogues.load().discovery.has_group("extension.example.com"));
+}
+
+/// Schemas take memory: those of definitions without objects are neither decoded nor compiled.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schema_is_compiled_when_an_object_is_first_used() {
+    let cluster = Cluster::start().await;
+    cluster.define(&definition()).await;
+    let is_complete = || {
+        let follower = cluster.custom.follower.try_lock().expect("an idle follower");
+        follower.served["widgets.example.com"].is_compiled()
+    };
+    assert_eq!(cluster.get("/openapi/v3/apis/example.com/v1").await.0, 200);
+    assert_eq!(cluster.get(WIDGETS).await.0, 200);
+    assert!(!is_complete(), "discovery, OpenAPI and empty lists need no compiled schema");
+    assert_eq!(cluster.ask(Method::POST, WIDGETS, &widget("a", json!({"size": 10}))).await.0, 422);
+    assert!(is_complete());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -390,7 +445,7 @@ async fn renaming_webhook(fails: &Arc<AtomicBool>) -> Responder {
     Responder::start(answer).await.expect("a webhook")
 }
 
-fn converted_definition(webhook: &Responder) -> Value {
+pub(super) fn converted_definition(webhook: &Responder) -> Value {
     let version = |name: &str, field: &str, stored: bool| {
         let spec = json!({"type": "object", "properties": {field: {"type": "integer"}}});
         let schema = json!({"type": "object", "properties": {"spec": spec}});

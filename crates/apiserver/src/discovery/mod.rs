@@ -18,8 +18,8 @@ use api::Text;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256, Sha512};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::OnceLock;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, OnceLock};
 
 /// The media type (without its encoding) that asks for the aggregated form; answers carry it too.
 pub const AGGREGATED_PARAMETERS: &str = "g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -52,7 +52,7 @@ impl Document {
 #[derive(Debug)]
 pub struct Discovery {
     /// In discovery order: the versions of a group stand together.
-    versions: Vec<GroupVersion>,
+    versions: Vec<Arc<GroupVersion>>,
     /// Names of the groups.
     groups: HashSet<Text>,
     server_address: String,
@@ -67,10 +67,13 @@ impl Discovery {
     }
 
     /// `server_address` is the `host:port` that `/api` tells clients.
-    pub fn new(versions: impl IntoIterator<Item = GroupVersion>, server_address: impl Into<String>) -> Self {
-        let mut versions: Vec<GroupVersion> = versions.into_iter().collect();
+    pub fn new(
+        versions: impl IntoIterator<Item = Arc<GroupVersion>>,
+        server_address: impl Into<String>,
+    ) -> Self {
+        let mut versions: Vec<Arc<GroupVersion>> = versions.into_iter().collect();
         raise_to_group_maximum(&mut versions);
-        versions.sort_by(GroupVersion::rank);
+        versions.sort_by(|one, other| one.rank(other));
         let groups = versions.iter().map(|gv| gv.group.clone()).collect();
         Discovery {
             versions,
@@ -82,7 +85,7 @@ impl Discovery {
     }
 
     /// The group versions in discovery order.
-    pub fn versions(&self) -> &[GroupVersion] {
+    pub fn versions(&self) -> &[Arc<GroupVersion>] {
         &self.versions
     }
 
@@ -122,7 +125,7 @@ impl Discovery {
     /// `/api/v1` (with an empty group) and `/apis/{group}/{version}`: an APIResourceList.
     pub fn resource_list(&self, group: &str, version: &str) -> Option<Value> {
         let found = self.versions.iter().find(|gv| gv.group == group && gv.version == version);
-        found.map(GroupVersion::resource_list)
+        found.map(|found| found.resource_list())
     }
 
     /// The aggregated form of `/api`: an APIGroupDiscoveryList.
@@ -155,11 +158,11 @@ impl Discovery {
         json!({ "paths": paths })
     }
 
-    fn groups(&self) -> impl Iterator<Item = &[GroupVersion]> {
+    fn groups(&self) -> impl Iterator<Item = &[Arc<GroupVersion>]> {
         self.versions.chunk_by(|a, b| a.group == b.group)
     }
 
-    fn named_groups(&self) -> impl Iterator<Item = &[GroupVersion]> {
+    fn named_groups(&self) -> impl Iterator<Item = &[Arc<GroupVersion>]> {
         self.groups().filter(|versions| !versions[0].group.is_empty())
     }
 }
@@ -172,33 +175,36 @@ pub fn storage_version_hash(group: &str, version: &str, kind: &str) -> String {
 }
 
 /// A group stands where its best version puts it.
-fn raise_to_group_maximum(versions: &mut [GroupVersion]) {
-    let mut best: BTreeMap<String, i32> = BTreeMap::new();
+fn raise_to_group_maximum(versions: &mut [Arc<GroupVersion>]) {
+    let mut best: HashMap<Text, i32> = HashMap::new();
     for gv in versions.iter() {
-        let entry = best.entry(gv.group.to_string()).or_insert(gv.group_priority);
+        let entry = best.entry(gv.group.clone()).or_insert(gv.group_priority);
         *entry = (*entry).max(gv.group_priority);
     }
     for gv in versions {
-        gv.group_priority = best[gv.group.as_ref()];
+        let best = best[gv.group.as_ref()];
+        if gv.group_priority != best {
+            Arc::make_mut(gv).group_priority = best;
+        }
     }
 }
 
 /// An APIGroup without kind, as it stands in a list.
-fn group(versions: &[GroupVersion]) -> Value {
+fn group(versions: &[Arc<GroupVersion>]) -> Value {
     json!({
         "name": versions[0].group,
-        "versions": versions.iter().map(GroupVersion::entry).collect::<Vec<_>>(),
+        "versions": versions.iter().map(|gv| gv.entry()).collect::<Vec<_>>(),
         "preferredVersion": versions[0].entry(),
     })
 }
 
-fn aggregated<'a>(groups: impl Iterator<Item = &'a [GroupVersion]>) -> Value {
+fn aggregated<'a>(groups: impl Iterator<Item = &'a [Arc<GroupVersion>]>) -> Value {
     let items: Vec<Value> = groups
         .map(|versions| {
             let name = &versions[0].group;
             json!({
                 "metadata": if name.is_empty() { json!({}) } else { json!({"name": name}) },
-                "versions": versions.iter().map(GroupVersion::aggregated).collect::<Vec<_>>(),
+                "versions": versions.iter().map(|gv| gv.aggregated()).collect::<Vec<_>>(),
             })
         })
         .collect();

@@ -10,7 +10,7 @@ fn reference() -> Option<PathBuf> {
 }
 
 fn discovery() -> Discovery {
-    Discovery::new(built_in(RESOURCES), "127.0.0.1:6443")
+    Discovery::new(built_in(RESOURCES).into_iter().map(Arc::new), "127.0.0.1:6443")
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn later_groups_find_their_place() {
             resources: Vec::new(),
         });
     }
-    let discovery = Discovery::new(versions, "127.0.0.1:6443");
+    let discovery = Discovery::new(versions.into_iter().map(Arc::new), "127.0.0.1:6443");
     let last = discovery.group_list()["groups"].as_array().and_then(|groups| groups.last().cloned());
     let last = last.expect("groups");
     assert_eq!(last["name"], "example.com");

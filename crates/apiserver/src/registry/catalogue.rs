@@ -92,7 +92,7 @@ impl Catalogue {
 impl Catalogues {
     /// The catalogue of the built-in kinds. `server_address` is the `host:port` in discovery.
     pub fn new(served: &[Arc<Served>], server_address: String) -> Self {
-        let parts = crate::discovery::built_in(api::resources::RESOURCES);
+        let parts = crate::discovery::built_in(api::resources::RESOURCES).into_iter().map(Arc::new);
         let discovery = Discovery::new(parts, server_address);
         let built_in = Arc::new(Catalogue::new(0, served, discovery, OpenApi::built_in()));
         Self { current: ArcSwap::new(Arc::clone(&built_in)), built_in, additions: Mutex::default() }
@@ -122,8 +122,8 @@ impl Catalogues {
 
     fn next(&self, previous: &Catalogue, additions: &BTreeMap<String, Addition>) -> Catalogue {
         let served: Vec<Arc<Served>> = self.built_in.all().cloned().collect();
-        let mut versions: Vec<GroupVersion> = self.built_in.discovery.versions().to_vec();
-        merge(&mut versions, additions.values().map(|addition| &*addition.discovery));
+        let mut versions: Vec<Arc<GroupVersion>> = self.built_in.discovery.versions().to_vec();
+        merge(&mut versions, additions.values().map(|addition| &addition.discovery));
         let discovery = Discovery::new(versions, self.built_in.discovery.server_address());
         let parts = additions.values().filter_map(Addition::part);
         let remote = additions.values().filter(|addition| addition.types.is_none());
@@ -143,7 +143,7 @@ impl Catalogues {
 }
 
 /// Adds resources to their group versions, which several definitions may share.
-fn merge<'a>(versions: &mut Vec<GroupVersion>, added: impl Iterator<Item = &'a GroupVersion>) {
+fn merge<'a>(versions: &mut Vec<Arc<GroupVersion>>, added: impl Iterator<Item = &'a Arc<GroupVersion>>) {
     let mut known: HashMap<(Text, Text), usize> = versions
         .iter()
         .enumerate()
@@ -152,11 +152,12 @@ fn merge<'a>(versions: &mut Vec<GroupVersion>, added: impl Iterator<Item = &'a G
     for version in added {
         match known.entry((version.group.clone(), version.version.clone())) {
             Entry::Occupied(at) => {
-                versions[*at.get()].resources.extend(version.resources.iter().cloned());
+                let known = Arc::make_mut(&mut versions[*at.get()]);
+                known.resources.extend(version.resources.iter().cloned());
             }
             Entry::Vacant(vacant) => {
                 vacant.insert(versions.len());
-                versions.push(version.clone());
+                versions.push(Arc::clone(version));
             }
         }
     }

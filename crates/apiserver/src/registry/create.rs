@@ -68,7 +68,7 @@ impl Registry {
         ensure_namespace(&mut object, served, context.namespace)?;
         metadata::check_size(&object)?;
         metadata::dedup_owner_references(&mut object, context);
-        served.track(None, &mut object, context);
+        served.track(None, &mut object, context).await;
         self.admit_create(served, "", &mut object, context).await?;
         metadata::dedup_owner_references(&mut object, context);
         self.insert(served, object, context, access).await

@@ -9,6 +9,8 @@ mod built_in;
 pub mod catalogue;
 #[cfg(test)]
 mod catalogue_tests;
+pub mod conditions;
+mod conversions;
 pub mod create;
 pub mod delete;
 mod edit;

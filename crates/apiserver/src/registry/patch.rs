@@ -124,15 +124,13 @@ impl Registry {
             check_name(new, name)
         };
         let outcome = self
-            .update(served, name, door, true, context, |old| {
-                let mut new = served.apply(Some(old), &wanted, options.force, context)?;
-                strict(&mut new)?;
-                Ok(Change::Applied(new))
+            .update(served, name, door, true, context, |_| {
+                Ok(Change::Apply { wanted: &wanted, force: options.force, complete: &strict })
             })
             .await;
         match outcome {
             Err(status) if status.code == 404 && context.subresource.is_empty() => {
-                let mut new = served.apply(None, &wanted, options.force, context)?;
+                let mut new = served.apply(None, &wanted, options.force, context).await?;
                 let uid = meta::uid(&new);
                 if !uid.is_empty() {
                     let why = format!(

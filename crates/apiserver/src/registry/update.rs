@@ -84,26 +84,31 @@ impl<'a> Door<'a> {
 }
 
 /// What the caller makes of the present object: the new one, in the served version.
-pub enum Change {
+pub enum Change<'a> {
     /// Replace the object. managedFields are still to be computed; a uid says which object is meant.
     Replace(Value),
     /// The same for what a patch made: a uid is a change like any other.
     Patched(Value),
-    /// Replace the object; managedFields are already what they should be (apply).
+    /// Replace the object; managedFields are already what they should be.
     Applied(Value),
+    /// Merge into the object what an apply wants.
+    Apply { wanted: &'a Value, force: bool, complete: Complete<'a> },
 }
+
+/// Completes an object that an apply has merged.
+pub type Complete<'a> = &'a (dyn Fn(&mut Value) -> Result<()> + Send + Sync);
 
 impl Registry {
     /// Changes an object until it is stored or refused. `make` is called with the present object in the served
     /// version, again for each attempt.
-    pub async fn update(
+    pub async fn update<'a>(
         &self,
         served: &Served,
         name: &str,
         door: Door<'_>,
         retry: bool,
         context: &WriteContext<'_>,
-        mut make: impl FnMut(&Value) -> Result<Change>,
+        mut make: impl FnMut(&Value) -> Result<Change<'a>>,
     ) -> Result<Written> {
         let mut current = self.current(served, name, context).await?;
         let mut attempts = 0;
@@ -136,14 +141,14 @@ impl Registry {
         Ok(cache.get(&key))
     }
 
-    async fn update_once(
+    async fn update_once<'a>(
         &self,
         served: &Served,
         name: &str,
         door: Door<'_>,
         context: &WriteContext<'_>,
         entry: &Arc<Entry>,
-        make: &mut impl FnMut(&Value) -> Result<Change>,
+        make: &mut impl FnMut(&Value) -> Result<Change<'a>>,
     ) -> Result<Attempt> {
         offload::heavy_if_large(entry.bytes.len()).await;
         let old = served.presented(entry.value()).await?;
@@ -154,11 +159,16 @@ impl Registry {
             }
             Change::Patched(new) => (new, false),
             Change::Applied(new) => (new, true),
+            Change::Apply { wanted, force, complete } => {
+                let mut new = served.apply(Some(&old), wanted, force, context).await?;
+                complete(&mut new)?;
+                (new, true)
+            }
         };
         check_size(&new)?;
         dedup_owner_references(&mut new, context);
         if !applied {
-            served.track(Some(&old), &mut new, context);
+            served.track(Some(&old), &mut new, context).await;
         }
         note_scaling(&old, &new, context);
         let attributes = Attributes::new(served, context, Operation::Update).named(name);

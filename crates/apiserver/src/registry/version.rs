@@ -1,5 +1,6 @@
 //! One version of a resource as clients see it, and how objects get from it to the stored one and back.
 
+use super::conversions::with_conversions;
 use super::{Storage, WriteContext, metadata};
 use crate::cache::Entry;
 use crate::request_info::Verbs;
@@ -258,12 +259,18 @@ impl Version {
         self.governing().normalize_stored(object, schema).map_err(Status::internal)
     }
 
-    /// An object of another version in this one, synchronously; `None` if neither is known.
-    fn converted_from(&self, other: &Version, object: &Value) -> Option<Value> {
+    /// The webhook that converts objects of this version.
+    pub(super) fn webhook(&self) -> Option<&dyn Convert> {
+        match &self.conversion {
+            Some(Conversion::Batch(convert)) => Some(&**convert),
+            _ => None,
+        }
+    }
+
+    /// An object of another version in this one; `None` if neither is known, or if a webhook converts.
+    pub(super) fn converted_from(&self, other: &Version, object: &Value) -> Option<Value> {
         let stored = match (&other.conversion, &self.conversion) {
-            (Some(Conversion::Batch(convert)), _) => {
-                return blocking(one(&**convert, object.clone(), &self.api_version));
-            }
+            (Some(Conversion::Batch(_)), _) => return None,
             (Some(Conversion::BuiltIn(conversion)), _) => (conversion.to_stored)(object.clone()),
             // Nothing is dropped: an apply reports fields that this version does not declare.
             (Some(Conversion::Rename), _) | (None, Some(Conversion::Rename)) => {
@@ -287,7 +294,7 @@ impl Served {
         self.versions.iter().filter(is_other).map(Arc::as_ref)
     }
 
-    fn find(&self, api_version: &str) -> Option<&Version> {
+    pub(super) fn find(&self, api_version: &str) -> Option<&Version> {
         self.versions.iter().find(|version| version.api_version == api_version).map(Arc::as_ref)
     }
 
@@ -320,41 +327,77 @@ impl apply::Converter for Served {
 /// managedFields: who owns what.
 impl Served {
     /// Records a create, update or patch.
-    pub(super) fn track(&self, live: Option<&Value>, new: &mut Value, context: &WriteContext<'_>) {
+    pub(super) async fn track(&self, live: Option<&Value>, new: &mut Value, context: &WriteContext<'_>) {
         // Reading a version that is not the stored one adds what stands for fields it does not have.
         if let Some(conversion) = self.early_conversion() {
             *new = (conversion.from_stored)((conversion.to_stored)(std::mem::take(new)));
         }
-        self.with_subresource(context, |door| apply::update(live, new, door));
+        if !self.converts_by_webhook() {
+            let converter = self.converter();
+            apply::update(live, new, &self.apply_context(context, &metadata::now(), converter));
+            return;
+        }
+        let (now, given) = (metadata::now(), &*new);
+        let tracked = with_conversions(self, |converter| {
+            let mut new = given.clone();
+            apply::update(live, &mut new, &self.apply_context(context, &now, Some(converter)));
+            new
+        });
+        *new = tracked.await;
     }
 
     /// Merges what an apply wants into the present object.
-    pub(super) fn apply(
+    pub(super) async fn apply(
         &self,
         live: Option<&Value>,
         wanted: &Value,
         force: bool,
         context: &WriteContext<'_>,
     ) -> Result<Value> {
-        self.with_subresource(context, |door| apply::apply(live, wanted, force, door)).map_err(Status::from)
+        let now = metadata::now();
+        if !self.converts_by_webhook() {
+            let context = self.apply_context(context, &now, self.converter());
+            return apply::apply(live, wanted, force, &context).map_err(Status::from);
+        }
+        let merged = with_conversions(self, |converter| {
+            apply::apply(live, wanted, force, &self.apply_context(context, &now, Some(converter)))
+        });
+        merged.await.map_err(Status::from)
     }
 
-    fn with_subresource<T>(
-        &self,
-        context: &WriteContext<'_>,
-        act: impl FnOnce(&apply::Context<'_>) -> T,
-    ) -> T {
-        let converter = (!self.versions.is_empty()).then_some(self as &dyn apply::Converter);
-        act(&apply::Context {
+    fn converts_by_webhook(&self) -> bool {
+        self.versions.iter().any(|version| version.webhook().is_some())
+    }
+
+    fn converter(&self) -> Option<&dyn apply::Converter> {
+        (!self.versions.is_empty()).then_some(self as &dyn apply::Converter)
+    }
+
+    /// An object in another version; `None` if the webhook fails, and then the managers of that version are dropped.
+    pub(super) async fn converted_by_webhook(&self, object: &Value, api_version: &str) -> Option<Value> {
+        let convert = self.versions.iter().find_map(|version| version.webhook())?;
+        one(convert, object.clone(), api_version)
+            .await
+            .inspect_err(|status| tracing::warn!(error = %status.message, "failed to convert for managers"))
+            .ok()
+    }
+
+    fn apply_context<'a>(
+        &'a self,
+        context: &'a WriteContext<'_>,
+        now: &'a str,
+        converter: Option<&'a dyn apply::Converter>,
+    ) -> apply::Context<'a> {
+        apply::Context {
             schema: Some(self.version.schema()),
             api_version: &self.api_version,
             kind: self.kind.kind(),
             subresource: context.subresource,
             reset: self.reset(context.subresource),
             manager: &context.manager,
-            now: &metadata::now(),
+            now,
             converter,
-        })
+        }
     }
 }
 
@@ -371,17 +414,4 @@ async fn one(convert: &dyn Convert, object: Value, api_version: &str) -> Result<
     }
     let mut converted = convert.convert(vec![object], api_version).await?;
     converted.pop().ok_or_else(|| Status::internal("conversion returned no object"))
-}
-
-/// Waits for a conversion where fields of managers of other versions are compared, which is not asynchronous. Other tasks
-/// of this thread go on elsewhere meanwhile; a runtime of one thread has no elsewhere, and such managers are dropped.
-fn blocking(conversion: impl Future<Output = Result<Value>>) -> Option<Value> {
-    let runtime = tokio::runtime::Handle::try_current().ok()?;
-    if runtime.runtime_flavor() != tokio::runtime::RuntimeFlavor::MultiThread {
-        return None;
-    }
-    let converted = tokio::task::block_in_place(|| runtime.block_on(conversion));
-    converted
-        .inspect_err(|status| tracing::warn!(error = %status.message, "failed to convert for managers"))
-        .ok()
 }

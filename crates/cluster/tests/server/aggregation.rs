@@ -158,3 +158,63 @@ async fn extension_server_with_the_certificate_of_another_is_not_trusted() -> Re
     ensure!(server.admin.get(FLUNDERS).await?.status == 503);
     Ok(())
 }
+
+/// A watch ends with the server that feeds it, and the others of this server go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watch_ends_when_the_extension_server_is_killed() -> Result<()> {
+    const WATCHED: &str = "/apis/example.com/v1/flunders";
+    let flunder = json!({"apiVersion": "example.com/v1", "kind": "Flunder", "metadata": {"name": "a"}});
+    let event = json!({"type": "ADDED", "object": flunder});
+    let sent = event.clone();
+    let responder = Responder::start(move |path, body| match path {
+        WATCHED => (200, json!({"stream": [sent]})),
+        _ => answer(path, body),
+    })
+    .await?;
+    let server = aggregated(&responder, "responder").await?;
+    condition(&server, "Passed").await?;
+    status_of_flunders(&server, 200).await;
+    let mut watch = server.admin.stream(&format!("{WATCHED}?watch=true")).await?;
+    let mut own = server.admin.stream("/api/v1/namespaces?watch=true&resourceVersion=0").await?;
+    let first = tokio::time::timeout(LIMIT, watch.next()).await??;
+    ensure!(first == Some(event), "{first:?}");
+    drop(responder);
+    let last =
+        tokio::time::timeout(LIMIT, watch.next()).await.context("the watch goes on without its server")?;
+    ensure!(!matches!(last, Ok(Some(_))), "{last:?}");
+    // The next check finds the server gone; until then requests fail one by one.
+    status_of_flunders(&server, 503).await;
+    let mut service = server.admin.get(&format!("{SERVICES}/responder")).await?.body;
+    service["metadata"]["annotations"] = json!({"touched": "yes"});
+    ensure!(server.admin.put(&format!("{SERVICES}/responder"), &service).await?.status == 200);
+    condition(&server, "FailedDiscoveryCheck").await?;
+    ensure!(tokio::time::timeout(LIMIT, own.next()).await??.is_some(), "watches of this server go on");
+    Ok(())
+}
+
+/// Definitions come and go beside APIServices.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn extension_server_is_reached_after_definitions_have_changed() -> Result<()> {
+    const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let responder = Responder::start(answer).await?;
+    let server = aggregated(&responder, "responder").await?;
+    condition(&server, "Passed").await?;
+    status_of_flunders(&server, 200).await;
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "widgets.custom.example.com"},
+        "spec": {"group": "custom.example.com", "scope": "Cluster", "names": {"plural": "widgets", "kind": "Widget"},
+            "versions": [{"name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object"}}}]},
+    });
+    let created = server.admin.post(DEFINITIONS, &definition).await?;
+    ensure!(created.status == 201, "{}", created.body);
+    let observe = async || {
+        server.admin.get("/apis/custom.example.com/v1/widgets").await.map(|reply| reply.status.as_u16())
+    };
+    eventually("the definition", LIMIT, observe, |seen| seen.as_ref().is_ok_and(|code| *code == 200))
+        .await
+        .ok();
+    ensure!(server.admin.get(FLUNDERS).await?.status == 200, "the extension server is no longer reached");
+    Ok(())
+}

@@ -89,3 +89,49 @@ async fn two_servers_on_one_etcd_see_each_other_s_writes() -> Result<()> {
     ensure!(create(&two.admin, "alone").await? == 201);
     two.stop().await
 }
+
+/// Definitions that one server takes are served by the other soon after, and gone from both when they are deleted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_servers_on_one_etcd_serve_the_same_definitions() -> Result<()> {
+    const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let Some(etcd) = testkit::Etcd::start()? else { return Ok(()) };
+    let one = Server::start_on(connect(&etcd).await?, |_| {}).await?;
+    let two = Server::start_on(connect(&etcd).await?, |_| {}).await?;
+    let limit = Duration::from_secs(60);
+    let mut slowest = Duration::ZERO;
+    for n in 0..10 {
+        let (writer, reader) = if n % 2 == 0 { (&one, &two) } else { (&two, &one) };
+        let plural = format!("widgets{n}");
+        let definition = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": format!("{plural}.example.com")},
+            "spec": {"group": "example.com", "scope": "Cluster",
+                "names": {"plural": plural, "kind": format!("Widget{n}")},
+                "versions": [{"name": "v1", "served": true, "storage": true,
+                    "schema": {"openAPIV3Schema": {"type": "object"}}}]},
+        });
+        let created = writer.admin.post(DEFINITIONS, &definition).await?;
+        ensure!(created.status == 201, "{}", created.body);
+        let path = format!("/apis/example.com/v1/{plural}");
+        let status = async |server: &Server, want: u16| {
+            let observe = async || server.admin.get(&path).await.map(|reply| reply.status.as_u16());
+            testkit::eventually(&path, limit, observe, |seen| seen.as_ref().is_ok_and(|code| *code == want))
+                .await
+        };
+        status(writer, 200).await?;
+        let served = std::time::Instant::now();
+        status(reader, 200).await?;
+        slowest = slowest.max(served.elapsed());
+        let object =
+            json!({"apiVersion": "example.com/v1", "kind": format!("Widget{n}"), "metadata": {"name": "a"}});
+        ensure!(reader.admin.post(&path, &object).await?.status == 201);
+        ensure!(writer.admin.get(&format!("{path}/a")).await?.status == 200);
+        ensure!(reader.admin.delete(&format!("{DEFINITIONS}/{plural}.example.com")).await?.status == 200);
+        status(reader, 404).await?;
+        status(writer, 404).await?;
+    }
+    println!("slowest definition until the other server had it: {slowest:?}");
+    ensure!(slowest < Duration::from_secs(10), "{slowest:?}");
+    one.stop().await?;
+    two.stop().await
+}

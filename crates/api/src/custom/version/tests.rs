@@ -297,8 +297,8 @@ fn equal_nodes_of_all_versions_are_shared() {
     let schema = json!({"type": "object", "properties": {"a": {"type": "string", "maxLength": 7},
         "b": {"type": "array", "items": {"type": "string", "maxLength": 7}}}});
     let (one, other) = (version(&schema), version(&schema));
-    assert!(Arc::ptr_eq(&one.root, &other.root));
-    let a = one.root.property("a").expect("a");
-    let items = one.root.property("b").and_then(|b| b.items.as_ref()).expect("items");
+    assert!(Arc::ptr_eq(one.root(), other.root()));
+    let a = one.root().property("a").expect("a");
+    let items = one.root().property("b").and_then(|b| b.items.as_ref()).expect("items");
     assert!(Arc::ptr_eq(a, items));
 }

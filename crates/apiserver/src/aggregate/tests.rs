@@ -1,0 +1,157 @@
+//! Group versions that a component of this process serves, through the whole request chain.
+
+use super::{Aggregator, Extension, Routing};
+use crate::discovery::{ApiResource, GroupVersion};
+use crate::serve::{RequestBody, ResponseBody};
+use crate::test_server::{ADMIN, ALICE, TestServer};
+use base::tasks::TaskGroup;
+use futures_util::future::BoxFuture;
+use http::{Method, Request, Response};
+use machinery::Value;
+use parking_lot::Mutex;
+use serde_json::json;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const JSON: &str = "application/json";
+const API_SERVICE: &str = "/apis/apiregistration.k8s.io/v1/apiservices/v1.metrics.example.com";
+const PARTS: &str = "/apis/metrics.example.com/v1/namespaces/n/parts";
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A component with one resource. It notes the users of its requests.
+#[derive(Default)]
+struct Parts {
+    users: Mutex<Vec<String>>,
+}
+
+impl Extension for Parts {
+    fn discovery(&self) -> GroupVersion {
+        let texts = |list: &[&'static str]| list.iter().map(|text| (*text).into()).collect();
+        GroupVersion {
+            group: "metrics.example.com".into(),
+            version: "v1".into(),
+            group_priority: 300,
+            version_priority: 30,
+            stale: false,
+            resources: vec![ApiResource {
+                name: "parts".into(),
+                singular: "part".into(),
+                kind: "Part".into(),
+                namespaced: true,
+                verbs: texts(&["get", "list", "watch"]),
+                short_names: Vec::new(),
+                categories: Vec::new(),
+                storage_version_hash: "".into(),
+                response: ("metrics.example.com".into(), "v1".into()),
+                subresources: Vec::new(),
+            }],
+        }
+    }
+
+    fn call(&self, request: Request<RequestBody>) -> BoxFuture<'_, Response<ResponseBody>> {
+        let user = request.headers().get("x-remote-user").and_then(|user| user.to_str().ok());
+        self.users.lock().push(user.unwrap_or_default().to_owned());
+        assert!(!request.headers().contains_key("authorization"), "credentials reach the component");
+        let part = json!({"apiVersion": "metrics.example.com/v1", "kind": "Part", "metadata": {"name": "a"}});
+        let watches = request.uri().query().is_some_and(|query| query.contains("watch"));
+        let answer = match request.uri().path() {
+            PARTS if watches => format!("{}\n", json!({"type": "ADDED", "object": part})),
+            PARTS => json!({"kind": "PartList", "items": [part]}).to_string(),
+            "/openapi/v3/apis/metrics.example.com/v1" => json!({"openapi": "3.0.0"}).to_string(),
+            _ => part.to_string(),
+        };
+        Box::pin(async move { Response::new(ResponseBody::Full(answer.into())) })
+    }
+}
+
+struct Running {
+    server: TestServer,
+    tasks: TaskGroup,
+    aggregator: Arc<Aggregator>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.tasks.stop();
+    }
+}
+
+impl Running {
+    fn start() -> Self {
+        let server = TestServer::start();
+        let tasks = TaskGroup::new();
+        let registry = Arc::clone(&server.chain.rest.registry);
+        let aggregator = Arc::new(Aggregator::new(registry, Routing::Endpoints));
+        aggregator.spawn(&tasks);
+        Self { server, tasks, aggregator }
+    }
+
+    async fn get(&self, path: &str) -> (u16, Value) {
+        self.server.ask(ADMIN, Method::GET, path, JSON, "").await
+    }
+
+    async fn until(&self, path: &str, holds: impl Fn(u16, &Value) -> bool) -> Value {
+        let start = Instant::now();
+        loop {
+            let (code, found) = self.get(path).await;
+            if holds(code, &found) {
+                return found;
+            }
+            assert!(start.elapsed() < LIMIT, "{path}: {code} {found}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+fn reason(api_service: &Value) -> &str {
+    api_service["status"]["conditions"][0]["reason"].as_str().unwrap_or("")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn component_serves_its_group_version() {
+    let running = Running::start();
+    let parts = Arc::new(Parts::default());
+    running.aggregator.register(Arc::clone(&parts) as Arc<dyn Extension>);
+    let list = running.until("/apis/metrics.example.com/v1", |code, _| code == 200).await;
+    assert_eq!(list["resources"][0]["name"], "parts");
+    assert_eq!(running.get("/apis/metrics.example.com").await.1["preferredVersion"]["version"], "v1");
+    assert_eq!(running.get(PARTS).await.1["items"][0]["metadata"]["name"], "a");
+    assert_eq!(running.get(&format!("{PARTS}/a")).await.1["kind"], "Part");
+    assert_eq!(running.get(&format!("{PARTS}?watch=true")).await.1["type"], "ADDED");
+    assert_eq!(running.get("/openapi/v3/apis/metrics.example.com/v1").await.1["openapi"], "3.0.0");
+    let index = running.get("/openapi/v3").await.1;
+    assert!(index["paths"].get("apis/metrics.example.com/v1").is_some(), "{index}");
+
+    let api_service = running.until(API_SERVICE, |_, found| reason(found) == "Local").await;
+    assert_eq!(api_service["spec"]["groupPriorityMinimum"], 300);
+    assert_eq!(api_service["metadata"]["labels"]["kube-aggregator.kubernetes.io/automanaged"], "true");
+
+    let before = parts.users.lock().len();
+    let (code, _) = running.server.ask(ALICE, Method::GET, PARTS, JSON, "").await;
+    assert_eq!(code, 403);
+    assert_eq!(parts.users.lock().len(), before, "a refused request reached the component");
+    running.server.grant(&[("list", "parts")]);
+    let (code, _) = running.server.ask(ALICE, Method::GET, PARTS, JSON, "").await;
+    assert_eq!(code, 200);
+    assert_eq!(parts.users.lock().last().map(String::as_str), Some(ALICE));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn api_service_with_a_service_takes_the_place_of_a_component() {
+    let running = Running::start();
+    let foreign = json!({
+        "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": "v1.metrics.example.com"},
+        "spec": {"group": "metrics.example.com", "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 100,
+            "insecureSkipTLSVerify": true, "service": {"namespace": "n", "name": "elsewhere", "port": 443}},
+    });
+    running.server.create("/apis/apiregistration.k8s.io/v1/apiservices", &foreign).await;
+    running.until(API_SERVICE, |_, found| reason(found) == "ServiceNotFound").await;
+    let parts = Arc::new(Parts::default());
+    running.aggregator.register(Arc::clone(&parts) as Arc<dyn Extension>);
+    running.until(PARTS, |code, _| code == 503).await;
+    assert!(parts.users.lock().is_empty(), "the component answered for the service of another owner");
+    let (code, _) = running.server.ask(ADMIN, Method::DELETE, API_SERVICE, JSON, "").await;
+    assert_eq!(code, 200);
+    running.until(PARTS, |code, _| code == 200).await;
+    running.until(API_SERVICE, |code, found| code == 200 && reason(found) == "Local").await;
+}

@@ -1,0 +1,291 @@
+//! Definitions while conversion webhooks misbehave and servers restart.
+
+use super::tests::{
+    Cluster, DEFINITIONS, MERGE, WIDGETS, condition, converted_definition, definition, widget,
+};
+use crate::test_server::TestServer;
+use http::Method;
+use machinery::Value;
+use parking_lot::Mutex;
+use serde_json::json;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use testkit::Responder;
+
+const V2: &str = "/apis/example.com/v2/namespaces/n/widgets";
+const OWN: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com";
+const LIMIT: Duration = Duration::from_secs(1);
+
+/// Ways in which a webhook answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    None,
+    WrongUid,
+    OtherName,
+    OtherUid,
+    MissingObject,
+    WrongVersion,
+    WrongKind,
+    NoResponse,
+    ServerError,
+    Slow,
+}
+
+/// A webhook that renames `spec.size` to `spec.length` and back, with the fault that is set.
+async fn webhook(fault: &Arc<Mutex<Fault>>) -> Responder {
+    let fault = Arc::clone(fault);
+    let answer = move |_: &str, review: &Value| {
+        let fault = *fault.lock();
+        let request = &review["request"];
+        let wanted = &request["desiredAPIVersion"];
+        let (from, to) = if wanted == "example.com/v2" { ("size", "length") } else { ("length", "size") };
+        let convert = |object: &Value| {
+            let mut object = object.clone();
+            object["apiVersion"] = wanted.clone();
+            if let Some(spec) = object["spec"].as_object_mut()
+                && let Some(value) = spec.remove(from)
+            {
+                spec.insert(to.to_owned(), value);
+            }
+            match fault {
+                Fault::OtherName => object["metadata"]["name"] = json!("other"),
+                Fault::OtherUid => object["metadata"]["uid"] = json!("other"),
+                Fault::WrongVersion => object["apiVersion"] = json!("example.com/v3"),
+                Fault::WrongKind => object["kind"] = json!("Gadget"),
+                _ => {}
+            }
+            object
+        };
+        let mut objects: Vec<Value> =
+            request["objects"].as_array().into_iter().flatten().map(convert).collect();
+        if fault == Fault::MissingObject {
+            objects.pop();
+        }
+        let uid = if fault == Fault::WrongUid { json!("x") } else { request["uid"].clone() };
+        if fault == Fault::Slow {
+            std::thread::sleep(LIMIT * 2);
+        }
+        let response = json!({"uid": uid, "result": {"status": "Success"}, "convertedObjects": objects});
+        match fault {
+            Fault::ServerError => (503, json!({})),
+            Fault::NoResponse => {
+                (200, json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview"}))
+            }
+            _ => (
+                200,
+                json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "response": response}),
+            ),
+        }
+    };
+    Responder::start(answer).await.expect("a webhook")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn faulty_conversion_webhook_fails_requests_and_changes_nothing() {
+    let fault = Arc::new(Mutex::new(Fault::None));
+    let responder = webhook(&fault).await;
+    let cluster = Cluster::with_settings(TestServer::start(), LIMIT, Duration::ZERO);
+    cluster.server.create("/api/v1/namespaces", &json!({"metadata": {"name": "n"}})).await;
+    cluster.define(&converted_definition(&responder)).await;
+    assert_eq!(cluster.ask(Method::POST, WIDGETS, &widget("a", json!({"size": 3}))).await.0, 201);
+    let stored = cluster.get(&format!("{WIDGETS}/a")).await.1;
+    let mut other = widget("b", json!({"length": 3}));
+    other["apiVersion"] = json!("example.com/v2");
+    let refused = |fault: Fault, why: &'static str| {
+        let (cluster, stored, other) = (&cluster, &stored, &other);
+        async move {
+            let path = format!("{V2}/a");
+            let message = |answer: &Value| answer["message"].as_str().unwrap_or_default().to_owned();
+            let (code, answer) = cluster.get(&path).await;
+            assert_eq!(code, 500, "{fault:?}: {answer}");
+            assert!(
+                message(&answer).contains("conversion webhook for example.com/v1, Kind=Widget failed: "),
+                "{answer}"
+            );
+            assert!(message(&answer).contains(why), "{fault:?}: {answer}");
+            assert_eq!(cluster.get(V2).await.0, 500, "{fault:?}: a list is whole or not at all");
+            let (code, answer) = cluster.patch(&path, MERGE, &json!({"spec": {"length": 4}})).await;
+            assert_eq!(code, 500, "{fault:?}: {answer}");
+            let (code, answer) = cluster.ask(Method::POST, V2, other).await;
+            assert_eq!(code, 500, "{fault:?}: {answer}");
+            // The stored version needs no webhook, and has not changed.
+            let (code, list) = cluster.get(WIDGETS).await;
+            assert_eq!((code, &list["items"]), (200, &json!([stored])), "{fault:?}");
+        }
+    };
+    for (kind, why) in [
+        (Fault::WrongUid, "got \"x\""),
+        (Fault::OtherName, "must have the same name"),
+        (Fault::OtherUid, "must have the same uid"),
+        (Fault::MissingObject, "returned 0 objects, expected 1"),
+        (Fault::WrongVersion, "invalid groupVersion (expected example.com/v2, received example.com/v3)"),
+        (Fault::WrongKind, "invalid kind (expected Widget, received Gadget)"),
+        (Fault::NoResponse, "no response provided"),
+        (Fault::ServerError, ""),
+    ] {
+        *fault.lock() = kind;
+        refused(kind, why).await;
+    }
+    let metrics = String::from_utf8(cluster.server.chain.metrics.encode().expect("metrics")).expect("text");
+    for kind in ["call", "malformed_response", "partial_response", "invalid_converted_object"] {
+        let name = format!(
+            "apiserver_conversion_webhook_request_total{{failure_type=\"conversion_webhook_{kind}_failure\",result=\"failure\"}}"
+        );
+        assert!(metrics.contains(&name), "{name}: {metrics}");
+    }
+    let by_definition = "apiserver_crd_conversion_webhook_duration_seconds_count{crd_name=\"widgets.example.com\",from_version=\"v1\",succeeded=\"false\",to_version=\"v2\"}";
+    assert!(metrics.contains(by_definition), "{metrics}");
+    *fault.lock() = Fault::Slow;
+    let start = Instant::now();
+    let (code, answer) = cluster.get(&format!("{V2}/a")).await;
+    assert_eq!(code, 500, "{answer}");
+    assert!(start.elapsed() >= LIMIT, "{:?}", start.elapsed());
+    // Requests that need no conversion do not wait for it.
+    let (slow, quick) = tokio::join!(cluster.get(V2), async {
+        let start = Instant::now();
+        let code = cluster.get(WIDGETS).await.0;
+        (code, start.elapsed())
+    });
+    assert_eq!((slow.0, quick.0), (500, 200));
+    assert!(quick.1 < LIMIT, "{:?}", quick.1);
+    *fault.lock() = Fault::None;
+    cluster
+        .until(&format!("{V2}/a"), |code, found| code == 200 && found["spec"] == json!({"length": 3}))
+        .await;
+    assert_eq!(cluster.ask(Method::POST, V2, &other).await.0, 201);
+    assert_eq!(cluster.get(&format!("{WIDGETS}/b")).await.1["spec"], json!({"size": 3}));
+    drop(responder);
+    // Connections that are kept alive end with the first request that fails.
+    cluster.until(&format!("{V2}/a"), |code, _| code == 500).await;
+    assert_eq!(cluster.get(&format!("{WIDGETS}/a")).await.0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restarted_server_completes_the_deletion_of_a_definition() {
+    let first = Cluster::start().await;
+    first.define(&definition()).await;
+    let mut held = widget("held", json!({"size": 1}));
+    held["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    assert_eq!(first.ask(Method::POST, WIDGETS, &held).await.0, 201);
+    assert_eq!(first.ask(Method::POST, WIDGETS, &widget("free", json!({"size": 1}))).await.0, 201);
+    assert_eq!(first.ask(Method::DELETE, OWN, &Value::Null).await.0, 200);
+    first.until(OWN, |_, found| condition(found, "Terminating") == "True").await;
+    first.until(&format!("{WIDGETS}/free"), |code, _| code == 404).await;
+    first.tasks.stop();
+    let second = Cluster::on(first.server.beside());
+    second
+        .until(WIDGETS, |code, list| code == 200 && list["items"].as_array().map(Vec::len) == Some(1))
+        .await;
+    let (code, answer) = second.ask(Method::POST, WIDGETS, &widget("new", json!({"size": 1}))).await;
+    assert_eq!(code, 405, "nothing is created while the definition goes: {answer}");
+    assert_eq!(second.get(OWN).await.0, 200, "the held object holds its definition");
+    let release = json!({"metadata": {"finalizers": null}});
+    assert_eq!(second.patch(&format!("{WIDGETS}/held"), MERGE, &release).await.0, 200);
+    second.until(OWN, |code, _| code == 404).await;
+    second.until(WIDGETS, |code, _| code == 404).await;
+    second.define(&definition()).await;
+    assert_eq!(second.get(WIDGETS).await.1["items"], json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restarted_server_reads_objects_of_both_storage_versions() {
+    let fault = Arc::new(Mutex::new(Fault::None));
+    let responder = webhook(&fault).await;
+    let first = Cluster::start().await;
+    first.define(&converted_definition(&responder)).await;
+    for name in ["old", "rewritten"] {
+        assert_eq!(first.ask(Method::POST, WIDGETS, &widget(name, json!({"size": 3}))).await.0, 201);
+    }
+    let mut changed = first.get(OWN).await.1;
+    for (at, stored) in [(0, false), (1, true)] {
+        changed["spec"]["versions"][at]["storage"] = json!(stored);
+    }
+    let (code, changed) = first.ask(Method::PUT, OWN, &changed).await;
+    assert_eq!(code, 200, "{changed}");
+    // The server ends before it has served the change.
+    first.tasks.stop();
+    let second = Cluster::on(first.server.beside());
+    second.until(V2, |code, list| code == 200 && list["items"].as_array().map(Vec::len) == Some(2)).await;
+    let versions =
+        second.until(OWN, |_, found| found["status"]["storedVersions"].as_array().map(Vec::len) == Some(2));
+    assert_eq!(versions.await["status"]["storedVersions"], json!(["v1", "v2"]));
+    let path = format!("{V2}/rewritten");
+    let found = second.get(&path).await.1;
+    assert_eq!(second.ask(Method::PUT, &path, &found).await.0, 200);
+    let third = Cluster::on(second.server.beside());
+    for path in [WIDGETS, V2] {
+        let field = if path == V2 { "length" } else { "size" };
+        let list = third.until(path, |code, _| code == 200).await;
+        for item in list["items"].as_array().expect("items") {
+            assert_eq!(item["spec"], json!({field: 3}), "{item}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn definition_whose_schema_changes_is_published_by_every_server_within_a_second() {
+    let first = Cluster::start().await;
+    let second = Cluster::on(first.server.beside());
+    first.define(&definition()).await;
+    second.until(WIDGETS, |code, _| code == 200).await;
+    let mut slowest = Duration::ZERO;
+    for turn in 0..10 {
+        let mut changed = first.get(OWN).await.1;
+        let text = format!("change {turn}");
+        changed["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["description"] = json!(text);
+        assert_eq!(
+            first.ask(Method::PUT, &format!("{DEFINITIONS}/widgets.example.com"), &changed).await.0,
+            200
+        );
+        let start = Instant::now();
+        second
+            .until("/openapi/v3/apis/example.com/v1", |_, found| {
+                found["components"]["schemas"]["com.example.v1.Widget"]["description"] == *text
+            })
+            .await;
+        slowest = slowest.max(start.elapsed());
+    }
+    println!("slowest change until another server published it: {slowest:?}");
+    assert!(slowest < Duration::from_secs(10), "{slowest:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn definition_is_established_after_a_delay_where_there_are_several_servers() {
+    let delay = Duration::from_secs(2);
+    let cluster = Cluster::with_settings(TestServer::start(), LIMIT, delay);
+    let start = Instant::now();
+    cluster.server.create(DEFINITIONS, &definition()).await;
+    cluster.until(OWN, |_, found| condition(found, "NamesAccepted") == "True").await;
+    cluster.until(OWN, |_, found| condition(found, "Established") == "True").await;
+    assert!(start.elapsed() >= delay, "{:?}", start.elapsed());
+}
+
+/// The manager of one version owns fields that a write through another version compares with converted objects.
+#[tokio::test]
+async fn managers_of_other_versions_are_kept_when_a_webhook_converts() {
+    let fault = Arc::new(Mutex::new(Fault::None));
+    let responder = webhook(&fault).await;
+    // A runtime of one thread: nothing may block while the webhook is called.
+    let cluster = Cluster::start().await;
+    cluster.define(&converted_definition(&responder)).await;
+    let apply = |version: &str, field: &str, size: i64| {
+        json!({"apiVersion": format!("example.com/{version}"), "kind": "Widget", "metadata": {"name": "a"},
+            "spec": {field: size}})
+    };
+    let media = "application/apply-patch+yaml";
+    let path =
+        |base: &str, manager: &str, force: bool| format!("{base}/a?fieldManager={manager}&force={force}");
+    let (code, answer) = cluster.patch(&path(WIDGETS, "one", false), media, &apply("v1", "size", 3)).await;
+    assert_eq!(code, 201, "{answer}");
+    let (code, answer) = cluster.patch(&path(V2, "two", false), media, &apply("v2", "length", 4)).await;
+    assert_eq!(code, 409, "the field of the other version is owned: {answer}");
+    let (code, answer) = cluster.patch(&path(V2, "two", true), media, &apply("v2", "length", 4)).await;
+    assert_eq!((code, &answer["spec"]), (200, &json!({"length": 4})), "{answer}");
+    let managers: Vec<&str> = answer["metadata"]["managedFields"]
+        .as_array()
+        .expect("managers")
+        .iter()
+        .filter_map(|entry| entry["manager"].as_str())
+        .collect();
+    assert_eq!(managers, ["two"], "what was forced is no longer owned by the other: {answer}");
+}

@@ -1,0 +1,68 @@
+//! Conditions in the status of an object.
+
+use api::value::Fields;
+use machinery::Value;
+use serde_json::json;
+
+/// One condition, without its time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    pub kind: &'static str,
+    pub status: &'static str,
+    pub reason: &'static str,
+    pub message: String,
+}
+
+impl Condition {
+    pub fn new(
+        kind: &'static str,
+        status: &'static str,
+        reason: &'static str,
+        message: impl Into<String>,
+    ) -> Self {
+        Self { kind, status, reason, message: message.into() }
+    }
+}
+
+/// A condition that an object has.
+pub fn find<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
+    let conditions = object.field("status").items("conditions");
+    conditions.iter().find(|condition| condition.text("type") == kind)
+}
+
+pub fn is_true(object: &Value, kind: &str) -> bool {
+    find(object, kind).is_some_and(|condition| condition.text("status") == "True")
+}
+
+/// Sets a condition; its time changes with its status. Reports whether anything did.
+pub fn set(object: &mut Value, condition: &Condition, now: &str) -> bool {
+    let wanted = json!({
+        "type": condition.kind, "status": condition.status, "reason": condition.reason,
+        "message": condition.message, "lastTransitionTime": now,
+    });
+    let status = object.child_mut("status");
+    if !status.field("conditions").is_array() {
+        status.set("conditions", json!([]));
+    }
+    let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) else { return false };
+    let Some(known) = conditions.iter_mut().find(|known| known.text("type") == condition.kind) else {
+        conditions.push(wanted);
+        return true;
+    };
+    let mut wanted = wanted;
+    if known.text("status") == condition.status && known.has("lastTransitionTime") {
+        wanted.set("lastTransitionTime", known.field("lastTransitionTime").clone());
+    }
+    let changed = *known != wanted;
+    *known = wanted;
+    changed
+}
+
+/// Removes a condition. Reports whether there was one.
+pub fn remove(object: &mut Value, kind: &str) -> bool {
+    let conditions = object.get_mut("status").and_then(|status| status.get_mut("conditions"));
+    let Some(conditions) = conditions.and_then(Value::as_array_mut) else { return false };
+    let before = conditions.len();
+    conditions.retain(|condition| condition.text("type") != kind);
+    conditions.len() != before
+}
