@@ -1,7 +1,6 @@
 //! Deletion of a definition: its objects go first, then its finalizer.
 
 use super::conditions::{ESTABLISHED, TERMINATING};
-use super::definition::ServedDefinition;
 use super::known::KnownDefinition;
 use super::write_status;
 use crate::options::DeleteOptions;
@@ -18,16 +17,14 @@ const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 const OVERLAPPING: [(&str, &str); 2] =
     [("apiregistration.k8s.io", "apiservices"), ("apiextensions.k8s.io", "customresourcedefinitions")];
 
-/// Brings the deletion of a definition further. Reports whether something is left to do.
-pub async fn clean_up(
-    registry: &Registry,
-    known: &KnownDefinition,
-    served: Option<&ServedDefinition>,
-) -> Result<bool> {
+/// Reports whether a definition waits for its objects to be deleted.
+pub fn is_held(definition: &Value) -> bool {
+    meta::finalizers(definition).iter().any(|name| name == FINALIZER)
+}
+
+/// Brings the deletion of a definition further. `stored` is its resource in the stored version, if this server has it.
+pub async fn clean_up(registry: &Registry, known: &KnownDefinition, stored: Option<&Served>) -> Result<()> {
     let definition = &known.head;
-    if !meta::finalizers(definition).iter().any(|name| name == FINALIZER) {
-        return Ok(false);
-    }
     let name = meta::name(definition);
     let mut wanted = definition.clone();
     let begun = Condition::new(
@@ -39,29 +36,30 @@ pub async fn clean_up(
     if set(&mut wanted, &begun, &metadata::now()) {
         // Nothing may be created any more before the objects are counted: the catalogue follows this write.
         write_status(registry, name, known.with_status_of(&wanted)).await?;
-        return Ok(true);
+        return Ok(());
     }
     let spec = definition.field("spec");
     let resource = (spec.text("group"), spec.field("names").text("plural"));
     let ended = if OVERLAPPING.contains(&resource) {
         ("OverlappingBuiltInResource", "instances overlap with built-in resources in storage")
-    } else if let Some(served) = served {
-        let left = delete_all(registry, &served.stored).await?;
+    } else if let Some(stored) = stored {
+        let left = delete_all(registry, stored).await?;
         if left > 0 {
             tracing::debug!(definition = name, left, "waiting for custom resources to go");
-            return Ok(true);
+            return Ok(());
         }
         ("InstanceDeletionCompleted", "removed all instances")
     } else if is_true(definition, ESTABLISHED) {
         // Not served by this server yet.
-        return Ok(true);
+        return Ok(());
     } else {
         ("NeverEstablished", "resource was never established")
     };
     set(&mut wanted, &Condition::new(TERMINATING, "False", ended.0, ended.1), &metadata::now());
     let finalizers = meta::finalizers(&wanted).iter().filter(|name| *name != FINALIZER).cloned().collect();
     meta::metadata_mut(&mut wanted).insert("finalizers".to_owned(), Value::Array(finalizers));
-    Ok(write_status(registry, name, known.with_status_of(&wanted)).await?.is_none())
+    write_status(registry, name, known.with_status_of(&wanted)).await?;
+    Ok(())
 }
 
 /// Deletes the objects of a resource; how many are left.
@@ -76,8 +74,10 @@ async fn delete_all(registry: &Registry, served: &Served) -> Result<usize> {
             continue;
         }
         let context = WriteContext::server(&user, &warnings, meta::namespace(&object));
-        match registry.delete(served, meta::name(&object), &DeleteOptions::default(), &context).await {
-            Err(status) if status.code == 404 => {}
+        // Another server may be done with the definition by now, and an object of the next one have this name.
+        let options = DeleteOptions { uid: Some(meta::uid(&object).to_owned()), ..DeleteOptions::default() };
+        match registry.delete(served, meta::name(&object), &options, &context).await {
+            Err(status) if matches!(status.code, 404 | 409) => {}
             outcome => drop(outcome?),
         }
     }

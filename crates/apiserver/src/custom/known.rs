@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub type SpecDigest = [u8; 32];
 
 /// One definition.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct KnownDefinition {
     pub entry: Arc<Entry>,
     /// The definition without schemas, managed fields and annotations of other programs.

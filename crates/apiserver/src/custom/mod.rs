@@ -34,6 +34,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 const RESOURCE: (&str, &str, &str) = ("apiextensions.k8s.io", "v1", "customresourcedefinitions");
@@ -63,6 +64,8 @@ struct Follower {
     establishing_delay: Duration,
     /// When the names of definitions that are not established yet were seen to be accepted.
     accepted: BTreeMap<String, Instant>,
+    /// Deletions under way, by definition. They may wait for conversion webhooks, and other definitions must not.
+    cleanups: BTreeMap<String, JoinHandle<()>>,
 }
 
 impl CustomResources {
@@ -94,6 +97,7 @@ impl CustomResources {
             pending: BTreeSet::new(),
             establishing_delay,
             accepted: BTreeMap::new(),
+            cleanups: BTreeMap::new(),
         };
         Ok(Self { registry: Arc::clone(registry), storage, follower: Mutex::new(follower) })
     }
@@ -114,17 +118,17 @@ impl CustomResources {
             async move {
                 tokio::select! {
                     () = group.stopping() => {}
-                    () = this.follow() => {}
+                    () = this.follow(&group) => {}
                 }
             }
         });
     }
 
-    async fn follow(&self) {
+    async fn follow(&self, tasks: &TaskGroup) {
         let mut ticks = self.storage.cache.ticks();
         loop {
             ticks.borrow_and_update();
-            let round = async { self.follower.lock().await.round(&self.registry).await };
+            let round = async { self.follower.lock().await.round(&self.registry, tasks).await };
             let again = round.await.unwrap_or_else(|status| {
                 tracing::warn!(
                     error = status.message,
@@ -143,10 +147,10 @@ impl CustomResources {
 
 impl Follower {
     /// Takes news, serves what they define, brings status further. Reports whether something is left to do.
-    async fn round(&mut self, registry: &Arc<Registry>) -> Result<bool> {
+    async fn round(&mut self, registry: &Arc<Registry>, tasks: &TaskGroup) -> Result<bool> {
         self.take().await?;
         self.serve(registry).await;
-        self.reconcile(registry).await
+        Ok(self.reconcile(registry, tasks).await)
     }
 
     async fn take(&mut self) -> Result<()> {
@@ -239,21 +243,35 @@ impl Follower {
         ended.iter().for_each(|storage| storage.cache.end_watches());
     }
 
-    /// Brings the status of definitions further. Reports whether something is left to do.
-    async fn reconcile(&mut self, registry: &Arc<Registry>) -> Result<bool> {
+    /// Brings the status of definitions further. Reports whether something is left to do. A definition that fails is
+    /// retried and does not keep others from their status.
+    async fn reconcile(&mut self, registry: &Arc<Registry>, tasks: &TaskGroup) -> bool {
         for name in self.pending.clone() {
-            if !self.step(registry, &name).await? {
-                self.pending.remove(&name);
+            match self.step(registry, tasks, &name).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.pending.remove(&name);
+                }
+                Err(status) => tracing::warn!(
+                    definition = name,
+                    error = status.message,
+                    "failed to reconcile custom resource definition, retrying"
+                ),
             }
         }
-        Ok(!self.pending.is_empty())
+        !self.pending.is_empty()
     }
 
     /// One step for one definition. Reports whether there is another.
-    async fn step(&mut self, registry: &Arc<Registry>, name: &str) -> Result<bool> {
+    async fn step(&mut self, registry: &Arc<Registry>, tasks: &TaskGroup, name: &str) -> Result<bool> {
         let Some(known) = self.definitions.get(name) else { return Ok(false) };
         if meta::deletion_timestamp(&known.head).is_some() {
-            return instances::clean_up(registry, known, self.served.get(name)).await;
+            if !instances::is_held(&known.head) {
+                return Ok(false);
+            }
+            let known = known.clone();
+            self.clean_up(registry, tasks, known);
+            return Ok(true);
         }
         if !self.establishing_delay.is_zero() {
             let waits = is_true(&known.head, conditions::NAMES_ACCEPTED)
@@ -278,6 +296,33 @@ impl Follower {
             self.change(&entry, false);
         }
         Ok(true)
+    }
+}
+
+impl Follower {
+    /// Starts to delete the objects of a definition, unless that is under way.
+    fn clean_up(&mut self, registry: &Arc<Registry>, tasks: &TaskGroup, known: KnownDefinition) {
+        self.cleanups.retain(|_, cleanup| !cleanup.is_finished());
+        let name = meta::name(&known.head).to_owned();
+        if self.cleanups.contains_key(&name) {
+            return;
+        }
+        let stored = self.served.get(&name).map(|served| Arc::clone(&served.stored));
+        let (registry, stopping) = (Arc::clone(registry), tasks.stopping());
+        let cleanup = tasks.spawn(async move {
+            let cleaned = tokio::select! {
+                () = stopping => return,
+                cleaned = instances::clean_up(&registry, &known, stored.as_deref()) => cleaned,
+            };
+            if let Err(status) = cleaned {
+                tracing::warn!(
+                    definition = meta::name(&known.head),
+                    error = status.message,
+                    "failed to delete the objects of a custom resource definition, retrying"
+                );
+            }
+        });
+        self.cleanups.insert(name, cleanup);
     }
 }
 

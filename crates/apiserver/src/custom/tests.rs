@@ -507,3 +507,31 @@ async fn conversion_webhook_is_called_once_per_list_and_its_failures_are_reporte
     assert!(failed["message"].as_str().is_some_and(|text| text.ends_with(message)), "{failed}");
     assert_eq!(cluster.get(V2).await.0, 500, "a list is whole or not at all");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deletion_that_waits_for_a_conversion_webhook_does_not_hold_up_other_definitions() {
+    let webhook = renaming_webhook(&Arc::new(AtomicBool::new(false))).await;
+    let cluster = Cluster::start().await;
+    cluster.define(&converted_definition(&webhook)).await;
+    assert_eq!(cluster.ask(Method::POST, WIDGETS, &widget("a", json!({"size": 3}))).await.0, 201);
+    // The object is stored in the earlier version, and the webhook accepts connections and never answers.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let own = format!("{DEFINITIONS}/widgets.example.com");
+    let mut changed = cluster.get(&own).await.1;
+    for (at, stored) in [(0, false), (1, true)] {
+        changed["spec"]["versions"][at]["storage"] = json!(stored);
+    }
+    let address = silent.local_addr().expect("an address");
+    changed["spec"]["conversion"]["webhook"]["clientConfig"]["url"] = json!(format!("https://{address}/"));
+    assert_eq!(cluster.ask(Method::PUT, &own, &changed).await.0, 200);
+    assert_eq!(cluster.ask(Method::DELETE, &own, &Value::Null).await.0, 200);
+    let asked = tokio::time::timeout(PATIENCE, silent.accept()).await.expect("asked in time");
+    let (_connection, _) = asked.expect("a connection");
+
+    let mut other = definition();
+    other["metadata"]["name"] = json!("zebras.example.org");
+    other["spec"]["group"] = json!("example.org");
+    other["spec"]["names"] = json!({"plural": "zebras", "kind": "Zebra"});
+    cluster.define(&other).await;
+    assert_eq!(condition(&cluster.get(&own).await.1, "Terminating"), "True", "it still waits");
+}

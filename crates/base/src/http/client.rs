@@ -3,7 +3,8 @@
 use super::HttpError;
 use super::origin::{Address, Origin};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, Request, StatusCode};
+use http::header::HOST;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
@@ -75,13 +76,19 @@ impl Client {
         self.limits
     }
 
-    /// Sends a request with a path as its URI and the server as its `Host`. On an idle connection that turns out to be
-    /// closed it is sent again, if nothing of it was sent; a request that may have reached the server fails.
+    /// Sends a request with a path as its URI. Its `Host` is the origin, unless the request names another: servers refuse
+    /// requests without one. On an idle connection that turns out to be closed it is sent again, if nothing of it was
+    /// sent; a request that may have reached the server fails.
     pub async fn send(
         &self,
         origin: &Origin,
         mut request: Request<Full<Bytes>>,
     ) -> Result<Response, HttpError> {
+        if !request.headers().contains_key(HOST)
+            && let Ok(host) = HeaderValue::from_str(&origin.host_header())
+        {
+            request.headers_mut().insert(HOST, host);
+        }
         while let Some(mut kept) = self.take(origin) {
             if kept.sender.ready().await.is_err() {
                 continue;

@@ -101,6 +101,14 @@ impl Origin {
         }
     }
 
+    /// Value of the `Host` header; that of a socket in the file system is `localhost`.
+    pub(super) fn host_header(&self) -> String {
+        match &*self.address {
+            Address::Tcp { .. } => self.authority(),
+            Address::Unix(_) => "localhost".to_owned(),
+        }
+    }
+
     /// Requests to both may share connections.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let tls = match (&self.tls, &other.tls) {

@@ -73,6 +73,37 @@ async fn server(answers: usize) -> (u16, Arc<AtomicUsize>, Arc<AtomicUsize>) {
     (port, connections, seen)
 }
 
+/// Host headers of requests with and without one of their own.
+#[tokio::test]
+async fn request_without_host_names_its_origin() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let port = listener.local_addr().expect("an address").port();
+    let hosts = tokio::spawn(async move {
+        let mut hosts = Vec::new();
+        for _ in 0..2 {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let mut lines = BufReader::new(&mut stream).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                if let Some(host) = line.to_ascii_lowercase().strip_prefix("host: ") {
+                    hosts.push(host.to_owned());
+                }
+                if line.is_empty() {
+                    break;
+                }
+            }
+            let response = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok";
+            stream.write_all(response.as_bytes()).await.expect("writes");
+        }
+        hosts
+    });
+    let (origin, client) = (Origin::plain("127.0.0.1", port), Client::new(limits()));
+    let bare = Request::get("/path").body(Full::default()).expect("a request");
+    for request in [bare, request("GET", "")] {
+        client.send(&origin, request).await.expect("a response");
+    }
+    assert_eq!(hosts.await.expect("both requests"), [format!("127.0.0.1:{port}"), "server".to_owned()]);
+}
+
 #[tokio::test]
 async fn connections_are_kept_for_the_next_request() {
     let (port, connections, seen) = server(usize::MAX).await;
