@@ -96,6 +96,7 @@ fn of(group: &str, _version: &str, resource: &str) -> &'static Fields {
         ("", "services") => &SERVICES,
         ("batch", "jobs") => &JOBS,
         ("certificates.k8s.io", "certificatesigningrequests") => &CERTIFICATE_SIGNING_REQUESTS,
+        ("certificates.k8s.io", "clustertrustbundles") => &CERTIFICATE_SIGNING_REQUESTS,
         ("resource.k8s.io", "resourceslices") => &RESOURCE_SLICES,
         _ => &GENERIC,
     }

@@ -105,6 +105,30 @@ pub struct StoredAs {
     pub rules_of_stored: bool,
 }
 
+/// An object whose fields are the same in another version.
+pub fn renamed(mut object: Value, api_version: &str) -> Value {
+    object.set("apiVersion", api_version);
+    object
+}
+
+/// A kind in a version that has the fields and rules of the stored one.
+macro_rules! renamed_version {
+    ($stored:expr, $group:literal, $stored_version:literal, $version:literal, $deprecation:expr) => {
+        $crate::Kind {
+            version: $version,
+            deprecation: $deprecation,
+            stored_as: Some(&$crate::kind::StoredAs {
+                kind: &$stored,
+                to_stored: |object| $crate::kind::renamed(object, concat!($group, "/", $stored_version)),
+                from_stored: |object| $crate::kind::renamed(object, concat!($group, "/", $version)),
+                rules_of_stored: true,
+            }),
+            ..$stored
+        }
+    };
+}
+pub(crate) use renamed_version;
+
 /// Names of a kind and of its resource. Built-in kinds borrow theirs; definitions own them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceNames {

@@ -15,6 +15,7 @@ pub mod pod;
 pub mod pod_spec;
 pub mod resources;
 pub mod rules;
+pub mod runtime_config;
 pub mod scale;
 pub mod schema;
 pub mod tables;

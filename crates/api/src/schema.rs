@@ -4,12 +4,14 @@
 //! number, type expression, then what this usage adds. `cargo run -p xtask -- schema` writes it.
 
 use machinery::schema::{
-    Field, ListType, Nested, Node, NodeId, PatchStrategy, Presence, ProtoType, Schema, Shape, Union,
+    Field, ListType, Nested, Node, NodeId, PatchStrategy, Presence, ProtoType, Schema, SchemaRef, Shape,
+    Union,
 };
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 const SERVED: &str = include_str!("schema.txt");
+const OPTIONAL: &str = include_str!("optional.txt");
 const LEGACY: &str = include_str!("legacy.txt");
 
 /// Types that are written as something else than a struct.
@@ -39,9 +41,27 @@ pub fn shared() -> &'static Arc<Schema> {
     &SCHEMA
 }
 
+/// [`schema`] and the types of versions that are off by default. Built when such a version is first used.
+pub fn extended() -> &'static Arc<Schema> {
+    static SCHEMA: LazyLock<Arc<Schema>> =
+        LazyLock::new(|| Arc::new(Builder::default().read(SERVED).read(OPTIONAL).finish()));
+    &SCHEMA
+}
+
+/// The schema that has the types of a version: [`extended`] for alpha and beta versions.
+pub fn of_version(version: &str) -> &'static Arc<Schema> {
+    if version.contains("alpha") || version.contains("beta") { extended() } else { shared() }
+}
+
+/// The type of a kind in any version that can be served.
+pub fn kind(group: &str, version: &str, kind: &str) -> Option<SchemaRef<'static>> {
+    of_version(version).kind(group, version, kind)
+}
+
 /// [`schema`] and the alpha, beta and retired versions besides: for codecs, never served.
 pub fn legacy() -> &'static Schema {
-    static SCHEMA: LazyLock<Schema> = LazyLock::new(|| Builder::default().read(SERVED).read(LEGACY).finish());
+    static SCHEMA: LazyLock<Schema> =
+        LazyLock::new(|| Builder::default().read(SERVED).read(OPTIONAL).read(LEGACY).finish());
     &SCHEMA
 }
 
@@ -277,12 +297,12 @@ mod tests {
 
     #[test]
     fn every_served_resource_has_a_type() {
-        for resource in crate::resources::RESOURCES {
-            let found = schema().kind(resource.group, resource.version, resource.kind);
+        for resource in crate::resources::all() {
+            let found = kind(resource.group, resource.version, resource.kind);
             assert!(found.is_some(), "{}/{}/{}", resource.group, resource.version, resource.kind);
             let list = format!("{}List", resource.kind);
             if resource.verbs.contains(&"list") {
-                assert!(schema().kind(resource.group, resource.version, &list).is_some(), "{list}");
+                assert!(kind(resource.group, resource.version, &list).is_some(), "{list}");
             }
         }
         for kind in

@@ -62,7 +62,15 @@ impl Context {
     /// A request to a server that serves nothing.
     #[cfg(test)]
     pub fn of_test(parts: http::request::Parts) -> Self {
-        Self::new(parts, crate::registry::Catalogues::new(&[], String::new()).load())
+        Self::new(
+            parts,
+            crate::registry::Catalogues::new(
+                &[],
+                String::new(),
+                &api::runtime_config::RuntimeConfig::default(),
+            )
+            .load(),
+        )
     }
 
     /// The name that managedFields records: the one given, or the client's own.

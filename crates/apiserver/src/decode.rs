@@ -276,7 +276,7 @@ fn check_kind(value: &Value, expected: &Expected<'_>, body: &[u8]) -> Result<()>
         return Ok(());
     }
     let full = machinery::gvk::api_version(group, version);
-    if api::schema::schema().kind(group, version, kind).is_none() {
+    if api::schema::kind(group, version, kind).is_none() {
         return Err(handled(
             kind,
             version,

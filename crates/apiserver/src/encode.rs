@@ -74,7 +74,7 @@ fn message(value: &Value) -> Result<Vec<u8>> {
 /// The schema of any kind that has a protobuf form.
 pub fn schema_of(api_version: &str, kind: &str) -> Option<SchemaRef<'static>> {
     let (group, version) = split_api_version(api_version);
-    let schema = api::schema::schema();
+    let schema = api::schema::of_version(version);
     schema.kind(group, version, kind).or_else(|| {
         // Kinds of the meta group belong to every built-in version; a definition may use the same names.
         if !matches!(group, "" | "meta.k8s.io") {

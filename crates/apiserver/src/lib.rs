@@ -40,7 +40,7 @@ pub use authorize::node::AGENT_ACCOUNTS;
 pub use authorize::{AuthorizationConfig, AuthorizationError, WebhookFlags};
 pub use bootstrap::AuthenticationTrust;
 pub use chain::audit;
-pub use chain::{Chain, ChainConfig};
+pub use chain::{Chain, ChainConfig, Cors};
 pub use configuration::ConfigurationError;
 pub use registry::allocate::ServiceConfig;
 pub use rest::Limits;

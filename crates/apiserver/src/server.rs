@@ -3,18 +3,19 @@
 use crate::admission::{Admission, AdmissionConfig};
 use crate::aggregate::{Aggregator, Routing};
 use crate::authenticate::{Authentication, AuthenticationConfig, AuthenticationError, JwtError};
-use crate::authorize::{AuthorizationConfig, AuthorizationError};
+use crate::authorize::{AuthorizationConfig, AuthorizationError, AuthorizationFile};
 use crate::bootstrap::{self, AuthenticationTrust};
 use crate::chain::audit::{Audit, AuditConfig, AuditSetupError};
 use crate::chain::{Chain, ChainConfig};
 use crate::configuration::ConfigurationError;
 use crate::custom::{ConversionMetrics, CustomResources};
 use crate::discovery::CHECKS;
-use crate::registry::Registry;
 use crate::registry::allocate::{ServiceConfig, Services};
+use crate::registry::{Registry, Tuning};
 use crate::rest::connect::{Connections, KubeletIdentity};
 use crate::rest::{Limits, Rest};
 use crate::serve::{self, ClientTrust, InProcess, ServerConfig, Tls};
+use api::runtime_config::RuntimeConfig;
 use base::clock::Clock;
 use base::file_changes::FileChanges;
 use base::metrics::{Metrics, MetricsError};
@@ -24,7 +25,7 @@ use base::tasks::TaskGroup;
 use futures_util::future::BoxFuture;
 use machinery::status::Status;
 use rustls_pki_types::CertificateDer;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
@@ -48,6 +49,9 @@ pub struct Config {
     pub aggregator_routing: Routing,
     /// Number of API servers of the cluster.
     pub api_server_count: u32,
+    /// Built-in versions and resources that are served.
+    pub runtime: RuntimeConfig,
+    pub tuning: Tuning,
 }
 
 impl Default for Config {
@@ -65,6 +69,8 @@ impl Default for Config {
             trust: AuthenticationTrust::default(),
             aggregator_routing: Routing::Endpoints,
             api_server_count: 1,
+            runtime: RuntimeConfig::default(),
+            tuning: Tuning::default(),
         }
     }
 }
@@ -93,6 +99,7 @@ pub struct ApiServer {
     pub aggregator: Arc<Aggregator>,
     advertise: String,
     trust: AuthenticationTrust,
+    authorization_file: Option<Arc<AuthorizationFile>>,
     clock: Clock,
     started: Vec<Gate>,
     shutdown: Gate,
@@ -103,13 +110,17 @@ impl ApiServer {
         let metrics = Metrics::new(clock)?;
         let readiness = Readiness::new();
         let (started, shutdown) = register_checks(&readiness, &store);
-        let registry = Arc::new(Registry::with_authorizers(
+        let authorization_file = AuthorizationFile::of(&config.authorization)?.map(Arc::new);
+        let mut registry = Registry::with_runtime_config(
             store,
             Admission::new(&config.admission)?,
             Services::new(config.services),
             config.authorization.choices()?,
             config.advertise.clone(),
-        ));
+            &config.runtime,
+        );
+        registry.tuning = config.tuning;
+        let registry = Arc::new(registry);
         let conversions = ConversionMetrics::new(&metrics)?;
         let custom = CustomResources::new(&registry, conversions, config.api_server_count);
         let custom = Arc::new(custom.map_err(BuildError::Bootstrap)?);
@@ -126,6 +137,7 @@ impl ApiServer {
             aggregator,
             advertise: config.advertise,
             trust: config.trust,
+            authorization_file,
             clock: clock.clone(),
             started,
             shutdown,
@@ -180,7 +192,10 @@ impl ApiServer {
     /// Tells other API servers whom this one trusts.
     pub fn publish_trust<'a>(&'a self, trust: &'a AuthenticationTrust) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
-            self.chain.rest.connections.set_kubelet_authorities(&trust.client);
+            match &trust.kubelet {
+                Some(authorities) => self.chain.rest.connections.require_kubelet_authorities(authorities),
+                None => self.chain.rest.connections.set_kubelet_authorities(&trust.client),
+            }
             let now = self.clock.now().as_second();
             bootstrap::publish_trust(&self.chain.rest.registry, trust, now).await
         })
@@ -210,32 +225,19 @@ impl ApiServer {
     /// Follows the configuration of authentication while running, if it is in a file.
     pub fn follow_configuration(&self, tasks: &TaskGroup) {
         let oidc = Arc::clone(&self.chain.rest.authentication.oidc);
-        let Some(path) = oidc.file().map(Path::to_owned) else { return };
-        let group = tasks.clone();
-        tasks.spawn(async move {
-            let mut changes = match FileChanges::of(&path) {
-                Ok(changes) => changes,
-                Err(error) => {
-                    tracing::warn!(%error, path = %path.display(), "changes are not noticed");
-                    return;
-                }
-            };
-            loop {
-                tokio::select! {
-                    () = group.stopping() => return,
-                    changed = changes.changed() => if let Err(error) = changed {
-                        tracing::warn!(%error, path = %path.display(), "changes are no longer noticed");
-                        return;
-                    }
-                }
-                match oidc.reload() {
-                    Ok(()) => {
-                        tracing::info!(path = %path.display(), "authentication configuration is in use")
-                    }
-                    Err(error) => tracing::error!(%error, "authentication configuration stays as it was"),
-                }
-            }
-        });
+        if let Some(path) = oidc.file().map(Path::to_owned) {
+            follow(path, "authentication configuration", tasks, move || {
+                oidc.reload().map_err(|error| base::errors::chain(&error))
+            });
+        }
+        if let Some(file) = self.authorization_file.clone() {
+            let authorization = Arc::clone(&self.chain.rest.registry.authorization);
+            follow(file.path.clone(), "authorization configuration", tasks, move || {
+                let choices = file.reload().map_err(|error| base::errors::chain(&error))?;
+                authorization.replace(choices);
+                Ok(())
+            });
+        }
     }
 
     /// Gives the certificate by which kubelets know this server.
@@ -283,4 +285,36 @@ fn register_checks(readiness: &Readiness, store: &Arc<dyn Store>) -> (Vec<Gate>,
     }
     let shutdown = shutdown.unwrap_or_else(|| readiness.gate("shutdown", Probes::READYZ));
     (gates, shutdown)
+}
+
+/// Calls `reload` whenever a file changes, until the group stops.
+fn follow(
+    path: PathBuf,
+    what: &'static str,
+    tasks: &TaskGroup,
+    reload: impl Fn() -> Result<(), String> + Send + 'static,
+) {
+    let group = tasks.clone();
+    tasks.spawn(async move {
+        let mut changes = match FileChanges::of(&path) {
+            Ok(changes) => changes,
+            Err(error) => {
+                tracing::warn!(%error, path = %path.display(), "changes are not noticed");
+                return;
+            }
+        };
+        loop {
+            tokio::select! {
+                () = group.stopping() => return,
+                changed = changes.changed() => if let Err(error) = changed {
+                    tracing::warn!(%error, path = %path.display(), "changes are no longer noticed");
+                    return;
+                }
+            }
+            match reload() {
+                Ok(()) => tracing::info!(path = %path.display(), "{what} is in use"),
+                Err(error) => tracing::error!(error, "{what} stays as it was"),
+            }
+        }
+    });
 }

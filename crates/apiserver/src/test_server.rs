@@ -65,26 +65,33 @@ impl TestServer {
     pub fn start() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let store = Embedded::open(EmbeddedOptions::new(directory.path().join("store"))).expect("a store");
-        Self::on(Arc::new(store), directory)
+        Self::on(Arc::new(store), directory, "")
     }
 
     /// Another server on the same store.
     pub fn beside(&self) -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
-        Self::on(Arc::clone(&self.chain.rest.registry.store), directory)
+        self.beside_with("")
     }
 
-    fn on(store: Arc<dyn Store>, directory: tempfile::TempDir) -> Self {
+    /// Another server on the same store with this `--runtime-config`.
+    pub fn beside_with(&self, runtime: &str) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        Self::on(Arc::clone(&self.chain.rest.registry.store), directory, runtime)
+    }
+
+    fn on(store: Arc<dyn Store>, directory: tempfile::TempDir, runtime: &str) -> Self {
         let tokens = directory.path().join("tokens");
         let lines = format!("{ADMIN},{ADMIN},1,system:masters\n{ALICE},{ALICE},2\n");
         std::fs::write(&tokens, lines).expect("written");
         let grants = Arc::new(Grants::default());
-        let registry = Arc::new(Registry::with_authorizers(
+        let runtime = api::runtime_config::RuntimeConfig::parse(runtime.split(',')).expect("valid");
+        let registry = Arc::new(Registry::with_runtime_config(
             store,
             Admission::default(),
             Services::new(ServiceConfig::default()),
             vec![Choice::Other(grants.clone())],
             String::new(),
+            &runtime,
         ));
         let clock = Clock::system();
         let config = AuthenticationConfig { token_file: Some(tokens), ..AuthenticationConfig::default() };

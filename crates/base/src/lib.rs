@@ -3,6 +3,7 @@
 pub mod addresses;
 pub mod clock;
 pub mod errors;
+pub mod features;
 pub mod file;
 pub mod file_changes;
 pub mod http;

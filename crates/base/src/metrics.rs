@@ -12,6 +12,7 @@ pub use prometheus::{
 };
 
 use crate::clock::Clock;
+use crate::features::FeatureCollector;
 
 /// The content type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -27,6 +28,7 @@ impl Metrics {
     pub fn new(clock: &Clock) -> Result<Self, MetricsError> {
         let registry = Registry::new();
         registry.register(Box::new(ProcessCollector::new(clock)?))?;
+        registry.register(Box::new(FeatureCollector::new()?))?;
         Ok(Self { registry: Arc::new(registry) })
     }
 

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use apiserver::serve::{ClientTrust, Tls};
+use apiserver::serve::{ClientTrust, NamedCertificate, Tls};
 use apiserver::{ApiServer, AuthenticationTrust, KubeletIdentity};
 use base::addresses;
 use base::kubeconfig;
-use base::pki::{Identity, Pki, ServingNames, certificates_from_pem};
+use base::pki::{Identity, Pki, ServingNames, certificates_from_pem, dns_names_of_certificate};
 use base::tasks::TaskGroup;
 
+use crate::config::NamedFiles;
 use crate::{ClusterError, Config, chain};
 
 /// The user that the API server is to kubelets.
@@ -32,7 +33,8 @@ impl Certificates {
         let names = serving_names(config, address);
         let pki = Pki::open(&config.pki(), &names, config.clock.now()).map_err(ClusterError::Pki)?;
         let serving = serving_identity(config, &pki)?;
-        let tls = Tls::new(serving.chain.clone(), serving.key(), trust(config, &pki)?)
+        let (key, trust) = (serving.key(), trust(config, &pki)?);
+        let tls = Tls::with_options(serving.chain, key, named(config)?, trust, &config.files.tls)
             .map_err(ClusterError::Tls)?;
         Ok(Self { config: config.clone(), address, pki: Arc::new(pki), tls: Arc::new(tls) })
     }
@@ -76,6 +78,10 @@ impl Certificates {
     /// Client certificate that the API server presents to kubelets; issued at every start. Its user may use the kubelets' API by a binding of the
     /// RBAC policy, and nothing else: a kubelet that passes the connection on gains no more.
     pub(crate) fn kubelet_client(&self) -> Result<KubeletIdentity, ClusterError> {
+        if let Some(files) = &self.config.files.kubelet_client {
+            let identity = identity(files)?;
+            return Ok(KubeletIdentity { key: identity.key(), chain: identity.chain });
+        }
         let now = self.config.clock.now();
         let issued = self.pki.client_authority.issue_client(KUBELET_CLIENT, None, now);
         let identity = issued.map_err(ClusterError::Pki)?;
@@ -141,7 +147,7 @@ impl Certificates {
                     if changed {
                         self.publish(&server).await;
                     }
-                    if renewed {
+                    if renewed || changed {
                         self.renew_kubelet_client(&server);
                         self.set_front_proxy(&server);
                     }
@@ -159,6 +165,7 @@ impl Certificates {
             Ok::<_, ClusterError>(format!("{}{more}", own.certificate_pem))
         };
         Ok(AuthenticationTrust {
+            kubelet: self.config.files.kubelet_ca.as_deref().map(read).transpose()?,
             client: with_file(&self.pki.client_authority, &self.config.files.client_ca)?,
             front_proxy: with_file(&self.pki.front_proxy_authority, &self.config.files.front_proxy_ca)?,
             allowed_names: self.config.api.authentication.front_proxy_names.clone(),
@@ -178,8 +185,19 @@ impl Certificates {
 
     /// Gives the server the certificate by which extension servers recognise it.
     pub(crate) fn set_front_proxy(&self, server: &ApiServer) {
-        let pem = self.pki.leaves().front_proxy_client.pem();
-        server.aggregator.set_identity(pem.clone().into_bytes(), pem.into_bytes());
+        let files = self.config.files.proxy_client.as_ref().map(identity).transpose();
+        match files {
+            Ok(given) => {
+                let pem = given.unwrap_or_else(|| self.pki.leaves().front_proxy_client).pem();
+                server.aggregator.set_identity(pem.clone().into_bytes(), pem.into_bytes());
+            }
+            Err(error) => {
+                tracing::error!(
+                    error = chain(&error),
+                    "failed to read the client certificate for extension servers"
+                );
+            }
+        }
     }
 
     /// It is never older than the oldest of the others, so it is renewed with them.
@@ -206,7 +224,8 @@ impl Certificates {
         }
         let serving = serving_identity(&self.config, &self.pki)?;
         let trust = trust(&self.config, &self.pki)?;
-        self.tls.replace(serving.chain.clone(), serving.key(), trust).map_err(ClusterError::Tls)?;
+        let (key, named) = (serving.key(), named(&self.config)?);
+        self.tls.replace(serving.chain, key, named, trust).map_err(ClusterError::Tls)?;
         self.write_kubeconfig()?;
         tracing::info!(?renewed, files_changed, "certificates are in use");
         Ok(!renewed.is_empty())
@@ -229,9 +248,27 @@ fn serving_names(config: &Config, address: SocketAddr) -> ServingNames {
 }
 
 fn serving_identity(config: &Config, pki: &Pki) -> Result<Identity, ClusterError> {
-    let Some((certificate, key)) = &config.files.serving else { return Ok(pki.leaves().serving) };
+    let Some(files) = &config.files.serving else { return Ok(pki.leaves().serving) };
+    identity(files)
+}
+
+/// The certificate and key in two files.
+fn identity((certificate, key): &(PathBuf, PathBuf)) -> Result<Identity, ClusterError> {
     let text = format!("{}\n{}", read(certificate)?, read(key)?);
     Identity::from_pem(&text).map_err(|reason| ClusterError::BadFile { path: certificate.clone(), reason })
+}
+
+/// Serving certificates for some names.
+fn named(config: &Config) -> Result<Vec<NamedCertificate>, ClusterError> {
+    let one = |files: &NamedFiles| {
+        let identity = identity(&(files.certificate.clone(), files.key.clone()))?;
+        let names = match files.names.is_empty() {
+            true => identity.chain.first().map(|leaf| dns_names_of_certificate(leaf)).unwrap_or_default(),
+            false => files.names.iter().map(|name| name.to_ascii_lowercase()).collect(),
+        };
+        Ok(NamedCertificate { names, key: identity.key(), chain: identity.chain })
+    };
+    config.files.named.iter().map(one).collect()
 }
 
 /// Ferry's own authorities always count: its components and the administrator have their certificates from them.

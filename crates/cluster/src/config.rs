@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use apiserver::serve::ServerConfig;
+use apiserver::serve::{ServerConfig, TlsOptions};
 use base::clock::Clock;
 
 use crate::Components;
@@ -123,15 +123,33 @@ pub struct CertificateFiles {
     pub client_ca: Option<PathBuf>,
     /// Authorities of front proxies, in addition to Ferry's own.
     pub front_proxy_ca: Option<PathBuf>,
+    /// Serving certificates and keys for some names; those in the certificate if no names are given.
+    pub named: Vec<NamedFiles>,
+    /// Client certificate and key for kubelets.
+    pub kubelet_client: Option<(PathBuf, PathBuf)>,
+    /// Authorities of kubelets' serving certificates. With it, no other certificate of a kubelet is accepted.
+    pub kubelet_ca: Option<PathBuf>,
+    /// Client certificate and key for extension servers.
+    pub proxy_client: Option<(PathBuf, PathBuf)>,
+    /// Versions and cipher suites of TLS.
+    pub tls: TlsOptions,
+}
+
+/// A serving certificate for some names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamedFiles {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+    pub names: Vec<String>,
 }
 
 impl CertificateFiles {
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
-        let (certificate, key) = self.serving.as_ref().map_or((None, None), |(a, b)| (Some(a), Some(b)));
-        [certificate, key, self.client_ca.as_ref(), self.front_proxy_ca.as_ref()]
-            .into_iter()
-            .flatten()
-            .map(PathBuf::as_path)
+        let pairs = [&self.serving, &self.kubelet_client, &self.proxy_client].into_iter().flatten();
+        let pairs = pairs.flat_map(|(certificate, key)| [certificate, key]);
+        let single = [&self.client_ca, &self.front_proxy_ca, &self.kubelet_ca].into_iter().flatten();
+        let named = self.named.iter().flat_map(|files| [&files.certificate, &files.key]);
+        pairs.chain(single).chain(named).map(PathBuf::as_path)
     }
 }
 

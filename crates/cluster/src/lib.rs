@@ -30,11 +30,13 @@ mod storage;
 mod store_server;
 
 pub use agent::run_agent;
+pub use apiserver::Cors;
 pub use apiserver::admission::names as admission_plugins;
 pub use apiserver::aggregate::Routing as AggregatorRouting;
 pub use apiserver::audit;
 pub use apiserver::encryption::{EncryptionError, add_key};
 pub use apiserver::outbound;
+pub use apiserver::serve::TlsOptions;
 pub use apiserver::{OidcFlags, WebhookTokenConfig};
 pub use backup::{backup, restore};
 pub use base::errors::chain;
@@ -44,7 +46,8 @@ pub use cloud_provider::{CloudConfig, CloudProvider, LocalLoadBalancers, Provide
 pub use cluster_dns::{DnsConfig, DnsReady, run_dns};
 pub use components::{Components, legacy_tokens, run_alone, run_simulation};
 pub use config::{
-    CertificateFiles, Config, EncryptionConfig, EtcdConfig, StoreConfig, audit_trail, default_encryption_file,
+    CertificateFiles, Config, EncryptionConfig, EtcdConfig, NamedFiles, StoreConfig, audit_trail,
+    default_encryption_file,
 };
 pub use control_plane::ControlPlane;
 pub use dns::config::StubDomain;

@@ -25,9 +25,13 @@ pub struct Cli {
     #[arg(short = 'v', long = "v", value_name = "N", global = true)]
     pub verbosity: Option<u8>,
 
-    /// How log lines look.
-    #[arg(long, value_name = "FORMAT", global = true, default_value = "text")]
+    /// How log lines look (also `--logging-format`).
+    #[arg(long, value_name = "FORMAT", global = true, default_value = "text", alias = "logging-format")]
     pub log_format: LogFormat,
+
+    /// A set of key=value pairs that describe feature gates for alpha and experimental features.
+    #[arg(long, value_name = "GATE=BOOL[,...]", value_delimiter = ',', global = true)]
+    pub feature_gates: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -326,6 +330,9 @@ pub struct ServeArgs {
 
     #[command(flatten)]
     pub kubernetes: KubernetesArgs,
+
+    #[command(flatten)]
+    pub serving: crate::serving_flags::ServingArgs,
 
     /// An EncryptionConfiguration: which resources are encrypted in the store, and how; by default secrets are, with a
     /// key that the cluster makes for itself.

@@ -17,6 +17,15 @@ pub fn status_port(asked: Option<SocketAddr>, usual: u16) -> StatusPort {
     StatusPort { address: asked.unwrap_or(usual), needed: asked.is_some() }
 }
 
+/// Adds the controllers that feature gates switch on, where all controllers run.
+pub fn add_gated(controllers: &mut Vec<String>) {
+    let name = "storage-version-migrator-controller";
+    let wanted = controllers.iter().any(|one| one == "*") && !controllers.contains(&format!("-{name}"));
+    if wanted && base::features::enabled("StorageVersionMigrator") {
+        controllers.push(name.to_owned());
+    }
+}
+
 /// `ferry controller-manager`.
 pub async fn controller_manager(arguments: ControllerManagerArgs) -> Result<ExitCode> {
     let tasks = TaskGroup::new();
@@ -29,6 +38,7 @@ pub async fn controller_manager(arguments: ControllerManagerArgs) -> Result<Exit
         status: Some(status_port(arguments.metrics_bind_address, 10257)),
         ..Components::default()
     };
+    add_gated(&mut components.controllers);
     let read = |file: &std::path::Path| {
         std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))
     };

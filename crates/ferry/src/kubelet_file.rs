@@ -36,6 +36,7 @@ const FIELDS: &[(&str, &[&str], Form)] = &[
     ("/evictionPressureTransitionPeriod", &["eviction-pressure-transition-period"], Plain),
     ("/evictionSoft", &["eviction-soft"], Map('<')),
     ("/evictionSoftGracePeriod", &["eviction-soft-grace-period"], Map('=')),
+    ("/featureGates", &["feature-gates"], Map('=')),
     ("/imageGCHighThresholdPercent", &["image-gc-high-threshold"], Plain),
     ("/imageGCLowThresholdPercent", &["image-gc-low-threshold"], Plain),
     ("/imageMaximumGCAge", &["image-maximum-gc-age"], Plain),

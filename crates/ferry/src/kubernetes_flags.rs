@@ -1,6 +1,7 @@
 //! Flags of Kubernetes' API server whose values Ferry checks: what it cannot do is an error, never ignored.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use api::runtime_config::RuntimeConfig;
 use clap::{ArgAction, Args};
 use cluster::{AggregatorRouting, Config, WebhookTokenConfig};
 use std::path::PathBuf;
@@ -8,16 +9,6 @@ use std::time::Duration;
 
 use crate::flags::parse_duration;
 use crate::oidc_flags::OidcArgs;
-
-/// Feature gates: their name, their default, whether the other value can be had.
-const GATES: &[(&str, bool, bool)] = &[
-    ("AllAlpha", false, false),
-    ("AllBeta", false, false),
-    ("CBORServingAndStorage", false, true),
-    ("OpenAPIEnums", true, false),
-    ("StorageVersionAPI", false, false),
-    ("WatchList", true, false),
-];
 
 /// How authorizers are called.
 const MODES: [&str; 5] = ["Node", "RBAC", "Webhook", "AlwaysAllow", "AlwaysDeny"];
@@ -106,9 +97,10 @@ pub struct KubernetesArgs {
           default_missing_value = "true", require_equals = true, help_heading = "API server")]
     pub enable_aggregator_routing: bool,
 
-    /// Switches of features, such as CBORServingAndStorage=true; the only one that can be changed so far.
-    #[arg(long, value_name = "GATE=BOOL[,...]", value_delimiter = ',', value_parser = parse_gate, help_heading = "API server")]
-    pub feature_gates: Vec<(&'static str, bool)>,
+    /// A set of key=value pairs that enable or disable built-in APIs: `group/version`, `group/version/resource`,
+    /// `api/all`, `api/ga`, `api/beta`, `api/alpha`.
+    #[arg(long, value_name = "KEY=BOOL[,...]", value_delimiter = ',', help_heading = "API server")]
+    pub runtime_config: Vec<String>,
 
     /// Admission plugins to switch on besides those that are on by default.
     #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',', value_parser = parse_plugin, help_heading = "API server")]
@@ -170,10 +162,12 @@ impl KubernetesArgs {
         authentication.front_proxy_names = self.requestheader_allowed_names;
         authentication.service_accounts.key_files = self.service_account_key_file;
         authentication.service_accounts.signing_key_file = self.service_account_signing_key_file;
-        for (gate, on) in self.feature_gates {
-            if gate == "CBORServingAndStorage" {
-                config.api.limits.cbor = on;
-            }
+        config.api.limits.cbor = base::features::enabled("CBORServingAndStorage");
+        let runtime = RuntimeConfig::parse(self.runtime_config.iter().map(String::as_str));
+        config.api.runtime = runtime.context("--runtime-config")?;
+        let without_effect = config.api.runtime.without_effect();
+        if !without_effect.is_empty() {
+            eprintln!("ferry: --runtime-config: not served in this version: {}", without_effect.join(", "));
         }
         config.api.aggregator_routing = match self.enable_aggregator_routing {
             true => AggregatorRouting::Endpoints,
@@ -204,23 +198,6 @@ fn parse_true(text: &str) -> Result<bool, String> {
         }
         _ => Err("true or false".to_owned()),
     }
-}
-
-fn parse_gate(text: &str) -> Result<(&'static str, bool), String> {
-    let (name, value) = text.split_once('=').ok_or("GATE=true or GATE=false")?;
-    let on = match value {
-        "true" => true,
-        "false" => false,
-        _ => return Err(format!("{value:?} is neither true nor false")),
-    };
-    let names = || GATES.iter().map(|gate| gate.0).collect::<Vec<_>>().join(", ");
-    let Some((name, default, free)) = GATES.iter().find(|gate| gate.0 == name) else {
-        return Err(format!("unrecognized feature gate: {name}; there are {}", names()));
-    };
-    if on != *default && !free {
-        return Err(format!("{name} is always {default} in this version"));
-    }
-    Ok((name, on))
 }
 
 fn parse_plugin(text: &str) -> Result<String, String> {
@@ -272,10 +249,12 @@ mod tests {
             "--audit-log-maxbackup=10",
             "--audit-log-maxsize=100",
             "--max-mutating-requests-inflight=5",
-            "--feature-gates=CBORServingAndStorage=true,WatchList=true",
+            "--runtime-config=api/beta=true",
         ]);
         let config = config.expect("all of them are accepted");
-        assert!(config.api.limits.cbor);
+        let beta = "resource.k8s.io/v1beta1";
+        let serves = |row: &api::resources::Resource| format!("{}/{}", row.group, row.version) == beta;
+        assert!(config.api.runtime.resources().any(serves));
         assert_eq!(config.api.chain.max_requests_in_flight, 10);
         assert_eq!(config.api.admission.disable, ["Priority"]);
         assert!(!config.api.chain.priority_and_fairness);
@@ -303,9 +282,7 @@ mod tests {
             ("--oidc-issuer-url=https://issuer", "--oidc-client-id"),
             ("--authorization-mode=Nobody", "no such mode"),
             ("--allow-privileged=false", "Pod Security"),
-            ("--feature-gates=Nonsense=true", "unrecognized feature gate: Nonsense"),
-            ("--feature-gates=WatchList=false", "always true"),
-            ("--feature-gates=WatchList", "GATE=true"),
+            ("--runtime-config=nothing/v1=true", "unknown api groups nothing/v1"),
             ("--enable-admission-plugins=Nonsense", "no such plugin"),
             ("--requestheader-username-headers=X-User", "only X-Remote-User"),
             ("--service-cluster-ip-range=10.0.0.0", "is not a range"),

@@ -27,6 +27,7 @@ mod scheduler;
 mod secrets;
 mod serve;
 mod services;
+mod serving_flags;
 mod token;
 mod traces;
 mod up;
@@ -36,6 +37,7 @@ mod upstream_flags;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use base::features::FeatureGates;
 use clap::Parser;
 
 use cli::{Cli, Command};
@@ -88,13 +90,31 @@ fn parse() -> Result<Cli> {
         Command::Kubelet(kubelet) => kubelet.config.as_deref(),
         _ => None,
     };
-    let Some(file) = file else { return Ok(cli) };
+    let Some(file) = file else {
+        set_features(&cli)?;
+        return Ok(cli);
+    };
     let said = kubelet_file::read(file, &words).context("--config")?;
     if !said.without_effect.is_empty() {
         eprintln!("ferry: --config: without effect here: {}", said.without_effect.join(", "));
     }
     words.extend(said.flags);
-    Ok(Cli::parse_from(words))
+    let cli = Cli::parse_from(words);
+    set_features(&cli)?;
+    Ok(cli)
+}
+
+/// Sets the feature gates of the process.
+fn set_features(cli: &Cli) -> Result<()> {
+    let gates =
+        FeatureGates::parse(cli.feature_gates.iter().map(String::as_str)).context("--feature-gates")?;
+    let without_effect = gates.without_effect();
+    if !without_effect.is_empty() {
+        eprintln!("ferry: --feature-gates: without effect here: {}", without_effect.join(", "));
+    }
+    api::pod_spec::disabled::set_cluster_trust_bundles(gates.enabled("ClusterTrustBundleProjection"));
+    gates.install();
+    Ok(())
 }
 
 fn run(cli: Cli) -> Result<ExitCode> {

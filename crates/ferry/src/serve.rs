@@ -80,6 +80,7 @@ pub fn configure(arguments: ServeArgs, role: Role) -> Result<Config> {
             .or_else(|| serving_pair(arguments.cert_dir.as_deref()?)),
         client_ca: arguments.client_ca_file,
         front_proxy_ca: arguments.requestheader_client_ca_file,
+        ..CertificateFiles::default()
     };
     config.encryption = EncryptionConfig {
         file: arguments.encryption_provider_config,
@@ -131,6 +132,7 @@ pub fn configure(arguments: ServeArgs, role: Role) -> Result<Config> {
             controllers.push(name.to_owned());
         }
     }
+    crate::components::add_gated(controllers);
     if !arguments.disable.iter().any(|part| part == "dns") {
         let service_ips: Vec<_> = services.name_service().into_iter().collect();
         let domain = config.cluster_domain.clone();
@@ -144,6 +146,7 @@ pub fn configure(arguments: ServeArgs, role: Role) -> Result<Config> {
         });
     }
     arguments.kubernetes.apply(&mut config)?;
+    arguments.serving.apply(&mut config)?;
     if role == Role::ApiServer {
         config.components = Components::default();
     }

@@ -13,6 +13,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 const FACTS: &str = include_str!("../facts/docs.txt");
+const OPTIONAL: &str = include_str!("../facts/optional.json");
 const CRATE: &str = "k8s-openapi-0.29.0";
 const RELEASE: &str = "v1_36";
 
@@ -40,11 +41,13 @@ pub fn generate(root: &Path) -> Result<()> {
     let path = root.join("../shared/reference/api-schema.json");
     let schema = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     let schema: Value = serde_json::from_str(&schema)?;
-    let types = schema["types"].as_object().context("types")?;
+    let optional: Value = serde_json::from_str(OPTIONAL)?;
+    let mut types = schema["types"].as_object().context("types")?.clone();
+    types.extend(optional.as_object().context("optional types")?.clone());
     let common = texts.get("io.k8s.api.core.v1.Pod").cloned().context("the texts of Pod")?;
 
     let mut out = String::new();
-    for (name, description) in types {
+    for (name, description) in &types {
         let known = texts.remove(name).unwrap_or_default();
         entry(&mut out, &format!("@{name}"), known.get("").map_or("", String::as_str));
         for (field, usage) in description["fields"].as_object().context("fields")? {

@@ -1,7 +1,8 @@
 //! Writes the checked-in tables of types: what the API's schema says, merged with what the wire needs.
 //!
-//! Reads the reference schema and `facts/types.txt`; writes `crates/api/src/schema.txt` (types that are
-//! served) and `crates/api/src/legacy.txt` (older versions of them, known to the codecs only).
+//! Reads the reference schema, `facts/optional.json` and `facts/types.txt`; writes `crates/api/src/schema.txt` (types
+//! that are served by default), `crates/api/src/optional.txt` (types of versions that are off by default) and
+//! `crates/api/src/legacy.txt` (other versions, known to the codecs only).
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde_json::Value;
@@ -10,6 +11,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 const FACTS: &str = include_str!("../facts/types.txt");
+const OPTIONAL: &str = include_str!("../facts/optional.json");
 
 /// One type as the wire sees it.
 #[derive(Default)]
@@ -34,7 +36,7 @@ struct Facts<'a> {
     types: BTreeMap<&'a str, Type<'a>>,
 }
 
-/// Regenerates both tables under `root`, the workspace.
+/// Regenerates the tables under `root`, the workspace.
 pub fn generate(root: &Path) -> Result<()> {
     let path = root.join("../shared/reference/api-schema.json");
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
@@ -48,11 +50,19 @@ pub fn generate(root: &Path) -> Result<()> {
         described.insert(short.clone());
         facts.described(&mut served, &short, description).with_context(|| name.clone())?;
     }
+    let mut optional = String::new();
+    let types: BTreeMap<String, Value> = serde_json::from_str(OPTIONAL)?;
+    for (name, description) in &types {
+        let short = facts.shorten(name)?;
+        described.insert(short.clone());
+        facts.described(&mut optional, &short, description).with_context(|| name.clone())?;
+    }
     for name in facts.types.keys().filter(|name| !described.contains(**name)) {
         let out = if is_legacy(name) { &mut legacy } else { &mut served };
         facts.undescribed(out, name);
     }
     std::fs::write(root.join("crates/api/src/schema.txt"), served)?;
+    std::fs::write(root.join("crates/api/src/optional.txt"), optional)?;
     std::fs::write(root.join("crates/api/src/legacy.txt"), legacy)?;
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! DeviceClass.
 
+use crate::kind::renamed_version;
 use crate::validation::device::{self, CONFIG_MAX};
 use crate::value::Fields;
 use crate::{Kind, MetadataCheck, Scope};
@@ -16,6 +17,22 @@ pub static KIND: Kind = Kind {
     metadata_on_update: &[MetadataCheck::New, MetadataCheck::Update],
     ..Kind::new("resource.k8s.io", "v1", "DeviceClass", "deviceclasses", Scope::Cluster)
 };
+
+pub static KIND_V1BETA1: Kind = renamed_version!(
+    KIND,
+    "resource.k8s.io",
+    "v1",
+    "v1beta1",
+    Some("resource.k8s.io/v1beta1 DeviceClass is deprecated in v1.35+, unavailable in v1.38+")
+);
+
+pub static KIND_V1BETA2: Kind = renamed_version!(
+    KIND,
+    "resource.k8s.io",
+    "v1",
+    "v1beta2",
+    Some("resource.k8s.io/v1beta2 DeviceClass is deprecated in v1.36+, unavailable in v1.39+")
+);
 
 fn validate(class: &Value) -> ErrorList {
     let (path, spec) = (Path::new("spec"), class.field("spec"));

@@ -1,5 +1,6 @@
 //! IPAddress: one address of a Service or another object.
 
+use crate::kind::renamed_version;
 use crate::validation::checks::{dns_subdomain, invalid_each};
 use crate::value::{Fields, is_zero};
 use crate::{Kind, MetadataCheck, Scope};
@@ -17,6 +18,14 @@ pub static KIND: Kind = Kind {
     metadata_on_update: &[MetadataCheck::New],
     ..Kind::new("networking.k8s.io", "v1", "IPAddress", "ipaddresses", Scope::Cluster)
 };
+
+pub static KIND_V1BETA1: Kind = renamed_version!(
+    KIND,
+    "networking.k8s.io",
+    "v1",
+    "v1beta1",
+    Some("networking.k8s.io/v1beta1 IPAddress is deprecated in v1.34+, unavailable in v1.37+")
+);
 
 fn validate(address: &Value) -> ErrorList {
     let parent = address.at("spec.parentRef");

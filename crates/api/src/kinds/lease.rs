@@ -52,7 +52,7 @@ fn validate(lease: &Value) -> ErrorList {
 }
 
 /// A strategy without a domain is one of Kubernetes' own; others are qualified names.
-fn strategy_errors(path: &Path<'_>, strategy: &str) -> ErrorList {
+pub fn strategy_errors(path: &Path<'_>, strategy: &str) -> ErrorList {
     // The field is named twice in the path, as Kubernetes has it.
     let path = path.child("strategy");
     if strategy.contains('/') {

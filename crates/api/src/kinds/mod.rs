@@ -4,6 +4,7 @@ pub mod api_service;
 pub mod certificate_signing_request;
 pub mod cluster_role;
 pub mod cluster_role_binding;
+pub mod cluster_trust_bundle;
 pub mod component_status;
 pub mod config_map;
 pub mod controller_revision;
@@ -25,6 +26,7 @@ pub mod ingress_class;
 pub mod ip_address;
 pub mod job;
 pub mod lease;
+pub mod lease_candidate;
 pub mod limit_range;
 pub mod mutating_admission_policy;
 pub mod mutating_admission_policy_binding;
@@ -54,6 +56,7 @@ pub mod service_account;
 pub mod service_cidr;
 pub mod stateful_set;
 pub mod storage_class;
+pub mod storage_version_migration;
 pub mod validating_admission_policy;
 pub mod validating_admission_policy_binding;
 pub mod validating_webhook_configuration;
@@ -68,6 +71,8 @@ pub static KINDS: &[&Kind] = &[
     &certificate_signing_request::KIND,
     &cluster_role::KIND,
     &cluster_role_binding::KIND,
+    &cluster_trust_bundle::KIND,
+    &cluster_trust_bundle::KIND_V1ALPHA1,
     &component_status::KIND,
     &config_map::KIND,
     &controller_revision::KIND,
@@ -79,6 +84,8 @@ pub static KINDS: &[&Kind] = &[
     &daemon_set::KIND,
     &deployment::KIND,
     &device_class::KIND,
+    &device_class::KIND_V1BETA2,
+    &device_class::KIND_V1BETA1,
     &endpoint_slice::KIND,
     &endpoints::KIND,
     &event::KIND,
@@ -89,11 +96,18 @@ pub static KINDS: &[&Kind] = &[
     &ingress::KIND,
     &ingress_class::KIND,
     &ip_address::KIND,
+    &ip_address::KIND_V1BETA1,
     &job::KIND,
     &lease::KIND,
+    &lease_candidate::KIND,
+    &lease_candidate::KIND_V1ALPHA2,
     &limit_range::KIND,
     &mutating_admission_policy::KIND,
+    &mutating_admission_policy::KIND_V1BETA1,
+    &mutating_admission_policy::KIND_V1ALPHA1,
     &mutating_admission_policy_binding::KIND,
+    &mutating_admission_policy_binding::KIND_V1BETA1,
+    &mutating_admission_policy_binding::KIND_V1ALPHA1,
     &mutating_webhook_configuration::KIND,
     &namespace::KIND,
     &network_policy::KIND,
@@ -108,9 +122,15 @@ pub static KINDS: &[&Kind] = &[
     &replica_set::KIND,
     &replication_controller::KIND,
     &resource_claim::KIND,
+    &resource_claim::KIND_V1BETA2,
+    &resource_claim::KIND_V1BETA1,
     &resource_claim_template::KIND,
+    &resource_claim_template::KIND_V1BETA2,
+    &resource_claim_template::KIND_V1BETA1,
     &resource_quota::KIND,
     &resource_slice::KIND,
+    &resource_slice::KIND_V1BETA2,
+    &resource_slice::KIND_V1BETA1,
     &role::KIND,
     &role_binding::KIND,
     &runtime_class::KIND,
@@ -118,11 +138,14 @@ pub static KINDS: &[&Kind] = &[
     &service::KIND,
     &service_account::KIND,
     &service_cidr::KIND,
+    &service_cidr::KIND_V1BETA1,
     &stateful_set::KIND,
     &storage_class::KIND,
+    &storage_version_migration::KIND,
     &validating_admission_policy::KIND,
     &validating_admission_policy_binding::KIND,
     &validating_webhook_configuration::KIND,
     &volume_attachment::KIND,
     &volume_attributes_class::KIND,
+    &volume_attributes_class::KIND_V1BETA1,
 ];

@@ -1,5 +1,6 @@
 //! MutatingAdmissionPolicy.
 
+use crate::kind::renamed_version;
 use crate::validation::admission_policy;
 use crate::validation::admission_rule::{self, REINVOCATION_POLICIES};
 use crate::validation::checks::one_of;
@@ -27,6 +28,18 @@ pub static KIND: Kind = Kind {
         Scope::Cluster,
     )
 };
+
+pub static KIND_V1BETA1: Kind = renamed_version!(KIND, "admissionregistration.k8s.io", "v1", "v1beta1", None);
+
+pub static KIND_V1ALPHA1: Kind = renamed_version!(
+    KIND,
+    "admissionregistration.k8s.io",
+    "v1",
+    "v1alpha1",
+    Some(
+        "admissionregistration.k8s.io/v1alpha1 MutatingAdmissionPolicy is deprecated in v1.35+, unavailable in v1.38+"
+    )
+);
 
 fn validate(policy: &Value, ignore_match_conditions: bool) -> ErrorList {
     let (path, spec) = (Path::new("spec"), policy.field("spec"));

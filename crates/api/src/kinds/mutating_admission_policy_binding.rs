@@ -1,5 +1,6 @@
 //! MutatingAdmissionPolicyBinding.
 
+use crate::kind::renamed_version;
 use crate::validation::{admission_policy, admission_rule};
 use crate::value::Fields;
 use crate::{Kind, MetadataCheck, Scope};
@@ -23,6 +24,18 @@ pub static KIND: Kind = Kind {
         Scope::Cluster,
     )
 };
+
+pub static KIND_V1BETA1: Kind = renamed_version!(KIND, "admissionregistration.k8s.io", "v1", "v1beta1", None);
+
+pub static KIND_V1ALPHA1: Kind = renamed_version!(
+    KIND,
+    "admissionregistration.k8s.io",
+    "v1",
+    "v1alpha1",
+    Some(
+        "admissionregistration.k8s.io/v1alpha1 MutatingAdmissionPolicyBinding is deprecated in v1.35+, unavailable in v1.38+"
+    )
+);
 
 fn validate(binding: &Value) -> ErrorList {
     let (path, spec) = (Path::new("spec"), binding.field("spec"));

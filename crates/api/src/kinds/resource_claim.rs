@@ -1,8 +1,9 @@
 //! ResourceClaim: what is asked for is fixed; what was allocated is told by the status.
 
-use crate::kind::{drop_status, keep_metadata_and_spec, keep_status};
+use crate::kind::{StoredAs, drop_status, keep_metadata_and_spec, keep_status, renamed_version};
 use crate::validation::checks::{dns_label, required_one_of};
 use crate::validation::device::{self, CLAIM_SPEC, CONFIG_MAX, PARAMETERS_MAX, RequestNames};
+use crate::validation::device_v1beta1;
 use crate::validation::dump::dump;
 use crate::validation::storage::driver_name;
 use crate::validation::values::{IMMUTABLE, same};
@@ -24,6 +25,28 @@ pub static KIND: Kind = Kind {
     reset_fields: crate::kind::METADATA_APART,
     ..Kind::new("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims", Scope::Namespaced)
 };
+
+/// Requests and devices have another form in this version: see [`crate::validation::device_v1beta1`].
+pub static KIND_V1BETA1: Kind = Kind {
+    version: "v1beta1",
+    default: device_v1beta1::default_claim,
+    deprecation: Some("resource.k8s.io/v1beta1 ResourceClaim is deprecated in v1.35+, unavailable in v1.38+"),
+    stored_as: Some(&StoredAs {
+        kind: &KIND,
+        to_stored: device_v1beta1::claim_to_v1,
+        from_stored: device_v1beta1::claim_from_v1,
+        rules_of_stored: true,
+    }),
+    ..KIND
+};
+
+pub static KIND_V1BETA2: Kind = renamed_version!(
+    KIND,
+    "resource.k8s.io",
+    "v1",
+    "v1beta2",
+    Some("resource.k8s.io/v1beta2 ResourceClaim is deprecated in v1.36+, unavailable in v1.39+")
+);
 
 const RESERVED_FOR_MAX: usize = 256;
 const RESULTS_MAX: usize = 32;

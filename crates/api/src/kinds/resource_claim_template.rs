@@ -1,7 +1,9 @@
 //! ResourceClaimTemplate.
 
+use crate::kind::{StoredAs, renamed_version};
 use crate::pod_spec::volume_sources::validate_template_metadata;
 use crate::validation::device::{CLAIM_SPEC, claim_spec, default_claim_spec};
+use crate::validation::device_v1beta1;
 use crate::validation::dump::dump;
 use crate::validation::values::{IMMUTABLE, same};
 use crate::value::Fields;
@@ -20,6 +22,30 @@ pub static KIND: Kind = Kind {
     metadata_on_update: &[MetadataCheck::New],
     ..Kind::new("resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates", Scope::Namespaced)
 };
+
+/// Requests and devices have another form in this version: see [`crate::validation::device_v1beta1`].
+pub static KIND_V1BETA1: Kind = Kind {
+    version: "v1beta1",
+    default: device_v1beta1::default_template,
+    deprecation: Some(
+        "resource.k8s.io/v1beta1 ResourceClaimTemplate is deprecated in v1.35+, unavailable in v1.38+",
+    ),
+    stored_as: Some(&StoredAs {
+        kind: &KIND,
+        to_stored: device_v1beta1::template_to_v1,
+        from_stored: device_v1beta1::template_from_v1,
+        rules_of_stored: true,
+    }),
+    ..KIND
+};
+
+pub static KIND_V1BETA2: Kind = renamed_version!(
+    KIND,
+    "resource.k8s.io",
+    "v1",
+    "v1beta2",
+    Some("resource.k8s.io/v1beta2 ResourceClaimTemplate is deprecated in v1.36+, unavailable in v1.39+")
+);
 
 fn validate(template: &Value) -> ErrorList {
     let (path, spec) = (Path::new("spec"), template.field("spec"));

@@ -1,8 +1,10 @@
 //! ResourceSlice: the devices of a pool, or a part of them.
 
+use crate::kind::{StoredAs, renamed_version};
 use crate::validation::checks::{dns_label, dns_subdomain, invalid_each, required_one_of};
 use crate::validation::device::{self, EFFECTS};
 use crate::validation::device_attribute::{attribute, capacity, has_lists, value_count};
+use crate::validation::device_v1beta1;
 use crate::validation::storage::driver_name;
 use crate::validation::values::{same, unchanged};
 use crate::value::Fields;
@@ -20,6 +22,28 @@ pub static KIND: Kind = Kind {
     counts_generation: true,
     ..Kind::new("resource.k8s.io", "v1", "ResourceSlice", "resourceslices", Scope::Cluster)
 };
+
+/// Requests and devices have another form in this version: see [`crate::validation::device_v1beta1`].
+pub static KIND_V1BETA1: Kind = Kind {
+    version: "v1beta1",
+    default: device_v1beta1::default_slice,
+    deprecation: Some("resource.k8s.io/v1beta1 ResourceSlice is deprecated in v1.35+, unavailable in v1.38+"),
+    stored_as: Some(&StoredAs {
+        kind: &KIND,
+        to_stored: device_v1beta1::slice_to_v1,
+        from_stored: device_v1beta1::slice_from_v1,
+        rules_of_stored: true,
+    }),
+    ..KIND
+};
+
+pub static KIND_V1BETA2: Kind = renamed_version!(
+    KIND,
+    "resource.k8s.io",
+    "v1",
+    "v1beta2",
+    Some("resource.k8s.io/v1beta2 ResourceSlice is deprecated in v1.36+, unavailable in v1.39+")
+);
 
 const DEVICES_MAX: usize = 128;
 /// Taints, counters and lists make devices larger.

@@ -1,5 +1,6 @@
 //! ServiceCIDR: a range that cluster IPs are taken from.
 
+use crate::kind::renamed_version;
 use crate::value::{Fields, texts};
 use crate::{Kind, Scope};
 use machinery::field::{ErrorList, FieldError, Path};
@@ -15,6 +16,14 @@ pub static KIND: Kind = Kind {
     reset_fields: crate::kind::METADATA_APART,
     ..Kind::new("networking.k8s.io", "v1", "ServiceCIDR", "servicecidrs", Scope::Cluster)
 };
+
+pub static KIND_V1BETA1: Kind = renamed_version!(
+    KIND,
+    "networking.k8s.io",
+    "v1",
+    "v1beta1",
+    Some("networking.k8s.io/v1beta1 ServiceCIDR is deprecated in v1.34+, unavailable in v1.37+")
+);
 
 fn validate_spec(range: &Value) -> ErrorList {
     let spec = range.field("spec");

@@ -1,5 +1,6 @@
 //! VolumeAttributesClass.
 
+use crate::kind::renamed_version;
 use crate::validation::storage::{parameters, provisioner};
 use crate::validation::values::same;
 use crate::value::Fields;
@@ -12,6 +13,16 @@ pub static KIND: Kind = Kind {
     validate_update,
     ..Kind::new("storage.k8s.io", "v1", "VolumeAttributesClass", "volumeattributesclasses", Scope::Cluster)
 };
+
+pub static KIND_V1BETA1: Kind = renamed_version!(
+    KIND,
+    "storage.k8s.io",
+    "v1",
+    "v1beta1",
+    Some(
+        "storage.k8s.io/v1beta1 VolumeAttributesClass is deprecated in v1.34+, unavailable in v1.37+; use storage.k8s.io/v1 VolumeAttributesClass"
+    )
+);
 
 fn validate(class: &Value) -> ErrorList {
     let mut errors = provisioner(class.text("driverName"), &Path::new("driverName"));

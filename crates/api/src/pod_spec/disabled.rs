@@ -3,13 +3,24 @@
 
 use crate::value::Fields;
 use machinery::Value;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether pods may project ClusterTrustBundles: a feature gate of the process.
+static CLUSTER_TRUST_BUNDLES: AtomicBool = AtomicBool::new(false);
+
+/// Keeps or drops projections of ClusterTrustBundles from now on.
+pub fn set_cluster_trust_bundles(on: bool) {
+    CLUSTER_TRUST_BUNDLES.store(on, Ordering::Relaxed);
+}
 
 /// Drops fields of disabled features from a pod spec. `old` is the stored spec ([`Value::Null`] on create).
 pub fn drop_disabled_fields(spec: &mut Value, old: &Value) {
-    for source in ["clusterTrustBundle", "podCertificate"] {
-        if !projects(old, source) {
-            drop_projection(spec, source);
-        }
+    let off = match CLUSTER_TRUST_BUNDLES.load(Ordering::Relaxed) {
+        true => &["podCertificate"][..],
+        false => &["clusterTrustBundle", "podCertificate"],
+    };
+    for source in off.iter().copied().filter(|source| !projects(old, source)) {
+        drop_projection(spec, source);
     }
     if !old.has("schedulingGroup") {
         spec.unset("schedulingGroup");

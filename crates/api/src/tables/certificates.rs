@@ -42,3 +42,8 @@ fn status(request: &Value) -> String {
     let issued = if text(request, &["status", "certificate"]).is_empty() { "" } else { ",Issued" };
     format!("{decision}{failed}{issued}")
 }
+
+pub(super) static CLUSTER_TRUST_BUNDLE: Table = plain(
+    &[NAME, column("SignerName", "string", "signerName indicates the associated signer, if any.")],
+    |bundle, _| vec![name(bundle), or(text(bundle, &["spec", "signerName"]), NONE).into()],
+);

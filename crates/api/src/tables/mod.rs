@@ -131,6 +131,9 @@ static TABLES: &[(&str, &str, &Table)] = &[
     ("storage.k8s.io", "csinodes", &storage::CSI_NODE),
     ("storage.k8s.io", "volumeattachments", &storage::VOLUME_ATTACHMENT),
     ("storage.k8s.io", "volumeattributesclasses", &storage::VOLUME_ATTRIBUTES_CLASS),
+    ("certificates.k8s.io", "clustertrustbundles", &certificates::CLUSTER_TRUST_BUNDLE),
+    ("coordination.k8s.io", "leasecandidates", &node::LEASE_CANDIDATE),
+    ("storagemigration.k8s.io", "storageversionmigrations", &storage::STORAGE_VERSION_MIGRATION),
 ];
 
 #[cfg(test)]

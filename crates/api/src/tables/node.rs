@@ -80,3 +80,27 @@ pub(super) static LEASE: Table =
     plain(&[NAME, column("Holder", "string", doc::LEASE_SPEC_HOLDER_IDENTITY), AGE], |lease, context| {
         vec![name(lease), text(lease, &["spec", "holderIdentity"]).into(), age(lease, context)]
     });
+
+pub(super) static LEASE_CANDIDATE: Table = plain(
+    &[
+        NAME,
+        column(
+            "LeaseName",
+            "string",
+            "LeaseName is the name of the lease for which this candidate is contending.",
+        ),
+        column("BinaryVersion", "string", ""),
+        column("EmulationVersion", "string", ""),
+        AGE,
+    ],
+    |candidate, context| {
+        let spec = |field| text(candidate, &["spec", field]).into();
+        vec![
+            name(candidate),
+            spec("leaseName"),
+            spec("binaryVersion"),
+            spec("emulationVersion"),
+            age(candidate, context),
+        ]
+    },
+);

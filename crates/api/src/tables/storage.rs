@@ -198,3 +198,22 @@ pub(super) static VOLUME_ATTRIBUTES_CLASS: Table = plain(
     &[NAME, column("DriverName", "string", doc::VOLUME_ATTRIBUTES_CLASS_DRIVER_NAME), AGE],
     |class, context| vec![name(class), text(class, &["driverName"]).into(), age(class, context)],
 );
+
+pub(super) static STORAGE_VERSION_MIGRATION: Table = plain(
+    &[
+        column("Name", "string", doc::OBJECT_META_NAME),
+        column("Resource", "string", "GroupResource to migrate"),
+        column("Status", "string", "Status of the migration"),
+    ],
+    |migration, _| {
+        let resource = text(migration, &["spec", "resource", "resource"]);
+        let group = text(migration, &["spec", "resource", "group"]);
+        let resource = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
+        let conditions = list(migration, &["status", "conditions"]).iter();
+        let status = conditions
+            .filter(|condition| text(condition, &["status"]) == "True")
+            .map(|condition| text(condition, &["type"]))
+            .rfind(|kind| matches!(*kind, "Running" | "Failed" | "Succeeded"));
+        vec![name(migration), resource.into(), status.unwrap_or("Unknown").into()]
+    },
+);

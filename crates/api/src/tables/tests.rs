@@ -52,7 +52,7 @@ fn columns_match_the_reference() {
 fn every_row_belongs_to_a_resource() {
     for (group, resource, _) in TABLES {
         assert!(
-            crate::resources::RESOURCES.iter().any(|row| row.group == *group && row.resource == *resource),
+            crate::resources::all().any(|row| row.group == *group && row.resource == *resource),
             "{group} {resource}"
         );
     }

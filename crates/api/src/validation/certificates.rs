@@ -4,11 +4,14 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::names;
+use std::collections::HashMap;
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// One block of PEM.
 struct Block<'a> {
     kind: &'a str,
     has_headers: bool,
+    bytes: Vec<u8>,
 }
 
 /// The blocks of a PEM text, other text between them skipped.
@@ -24,8 +27,8 @@ fn blocks(text: &str) -> Vec<Block<'_>> {
         let mut has_headers = false;
         for line in lines.by_ref() {
             if line == end {
-                if STANDARD.decode(&body).is_ok_and(|bytes| !bytes.is_empty()) {
-                    found.push(Block { kind, has_headers });
+                if let Some(bytes) = STANDARD.decode(&body).ok().filter(|bytes| !bytes.is_empty()) {
+                    found.push(Block { kind, has_headers, bytes });
                 }
                 break;
             }
@@ -69,6 +72,52 @@ pub fn certificate_problem(certificate: &str) -> Option<String> {
         }
     }
     blocks.is_empty().then(|| "must contain at least one CERTIFICATE PEM block".to_owned())
+}
+
+/// Problems of a PEM text that must hold certificates of authorities, each once.
+pub fn trust_bundle(text: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut anchors: Vec<(Vec<u8>, Vec<usize>)> = Vec::new();
+    let mut known: HashMap<Vec<u8>, usize> = HashMap::new();
+    for (index, block) in blocks(text).into_iter().enumerate() {
+        if block.kind != "CERTIFICATE" {
+            problems.push(format!("entry {index} has bad block type: {}", block.kind));
+            continue;
+        }
+        if block.has_headers {
+            problems.push(format!("entry {index} has PEM block headers"));
+            continue;
+        }
+        let is_authority = match X509Certificate::from_der(&block.bytes) {
+            Ok((rest, certificate)) if rest.is_empty() => certificate.is_ca(),
+            _ => {
+                problems.push(format!("entry {index} does not parse as X.509"));
+                continue;
+            }
+        };
+        if !is_authority {
+            problems.push(format!("entry {index} does not have the CA bit set"));
+            continue;
+        }
+        match known.get(&block.bytes) {
+            Some(at) => anchors[*at].1.push(index),
+            None => {
+                known.insert(block.bytes.clone(), anchors.len());
+                anchors.push((block.bytes, vec![index]));
+            }
+        }
+    }
+    if !problems.is_empty() {
+        return problems;
+    }
+    if anchors.is_empty() {
+        problems.push("at least one trust anchor must be provided".to_owned());
+    }
+    for (_, indices) in anchors.iter().filter(|(_, indices)| indices.len() > 1) {
+        let indices: Vec<String> = indices.iter().map(ToString::to_string).collect();
+        problems.push(format!("duplicate trust anchor (indices [{}])", indices.join(" ")));
+    }
+    problems
 }
 
 /// `example.com/signer-name`.

@@ -372,7 +372,7 @@ pub fn default_claim_spec(spec: &mut Value) {
     }
 }
 
-fn default_request(request: &mut Value) {
+pub fn default_request(request: &mut Value) {
     request.default_if_zero("allocationMode", "ExactCount");
     if request.text("allocationMode") == "ExactCount" {
         request.default_if_zero("count", 1);

@@ -7,6 +7,7 @@ pub mod checks;
 pub mod custom_resource_definition;
 pub mod device;
 pub mod device_attribute;
+pub mod device_v1beta1;
 pub mod dump;
 pub mod expression;
 pub mod flow_control;

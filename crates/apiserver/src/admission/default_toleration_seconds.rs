@@ -10,7 +10,6 @@ use machinery::status::Result;
 use serde_json::json;
 
 const TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
-const SECONDS: i64 = 300;
 
 pub struct DefaultTolerationSeconds;
 
@@ -25,32 +24,35 @@ impl Plugin for DefaultTolerationSeconds {
 
     fn mutate<'a>(
         &'a self,
-        _registry: &'a Registry,
+        registry: &'a Registry,
         _attributes: &'a Attributes<'a>,
         object: Option<&'a mut Value>,
         _old: Option<&'a Value>,
     ) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             if let Some(pod) = object {
-                tolerate(pod);
+                let tuning = &registry.tuning;
+                tolerate(pod, [tuning.not_ready_toleration, tuning.unreachable_toleration]);
             }
             Ok(())
         })
     }
 }
 
-fn tolerate(pod: &mut Value) {
+/// Adds tolerations of the taints for as many seconds each.
+fn tolerate(pod: &mut Value, seconds: [i64; 2]) {
     let tolerations = pod.field("spec").items("tolerations");
     let missing: Vec<Value> = TAINTS
         .into_iter()
-        .filter(|taint| {
+        .zip(seconds)
+        .filter(|(taint, _)| {
             !tolerations.iter().any(|toleration| {
                 let (key, effect) = (toleration.text("key"), toleration.text("effect"));
                 (key.is_empty() || key == *taint) && (effect.is_empty() || effect == "NoExecute")
             })
         })
-        .map(|taint| {
-            json!({"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": SECONDS})
+        .map(|(taint, seconds)| {
+            json!({"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds})
         })
         .collect();
     if !missing.is_empty() {
@@ -74,8 +76,12 @@ mod tests {
         ] {
             let before = tolerations.as_array().map_or(0, Vec::len);
             let mut pod = json!({"spec": {"tolerations": tolerations}});
-            tolerate(&mut pod);
+            tolerate(&mut pod, [300, 20]);
             assert_eq!(pod["spec"]["tolerations"].as_array().map(Vec::len), Some(before + added), "{pod}");
         }
+        let mut pod = json!({});
+        tolerate(&mut pod, [300, 20]);
+        let seconds = |index: usize| pod["spec"]["tolerations"][index]["tolerationSeconds"].as_i64();
+        assert_eq!((seconds(0), seconds(1)), (Some(300), Some(20)));
     }
 }

@@ -3,6 +3,7 @@
 mod certificate_approval;
 mod certificate_signing;
 mod certificate_subject_restriction;
+mod cluster_trust_bundle_attest;
 mod configuration;
 mod default_class;
 mod default_toleration_seconds;
@@ -193,6 +194,7 @@ static PLUGINS: &[&dyn Plugin] = &[
     &runtime_class::RuntimeClass,
     &certificate_approval::CertificateApproval,
     &certificate_signing::CertificateSigning,
+    &cluster_trust_bundle_attest::ClusterTrustBundleAttest,
     &certificate_subject_restriction::CertificateSubjectRestriction,
     &default_class::INGRESS,
     &pod_topology_labels::PodTopologyLabels,

@@ -49,7 +49,7 @@ pub fn user(
 
 fn from_certificate(der: &[u8]) -> Result<Identity, String> {
     let (_, certificate) = X509Certificate::from_der(der).map_err(|error| error.to_string())?;
-    let SubjectUser { name, mut groups } =
+    let SubjectUser { name, mut groups, uid } =
         user_of_subject(certificate.subject()).map_err(|error| error.to_string())?;
     groups.push("system:authenticated".to_owned());
     let mut extra = BTreeMap::new();
@@ -58,7 +58,8 @@ fn from_certificate(der: &[u8]) -> Result<Identity, String> {
         "authentication.kubernetes.io/credential-id".to_owned(),
         vec![format!("X509SHA256={fingerprint}")],
     );
-    let user = Arc::new(UserInfo { name, groups, extra, ..UserInfo::default() });
+    let uid = if base::features::enabled("AllowParsingUserUIDFromCertAuth") { uid } else { String::new() };
+    let user = Arc::new(UserInfo { name, groups, uid, extra });
     Ok(Identity { user, not_after: certificate.validity().not_after.timestamp() })
 }
 

@@ -70,6 +70,8 @@ pub enum AuthorizationError {
     Kubeconfig(#[from] KubeconfigError),
     #[error("authorization mode Webhook needs --authorization-webhook-config-file")]
     NoKubeconfig,
+    #[error("the types of authorizers besides webhooks cannot change while running: were [{0}], are [{1}]")]
+    Types(String, String),
     #[error("there is no authorization mode {0}")]
     Mode(String),
 }
@@ -151,6 +153,40 @@ impl AuthorizationConfig {
         };
         Ok(Choice::Other(Arc::new(Webhook::new("default", read_kubeconfig(path)?, settings))))
     }
+}
+
+/// An `AuthorizationConfiguration` that is read again when it changes.
+pub struct AuthorizationFile {
+    pub path: PathBuf,
+    /// Types besides webhooks: they can be neither added nor removed while running.
+    types: Vec<String>,
+}
+
+impl AuthorizationFile {
+    /// `None` if the chain is not configured by a file.
+    pub fn of(config: &AuthorizationConfig) -> Result<Option<Self>, AuthorizationError> {
+        let Some(path) = config.file.clone() else { return Ok(None) };
+        let types = types_in(&path)?;
+        Ok(Some(Self { path, types }))
+    }
+
+    /// The chain that the file describes now.
+    pub fn reload(&self) -> Result<Vec<Choice>, AuthorizationError> {
+        let types = types_in(&self.path)?;
+        if types != self.types {
+            return Err(AuthorizationError::Types(self.types.join(", "), types.join(", ")));
+        }
+        from_file(&self.path)
+    }
+}
+
+/// The types of a file besides webhooks, sorted.
+fn types_in(path: &Path) -> Result<Vec<String>, AuthorizationError> {
+    let found: Configuration = configuration::read(path, GROUP, &["v1", "v1beta1"], KIND)?;
+    let mut types: Vec<String> = found.authorizers.into_iter().map(|row| row.kind).collect();
+    types.retain(|kind| kind != "Webhook");
+    types.sort();
+    Ok(types)
 }
 
 fn simple(mode: &str) -> Option<Choice> {
@@ -320,6 +356,25 @@ impl Authorizer for Always {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn changed_file_keeps_its_types() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("authorization.yaml");
+        let write = |rows: &str| {
+            let text = format!("apiVersion: {GROUP}/v1\nkind: {KIND}\nauthorizers: {rows}\n");
+            std::fs::write(&path, text).expect("written");
+        };
+        write("[{type: Node, name: n}, {type: RBAC, name: r}]");
+        let config = AuthorizationConfig { file: Some(path.clone()), ..AuthorizationConfig::default() };
+        let file = AuthorizationFile::of(&config).expect("read").expect("a file");
+        write("[{type: RBAC, name: r}, {type: Node, name: n}]");
+        assert!(matches!(file.reload().expect("reloaded").as_slice(), [Choice::Rbac, Choice::Node]));
+        write("[{type: AlwaysAllow, name: a}]");
+        assert!(matches!(file.reload(), Err(AuthorizationError::Types(..))));
+        let none = AuthorizationFile::of(&AuthorizationConfig::default()).expect("nothing to read");
+        assert!(none.is_none());
+    }
 
     #[test]
     fn configurations_that_cannot_be() {

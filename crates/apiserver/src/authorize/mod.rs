@@ -8,11 +8,12 @@ mod rbac;
 pub mod rules;
 mod webhook;
 
-pub use config::{AuthorizationConfig, AuthorizationError, Choice, WebhookFlags};
+pub use config::{AuthorizationConfig, AuthorizationError, AuthorizationFile, Choice, WebhookFlags};
 pub use rbac::{Rbac, aggregate};
 
 use crate::context::Context;
 use crate::user::UserInfo;
+use arc_swap::ArcSwap;
 use futures_util::future::BoxFuture;
 use machinery::status::{Result, Status, qualified};
 use rules::Rule;
@@ -36,11 +37,18 @@ pub struct Attributes<'a> {
     pub path: &'a str,
     /// What narrows a list or watch, as it was written.
     pub field_selector: &'a str,
+    /// The same for labels.
+    pub label_selector: &'a str,
 }
 
 impl<'a> Attributes<'a> {
     pub fn of(context: &'a Context) -> Self {
         let info = &context.info;
+        // Selectors narrow requests for several objects only.
+        let selector = |name: &'static str| match info.verb.as_str() {
+            "list" | "watch" | "deletecollection" => context.query.text(name),
+            _ => "",
+        };
         Self {
             verb: info.verb.as_str(),
             is_resource: info.is_resource,
@@ -51,7 +59,8 @@ impl<'a> Attributes<'a> {
             namespace: &info.namespace,
             name: &info.name,
             path: &context.path,
-            field_selector: context.query.text("fieldSelector"),
+            field_selector: selector("fieldSelector"),
+            label_selector: selector("labelSelector"),
         }
     }
 
@@ -131,22 +140,29 @@ pub trait Authorizer: Send + Sync {
 
 /// The chain of authorizers. Members of `system:masters` never reach it.
 pub struct Authorization {
-    chain: Vec<Arc<dyn Authorizer>>,
+    chain: ArcSwap<Vec<Arc<dyn Authorizer>>>,
+    node: Arc<node::Node>,
     pub rbac: Arc<Rbac>,
 }
 
 impl Authorization {
     /// `choices` are asked in their order.
     pub fn new(node: node::Node, rbac: Rbac, choices: Vec<Choice>) -> Self {
-        let (node, rbac): (Arc<node::Node>, _) = (Arc::new(node), Arc::new(rbac));
+        let authorization = Self { chain: ArcSwap::default(), node: Arc::new(node), rbac: Arc::new(rbac) };
+        authorization.replace(choices);
+        authorization
+    }
+
+    /// Asks these from now on; requests that are being decided end with those they began with.
+    pub fn replace(&self, choices: Vec<Choice>) {
         let chain = choices.into_iter().map(|choice| -> Arc<dyn Authorizer> {
             match choice {
-                Choice::Node => node.clone(),
-                Choice::Rbac => rbac.clone(),
+                Choice::Node => self.node.clone(),
+                Choice::Rbac => self.rbac.clone(),
                 Choice::Other(other) => other,
             }
         });
-        Self { chain: chain.collect(), rbac }
+        self.chain.store(Arc::new(chain.collect()));
     }
 
     /// The decision; never [`Decision::NoOpinion`] without everybody having been asked.
@@ -155,7 +171,7 @@ impl Authorization {
             return Ok(Decision::Allowed(Arc::default()));
         }
         let mut reasons: Vec<String> = Vec::new();
-        for authorizer in &self.chain {
+        for authorizer in self.chain.load_full().iter() {
             match authorizer.authorize(user, attributes).await? {
                 Decision::NoOpinion(reason) if reason.is_empty() => {}
                 Decision::NoOpinion(reason) => reasons.push(reason),
@@ -184,13 +200,13 @@ impl Authorization {
 
     /// Reports whether the chain contains AlwaysAllow.
     pub fn always_allows(&self) -> bool {
-        self.chain.iter().any(|authorizer| authorizer.always_allows())
+        self.chain.load().iter().any(|authorizer| authorizer.always_allows())
     }
 
     /// What the user may do in a namespace, by every authorizer.
     pub async fn rules(&self, user: &UserInfo, namespace: &str) -> Result<Found> {
         let mut found = Found::default();
-        for authorizer in &self.chain {
+        for authorizer in self.chain.load_full().iter() {
             let more = authorizer.rules(user, namespace).await?;
             found.rules.extend(more.rules);
             found.errors.extend(more.errors);

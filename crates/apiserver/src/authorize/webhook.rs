@@ -8,6 +8,8 @@ use crate::user::UserInfo;
 use crate::webhook_cache::{WebhookCache, hash};
 use expressions::{Environment, Program, Type};
 use futures_util::future::BoxFuture;
+use machinery::selector::field::{FieldSelector, Term};
+use machinery::selector::label::{LabelSelector, Operator, Requirement};
 use machinery::status::Result;
 use machinery::{Map, Value};
 use serde_json::json;
@@ -155,8 +157,13 @@ fn spec(user: &UserInfo, wanted: &Attributes<'_>) -> Value {
     for (name, value) in fields.iter().filter(|(_, value)| !value.is_empty()) {
         attributes.insert((*name).to_owned(), (*value).into());
     }
-    if !wanted.field_selector.is_empty() {
-        attributes.insert("fieldSelector".to_owned(), json!({"rawSelector": wanted.field_selector}));
+    for (name, requirements) in [
+        ("fieldSelector", field_requirements(wanted.field_selector)),
+        ("labelSelector", label_requirements(wanted.label_selector)),
+    ] {
+        if !requirements.is_empty() {
+            attributes.insert(name.to_owned(), json!({"requirements": requirements}));
+        }
     }
     spec.insert(place.to_owned(), attributes.into());
     spec.insert("user".to_owned(), user.name.as_str().into());
@@ -172,6 +179,36 @@ fn spec(user: &UserInfo, wanted: &Attributes<'_>) -> Value {
     spec.into()
 }
 
+/// A field selector as SubjectAccessReviews carry it; nothing of one that cannot be read.
+fn field_requirements(selector: &str) -> Vec<Value> {
+    let terms = FieldSelector::parse(selector).map(|selector| selector.terms).unwrap_or_default();
+    let requirement = |term: Term| {
+        let operator = if term.equal { "In" } else { "NotIn" };
+        json!({"key": term.field, "operator": operator, "values": [term.value]})
+    };
+    terms.into_iter().map(requirement).collect()
+}
+
+/// The same for a label selector. Comparisons of numbers cannot be carried.
+fn label_requirements(selector: &str) -> Vec<Value> {
+    let Ok(selector) = LabelSelector::parse(selector) else { return Vec::new() };
+    let requirement = |requirement: &Requirement| {
+        let operator = match requirement.operator {
+            Operator::In | Operator::Equals | Operator::DoubleEquals => "In",
+            Operator::NotIn | Operator::NotEquals => "NotIn",
+            Operator::Exists => "Exists",
+            Operator::DoesNotExist => "DoesNotExist",
+            Operator::GreaterThan | Operator::LessThan => return None,
+        };
+        let mut carried = json!({"key": requirement.key, "operator": operator});
+        if !requirement.values.is_empty() {
+            carried["values"] = json!(requirement.values);
+        }
+        Some(carried)
+    };
+    selector.requirements().iter().filter_map(requirement).collect()
+}
+
 impl Authorizer for Webhook {
     fn authorize<'a>(
         &'a self,
@@ -184,5 +221,41 @@ impl Authorizer for Webhook {
     fn rules<'a>(&'a self, _user: &'a UserInfo, _namespace: &'a str) -> BoxFuture<'a, Result<Found>> {
         let error = "webhook authorizer does not support user rule resolution".to_owned();
         Box::pin(std::future::ready(Ok(Found { errors: vec![error], incomplete: true, ..Found::default() })))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selectors_are_sent_as_requirements() {
+        let wanted = Attributes {
+            verb: "list",
+            is_resource: true,
+            resource: "pods",
+            field_selector: "spec.nodeName=n,metadata.name!=x",
+            label_selector: "app in (b,a),!old,tier,size>3",
+            ..Attributes::default()
+        };
+        let spec = spec(&UserInfo::default(), &wanted);
+        assert_eq!(
+            spec["resourceAttributes"]["fieldSelector"],
+            json!({"requirements": [
+                {"key": "metadata.name", "operator": "NotIn", "values": ["x"]},
+                {"key": "spec.nodeName", "operator": "In", "values": ["n"]},
+            ]})
+        );
+        let labels = spec["resourceAttributes"]["labelSelector"]["requirements"].as_array().expect("a list");
+        assert_eq!(labels.len(), 3, "{labels:?}");
+        assert!(
+            labels.contains(&json!({"key": "app", "operator": "In", "values": ["a", "b"]})),
+            "{labels:?}"
+        );
+        assert!(labels.contains(&json!({"key": "old", "operator": "DoesNotExist"})), "{labels:?}");
+        let unreadable = Attributes { field_selector: "nonsense", label_selector: "a in (", ..wanted };
+        assert!(
+            super::spec(&UserInfo::default(), &unreadable)["resourceAttributes"]["fieldSelector"].is_null()
+        );
     }
 }

@@ -1,12 +1,17 @@
 //! One APIService per group and version that this server has itself.
 
 use super::{Wanted, condition};
-use api::resources::PRIORITIES;
+use crate::discovery::Discovery;
+use api::resources::{PRIORITIES, Priority};
 use serde_json::json;
 
-pub fn objects() -> impl Iterator<Item = Wanted> {
+pub fn objects(discovery: &Discovery) -> impl Iterator<Item = Wanted> {
     // The group of APIServices itself has none.
     let local = PRIORITIES.iter().filter(|row| row.group != "apiregistration.k8s.io");
+    let is_served = |row: &&Priority| {
+        discovery.versions().iter().any(|shown| shown.group == row.group && shown.version == row.version)
+    };
+    let local = local.filter(is_served);
     local.map(|row| {
         let (group, version) = (row.group, row.version);
         let mut object = json!({

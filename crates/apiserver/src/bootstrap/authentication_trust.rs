@@ -30,6 +30,8 @@ pub struct AuthenticationTrust {
     pub front_proxy: String,
     /// Common names that front proxies may have; empty: any.
     pub allowed_names: Vec<String>,
+    /// Authorities of kubelets' serving certificates, PEM, if they are not those of client certificates. Not published.
+    pub kubelet: Option<String>,
 }
 
 impl AuthenticationTrust {

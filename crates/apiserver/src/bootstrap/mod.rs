@@ -63,7 +63,7 @@ pub async fn run(registry: &Registry, advertise: &str) -> Result<()> {
     registry.fill_services().await?;
     registry.repair_services().await?;
     let mut wanted: Vec<Wanted> = PRIORITY_CLASSES.iter().map(priority_class).collect();
-    wanted.extend(api_services::objects());
+    wanted.extend(api_services::objects(&registry.catalogues.offered().discovery));
     wanted.extend(kubernetes_service::objects(&registry.services.config, advertise));
     // Commits are grouped: all at once costs hardly more than one.
     tokio::try_join!(

@@ -6,6 +6,7 @@
 mod access_log;
 pub mod audit;
 mod audited;
+mod cors;
 mod debug;
 pub mod fairness;
 mod health;
@@ -21,6 +22,7 @@ pub(crate) mod offload;
 mod openapi;
 mod openid;
 
+pub use cors::Cors;
 pub use metrics::RequestMetrics;
 
 use crate::aggregate::Backend;
@@ -61,6 +63,10 @@ pub struct ChainConfig {
     pub priority_and_fairness: bool,
     /// Requests other than watches and streams end after this long.
     pub request_timeout: Duration,
+    /// Value of the header `Strict-Transport-Security`; none if absent.
+    pub strict_transport_security: Option<HeaderValue>,
+    /// Origins of web pages that may use the API.
+    pub cors: Cors,
 }
 
 impl Default for ChainConfig {
@@ -70,6 +76,8 @@ impl Default for ChainConfig {
             max_mutating_in_flight: 200,
             priority_and_fairness: true,
             request_timeout: Duration::from_secs(60),
+            strict_transport_security: None,
+            cors: Cors::default(),
         }
     }
 }
@@ -105,6 +113,12 @@ impl Service for Chain {
     ) -> Response<ResponseBody> {
         let started = Instant::now();
         let (parts, body) = request.into_parts();
+        let origin = self.config.cors.allowed_origin(&parts.headers).cloned();
+        if origin.is_some() && parts.method == http::Method::OPTIONS {
+            let mut reply = reply::text(204, "");
+            cors::allow(&mut reply, origin.as_ref());
+            return reply;
+        }
         let mut context = Context::new(parts, self.rest.registry.catalogue());
         let id = audited::id(&context.headers);
         let handling = self.guarded(&mut context, body, &connection, started, &id);
@@ -113,6 +127,10 @@ impl Service for Chain {
         self.journal.record(&context, &self.clock);
         let mut reply = self.audited(&mut context, reply);
         reply.headers_mut().insert(audited::AUDIT_ID, id);
+        if let Some(value) = &self.config.strict_transport_security {
+            reply.headers_mut().insert(http::header::STRICT_TRANSPORT_SECURITY, value.clone());
+        }
+        cors::allow(&mut reply, origin.as_ref());
         let took = started.elapsed();
         self.request_metrics.record(&context, reply.status().as_u16(), took);
         access_log::write(&context, &connection, &reply, took);
@@ -342,9 +360,9 @@ impl Chain {
         }
         let info = &context.info;
         // Other paths of groups that only definitions have are not found, as in Kubernetes.
-        let built_in = self.rest.registry.catalogues.built_in();
+        let offered = self.rest.registry.catalogues.offered();
         let known = info.group.is_empty()
-            || built_in.discovery.has_group(&info.group)
+            || offered.discovery.has_group(&info.group)
             || context.catalogue.served(&info.group, &info.version, &info.resource).is_some();
         if !known {
             return reply::page_not_found();

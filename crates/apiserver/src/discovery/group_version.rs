@@ -182,7 +182,7 @@ impl ApiSubresource {
 }
 
 /// The group versions of a table of built-in resources.
-pub fn built_in(resources: &'static [Resource]) -> Vec<GroupVersion> {
+pub fn built_in(resources: impl IntoIterator<Item = &'static Resource>) -> Vec<GroupVersion> {
     let mut all: Vec<GroupVersion> = Vec::new();
     for resource in resources {
         let known = all.iter().position(|gv| gv.group == resource.group && gv.version == resource.version);

@@ -31,8 +31,10 @@ pub use document::Document;
 
 use crate::discovery::GroupVersion;
 use api::docs::Docs;
+use api::runtime_config::RuntimeConfig;
 use document::{Output, Writer};
 use gnostic::Encoder;
+use machinery::schema::Schema;
 use parameters::Parameters;
 use route::{PathItem, Routes};
 use serde_json::{Value, json};
@@ -169,12 +171,20 @@ impl OpenApi {
         next
     }
 
-    /// The built-in kinds' documents.
-    pub fn built_in() -> Self {
-        let types: Arc<dyn Types> = Arc::new(BuiltIn::new(api::schema::schema()));
-        let versions = crate::discovery::built_in(api::resources::RESOURCES);
-        let part = |version| Part { discovery: Arc::new(version), types: types.clone(), custom: false };
-        OpenApi::new(versions.into_iter().map(part).collect(), types.clone())
+    /// The documents of the built-in kinds that are served.
+    pub fn built_in(runtime: &RuntimeConfig) -> Self {
+        let base: Arc<dyn Types> = Arc::new(BuiltIn::new(api::schema::schema()));
+        let versions = crate::discovery::built_in(runtime.resources());
+        let mut extended: Option<Arc<dyn Types>> = None;
+        let mut part = |version: GroupVersion| {
+            let schema: &'static Schema = api::schema::of_version(&version.version);
+            let types = match std::ptr::eq(schema, api::schema::schema()) {
+                true => &base,
+                false => extended.get_or_insert_with(|| Arc::new(BuiltIn::new(schema))),
+            };
+            Part { types: Arc::clone(types), discovery: Arc::new(version), custom: false }
+        };
+        OpenApi::new(versions.into_iter().map(&mut part).collect(), base.clone())
     }
 
     /// `/openapi/v2`.

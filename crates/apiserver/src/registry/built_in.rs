@@ -10,7 +10,8 @@ use api::kinds::{
     KINDS, cluster_role, cluster_role_binding, persistent_volume, pod, resource_slice, role, role_binding,
     volume_attachment,
 };
-use api::resources::{RESOURCES, Resource};
+use api::resources::{OPTIONAL, RESOURCES, Resource};
+use api::runtime_config::RuntimeConfig;
 use machinery::schema::TypeHandle;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -25,10 +26,12 @@ pub struct BuiltIn {
 }
 
 impl BuiltIn {
-    pub fn new(store: &Arc<dyn Store>) -> Self {
+    /// Kinds of the default table are there whether or not they are served: the server uses them itself.
+    pub fn new(store: &Arc<dyn Store>, runtime: &RuntimeConfig) -> Self {
         let mut built_in = Self { store: Arc::clone(store), storages: HashMap::new(), served: Vec::new() };
         let mut versions: Vec<(*const Storage, Vec<Arc<Version>>)> = Vec::new();
-        for resource in RESOURCES {
+        let optional = OPTIONAL.iter().filter(|row| runtime.serves(row));
+        for resource in RESOURCES.iter().chain(optional) {
             let Some(version) = built_in.version(resource) else { continue };
             let storage = Arc::as_ptr(&version.storage);
             match versions.iter_mut().find(|(of, _)| *of == storage) {
@@ -36,9 +39,18 @@ impl BuiltIn {
                 None => versions.push((storage, vec![Arc::new(version)])),
             }
         }
+        let is_served = |version: &&Arc<Version>| {
+            let kind = &version.kind;
+            runtime.resources().any(|row| {
+                (row.group, row.version, row.resource) == (kind.group(), kind.version(), kind.resource())
+            })
+        };
         for (_, versions) in versions {
-            let all: Arc<[Arc<Version>]> =
-                if versions.len() > 1 { versions.clone().into() } else { [].into() };
+            let shown: Vec<_> = match versions.len() {
+                1 => Vec::new(),
+                _ => versions.iter().filter(is_served).cloned().collect(),
+            };
+            let all: Arc<[Arc<Version>]> = if shown.len() > 1 { shown.into() } else { [].into() };
             let served = versions.into_iter().map(|version| Arc::new(Served::new(version, Arc::clone(&all))));
             built_in.served.extend(served);
         }
@@ -63,7 +75,8 @@ impl BuiltIn {
 
     fn storage(&mut self, kind: &'static Kind) -> Arc<Storage> {
         let make = || {
-            let schema = TypeHandle::of_kind(api::schema::shared(), kind.group, kind.version, kind.kind);
+            let types = api::schema::of_version(kind.version);
+            let schema = TypeHandle::of_kind(types, kind.group, kind.version, kind.kind);
             Arc::new(Storage::new(kind.names(), Arc::new(kind), schema, Arc::clone(&self.store)))
         };
         Arc::clone(self.storages.entry((kind.group, kind.resource)).or_insert_with(make))
@@ -74,7 +87,8 @@ impl BuiltIn {
         let kind = KINDS.iter().copied().find(|kind| {
             (kind.group, kind.version, kind.resource) == (resource.group, resource.version, resource.resource)
         })?;
-        let schema = TypeHandle::of_kind(api::schema::shared(), kind.group, kind.version, kind.kind);
+        let types = api::schema::of_version(kind.version);
+        let schema = TypeHandle::of_kind(types, kind.group, kind.version, kind.kind);
         let Some(schema) = schema else {
             tracing::error!(kind = kind.kind, "a built-in kind has no schema");
             return None;

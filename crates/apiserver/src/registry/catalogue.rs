@@ -8,10 +8,11 @@ use crate::aggregate::Backend;
 use crate::discovery::{Discovery, GroupVersion};
 use crate::openapi::{OpenApi, Part, Types};
 use api::Text;
+use api::runtime_config::RuntimeConfig;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 /// Lookups by names that users choose: the hasher is seeded.
@@ -50,7 +51,10 @@ impl Addition {
 /// The present catalogue, and what it is made of.
 pub struct Catalogues {
     current: ArcSwap<Catalogue>,
+    /// Every built-in kind, for the server's own use.
     built_in: Arc<Catalogue>,
+    /// Those of them that are served.
+    offered: Arc<Catalogue>,
     additions: Mutex<BTreeMap<String, Addition>>,
 }
 
@@ -62,6 +66,13 @@ impl Catalogue {
     /// The server that answers for a group version, if it is another one.
     pub fn backend(&self, group: &str, version: &str) -> Option<&Backend> {
         if self.backends.is_empty() { None } else { self.backends.get(group)?.get(version) }
+    }
+
+    /// Reports whether discovery shows a resource, stored or not.
+    pub fn shows(&self, group: &str, version: &str, resource: &str) -> bool {
+        let of_version = |shown: &&Arc<GroupVersion>| shown.group == group && shown.version == version;
+        let shown = self.discovery.versions().iter().find(of_version);
+        shown.is_some_and(|shown| shown.resources.iter().any(|row| row.name == resource))
     }
 
     pub fn all(&self) -> impl Iterator<Item = &Arc<Served>> {
@@ -91,11 +102,29 @@ impl Catalogue {
 
 impl Catalogues {
     /// The catalogue of the built-in kinds. `server_address` is the `host:port` in discovery.
-    pub fn new(served: &[Arc<Served>], server_address: String) -> Self {
-        let parts = crate::discovery::built_in(api::resources::RESOURCES).into_iter().map(Arc::new);
-        let discovery = Discovery::new(parts, server_address);
-        let built_in = Arc::new(Catalogue::new(0, served, discovery, OpenApi::built_in()));
-        Self { current: ArcSwap::new(Arc::clone(&built_in)), built_in, additions: Mutex::default() }
+    pub fn new(served: &[Arc<Served>], server_address: String, runtime: &RuntimeConfig) -> Self {
+        let parts = crate::discovery::built_in(api::resources::RESOURCES.iter()).into_iter().map(Arc::new);
+        let discovery = Discovery::new(parts, server_address.clone());
+        let none = OpenApi::built_in(&RuntimeConfig::default());
+        let built_in = Arc::new(Catalogue::new(0, served, discovery, none));
+        let offered = if *runtime == RuntimeConfig::default() {
+            Arc::clone(&built_in)
+        } else {
+            let names: HashSet<_> =
+                runtime.resources().map(|row| (row.group, row.version, row.resource)).collect();
+            let served: Vec<_> = served
+                .iter()
+                .filter(|served| {
+                    let kind = &served.kind;
+                    names.contains(&(kind.group(), kind.version(), kind.resource()))
+                })
+                .cloned()
+                .collect();
+            let parts = crate::discovery::built_in(runtime.resources()).into_iter().map(Arc::new);
+            let discovery = Discovery::new(parts, server_address);
+            Arc::new(Catalogue::new(0, &served, discovery, OpenApi::built_in(runtime)))
+        };
+        Self { current: ArcSwap::new(Arc::clone(&offered)), built_in, offered, additions: Mutex::default() }
     }
 
     /// The catalogue for a request that begins now.
@@ -103,7 +132,12 @@ impl Catalogues {
         self.current.load_full()
     }
 
-    /// The built-in kinds, which never change.
+    /// The built-in kinds that are served, without additions.
+    pub fn offered(&self) -> &Catalogue {
+        &self.offered
+    }
+
+    /// The built-in kinds, served or not, which never change.
     pub fn built_in(&self) -> &Catalogue {
         &self.built_in
     }
@@ -121,10 +155,10 @@ impl Catalogues {
     }
 
     fn next(&self, previous: &Catalogue, additions: &BTreeMap<String, Addition>) -> Catalogue {
-        let served: Vec<Arc<Served>> = self.built_in.all().cloned().collect();
-        let mut versions: Vec<Arc<GroupVersion>> = self.built_in.discovery.versions().to_vec();
+        let served: Vec<Arc<Served>> = self.offered.all().cloned().collect();
+        let mut versions: Vec<Arc<GroupVersion>> = self.offered.discovery.versions().to_vec();
         merge(&mut versions, additions.values().map(|addition| &addition.discovery));
-        let discovery = Discovery::new(versions, self.built_in.discovery.server_address());
+        let discovery = Discovery::new(versions, self.offered.discovery.server_address());
         let parts = additions.values().filter_map(Addition::part);
         let remote = additions.values().filter(|addition| addition.types.is_none());
         let remote = remote

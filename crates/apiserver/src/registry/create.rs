@@ -268,7 +268,9 @@ impl Registry {
 
     /// A lease for kinds whose objects expire by themselves.
     async fn lease(&self, served: &Served) -> Result<Option<store::LeaseId>> {
-        let Some(seconds) = served.storage.rules.ttl_seconds() else { return Ok(None) };
+        // Events are the only kind that expires.
+        let Some(_) = served.storage.rules.ttl_seconds() else { return Ok(None) };
+        let seconds = self.tuning.event_ttl.as_secs().max(1);
         self.leases.lease(&*self.store, seconds).await.map(Some).map_err(|e| store_error(&e))
     }
 }

@@ -23,6 +23,8 @@ pub mod patch;
 #[cfg(test)]
 mod race_tests;
 mod repair;
+#[cfg(test)]
+mod runtime_config_tests;
 pub mod scale;
 pub mod update;
 pub mod version;
@@ -37,11 +39,13 @@ use crate::admission::Admission;
 use crate::authorize::{Authorization, Choice};
 use crate::cache::{Cache, Entry, Layout, Reader, canonical::Prefix};
 use crate::user::UserInfo;
+use api::runtime_config::RuntimeConfig;
 use api::{ResourceNames, Rules};
 use machinery::Value;
 use machinery::schema::TypeHandle;
 use machinery::status::{Result, Status};
 use std::sync::Arc;
+use std::time::Duration;
 use store::{Store, StoreError};
 
 /// Where one kind is stored.
@@ -55,6 +59,30 @@ pub struct Storage {
     schema: Option<TypeHandle>,
 }
 
+/// Times that flags of Kubernetes set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// How long events are kept.
+    pub event_ttl: Duration,
+    /// Seconds that pods stay on a node that is not ready, unless they say otherwise.
+    pub not_ready_toleration: i64,
+    /// Seconds that pods stay on a node that is unreachable, unless they say otherwise.
+    pub unreachable_toleration: i64,
+    /// Shortest time after which the server ends a watch.
+    pub min_request_timeout: Duration,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            event_ttl: Duration::from_secs(3600),
+            not_ready_toleration: 300,
+            unreachable_toleration: 300,
+            min_request_timeout: Duration::from_secs(1800),
+        }
+    }
+}
+
 /// Every stored resource, and what all of them share.
 pub struct Registry {
     pub catalogues: Catalogues,
@@ -62,6 +90,7 @@ pub struct Registry {
     pub admission: Admission,
     pub authorization: Arc<Authorization>,
     pub services: allocate::Services,
+    pub tuning: Tuning,
     leases: leases::Leases,
 }
 
@@ -155,11 +184,25 @@ impl Registry {
         authorizers: Vec<Choice>,
         server_address: String,
     ) -> Self {
-        let mut built_in = built_in::BuiltIn::new(&store);
+        let runtime = RuntimeConfig::default();
+        Self::with_runtime_config(store, admission, services, authorizers, server_address, &runtime)
+    }
+
+    /// As [`Registry::with_authorizers`], serving the built-in versions that `runtime` selects.
+    pub fn with_runtime_config(
+        store: Arc<dyn Store>,
+        admission: Admission,
+        services: allocate::Services,
+        authorizers: Vec<Choice>,
+        server_address: String,
+        runtime: &RuntimeConfig,
+    ) -> Self {
+        let mut built_in = built_in::BuiltIn::new(&store, runtime);
         let (node, rbac) = built_in.authorizers();
         let authorization = Arc::new(Authorization::new(node, rbac, authorizers));
-        let catalogues = Catalogues::new(built_in.served(), server_address);
-        Self { catalogues, store, admission, authorization, services, leases: leases::Leases::default() }
+        let catalogues = Catalogues::new(built_in.served(), server_address, runtime);
+        let (tuning, leases) = (Tuning::default(), leases::Leases::default());
+        Self { catalogues, store, admission, authorization, services, tuning, leases }
     }
 
     /// The catalogue for a request that begins now.

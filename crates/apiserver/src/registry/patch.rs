@@ -322,9 +322,8 @@ fn other_kind(old: &Value, new: &Value) -> Option<String> {
     if (group, kind.as_str()) == (old_group, old_kind) {
         return None;
     }
-    let known = api::schema::schema();
-    known.kind(old_group, old_version, old_kind)?;
-    let Some(schema) = known.kind(group, version, &kind) else {
+    api::schema::kind(old_group, old_version, old_kind)?;
+    let Some(schema) = api::schema::kind(group, version, &kind) else {
         let scheme = decode::scheme(old_group);
         return Some(format!(
             "no kind {kind:?} is registered for version {api_version:?} in scheme {scheme:?}"

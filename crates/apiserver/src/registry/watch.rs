@@ -14,8 +14,6 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Bookmarks tell idle watchers how far the store has come.
 const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
-/// A watch without a time of its own ends after this long, or up to twice as long.
-const MIN_TIMEOUT: u64 = 1800;
 /// Longest watch, in seconds: a year. Any number a client may send then is a time that a clock can represent.
 const MAX_TIMEOUT: u64 = 365 * 24 * 60 * 60;
 
@@ -93,9 +91,11 @@ impl Registry {
             cache.watch_from_now()
         };
         pending.reverse();
+        // A watch without a time of its own ends after the shortest time, or up to twice as long.
+        let shortest = self.tuning.min_request_timeout.as_secs().clamp(1, MAX_TIMEOUT);
         let seconds = match options.timeout_seconds {
-            Some(seconds) if seconds > 0 => u64::try_from(seconds).unwrap_or(MIN_TIMEOUT).min(MAX_TIMEOUT),
-            _ => rand::rng().random_range(MIN_TIMEOUT..2 * MIN_TIMEOUT),
+            Some(seconds) if seconds > 0 => u64::try_from(seconds).unwrap_or(shortest).min(MAX_TIMEOUT),
+            _ => rand::rng().random_range(shortest..2 * shortest),
         };
         let start = Instant::now();
         let deadline = start + Duration::from_secs(seconds);

@@ -283,10 +283,7 @@ async fn discard(mut body: RequestBody, limit: usize) {
 /// Resources that answer questions and store nothing.
 fn is_virtual(context: &Context) -> bool {
     let info = &context.info;
-    api::resources::RESOURCES.iter().any(|row| {
-        (row.group, row.version, row.resource) == (&*info.group, &*info.version, &*info.resource)
-            && info.subresource.is_empty()
-    })
+    info.subresource.is_empty() && context.catalogue.shows(&info.group, &info.version, &info.resource)
 }
 
 /// Whether a resource that stores nothing is asked for where it is: those of a namespace are nowhere else.

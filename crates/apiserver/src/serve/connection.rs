@@ -54,11 +54,14 @@ pub struct Connection {
     pub certificates: Option<PeerCertificates>,
     cached: OnceLock<Box<dyn Any + Send + Sync>>,
     pub(super) activity: Activity,
+    /// Asks the driver to end the connection after the requests in flight.
+    pub(super) closing: tokio::sync::Notify,
 }
 
 impl Connection {
     pub(super) fn new(peer: Peer, certificates: Option<PeerCertificates>) -> Self {
-        Self { peer, certificates, cached: OnceLock::new(), activity: Activity::default() }
+        let closing = tokio::sync::Notify::new();
+        Self { peer, certificates, cached: OnceLock::new(), activity: Activity::default(), closing }
     }
 
     /// A connection of a component of this process. It has no privileges of its own: `chain` is checked against

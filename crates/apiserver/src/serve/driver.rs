@@ -35,6 +35,7 @@ pub(super) async fn drive<S: Service>(
     group: &TaskGroup,
 ) {
     let h2 = io.get_ref().1.alpn_protocol() == Some(b"h2");
+    let goaway_chance = if h2 { config.goaway_chance } else { 0.0 };
     let handler = {
         let connection = Arc::clone(&connection);
         service_fn(move |request: http::Request<Incoming>| {
@@ -42,6 +43,9 @@ pub(super) async fn drive<S: Service>(
             let guard = RequestGuard::new(Arc::clone(&connection));
             async move {
                 let connection = Arc::clone(&guard.0);
+                if goaway_chance > 0.0 && rand::random::<f64>() < goaway_chance {
+                    connection.closing.notify_one();
+                }
                 let response = service.call(request.map(RequestBody::Wire), connection).await;
                 Ok::<_, Infallible>(response.map(|body| Tracked { body, _guard: guard }))
             }
@@ -161,6 +165,11 @@ async fn supervise(
                     }
                 }
                 return;
+            }
+            () = connection.closing.notified(), if !finishing => {
+                finishing = true;
+                http.as_mut().finish();
+                timer.as_mut().reset(Instant::now() + LINGER);
             }
             () = stopping.as_mut(), if !finishing => {
                 finishing = true;

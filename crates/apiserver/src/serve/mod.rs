@@ -20,7 +20,7 @@ pub use body::{BodyError, BodySender, RequestBody, ResponseBody, Segment};
 pub use connection::{Connection, Peer, PeerCertificates, Verification};
 pub use in_process::InProcess;
 pub use listener::{ServeError, bind, serve};
-pub use tls::{ClientTrust, Tls, TlsError};
+pub use tls::{ClientTrust, NamedCertificate, Tls, TlsError, TlsOptions};
 
 /// What answers requests. One instance serves every connection.
 pub trait Service: Send + Sync + 'static {
@@ -53,6 +53,9 @@ pub struct ServerConfig {
     pub max_connections_per_address: usize,
     /// How long requests in flight may take to finish once the drain has begun.
     pub drain_grace: Duration,
+    /// Probability that a request of an HTTP/2 connection is its last: clients then connect again, and a load balancer
+    /// can choose another server.
+    pub goaway_chance: f64,
 }
 
 impl Default for ServerConfig {
@@ -67,6 +70,7 @@ impl Default for ServerConfig {
             max_connections: 16_384,
             max_connections_per_address: 8_192,
             drain_grace: Duration::from_secs(60),
+            goaway_chance: 0.0,
         }
     }
 }

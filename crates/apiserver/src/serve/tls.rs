@@ -6,10 +6,11 @@ use arc_swap::ArcSwap;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use rustls::server::{ClientHello, ResolvesServerCert, VerifierBuilderError, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
 use rustls::{
     DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
-    SupportedProtocolVersion,
+    SupportedCipherSuite, SupportedProtocolVersion,
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 
@@ -17,6 +18,115 @@ use super::{PeerCertificates, Verification};
 
 /// Kubernetes serves nothing older than TLS 1.2.
 static PROTOCOLS: [&SupportedProtocolVersion; 2] = [&rustls::version::TLS13, &rustls::version::TLS12];
+
+/// Settings of TLS besides certificates.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsOptions {
+    /// Refuses TLS 1.2.
+    pub only_tls13: bool,
+    /// Cipher suites of TLS 1.2, by their IANA names; all that are safe if empty. Those of TLS 1.3 cannot be chosen.
+    pub cipher_suites: Vec<String>,
+}
+
+impl TlsOptions {
+    /// Reads the values of `--tls-min-version` and `--tls-cipher-suites`.
+    pub fn parse(min_version: &str, cipher_suites: &[String]) -> Result<Self, TlsError> {
+        let only_tls13 = match min_version {
+            // Older versions are never served.
+            "" | "VersionTLS10" | "VersionTLS11" | "VersionTLS12" => false,
+            "VersionTLS13" => true,
+            other => return Err(TlsError::Version(other.to_owned())),
+        };
+        for name in cipher_suites {
+            if !KNOWN_SUITES.contains(&name.as_str()) && !is_supported(name) {
+                return Err(TlsError::CipherSuite(name.clone()));
+            }
+        }
+        let options = Self { only_tls13, cipher_suites: cipher_suites.to_vec() };
+        if !options.only_tls13 && !cipher_suites.is_empty() && options.provider().cipher_suites.is_empty() {
+            return Err(TlsError::NoCipherSuite);
+        }
+        Ok(options)
+    }
+
+    /// Known suites that are not offered, because they are not safe enough.
+    pub fn without_effect(&self) -> Vec<&str> {
+        self.cipher_suites.iter().map(String::as_str).filter(|name| !is_supported(name)).collect()
+    }
+
+    fn provider(&self) -> CryptoProvider {
+        let mut provider = aws_lc_rs::default_provider();
+        if !self.cipher_suites.is_empty() {
+            provider.cipher_suites.retain(|suite| {
+                suite.tls13().is_some() || self.cipher_suites.iter().any(|name| *name == suite_name(suite))
+            });
+        }
+        provider
+    }
+
+    fn versions(&self) -> &'static [&'static SupportedProtocolVersion] {
+        if self.only_tls13 { &PROTOCOLS[..1] } else { &PROTOCOLS }
+    }
+}
+
+/// Suites that Kubernetes accepts and this server never offers.
+const KNOWN_SUITES: &[&str] = &[
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_GCM_SHA256",
+    "TLS_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_RSA_WITH_AES_256_GCM_SHA384",
+    "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
+    "TLS_RSA_WITH_RC4_128_SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_RC4_128_SHA",
+    "TLS_ECDHE_RSA_WITH_3DES_EDE_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256",
+    "TLS_ECDHE_RSA_WITH_RC4_128_SHA",
+];
+
+/// The IANA name of a suite.
+fn suite_name(suite: &SupportedCipherSuite) -> String {
+    // Names of TLS 1.3 have their version as prefix in the library.
+    format!("{:?}", suite.suite()).replacen("TLS13_", "TLS_", 1)
+}
+
+fn is_supported(name: &str) -> bool {
+    // Names without the hash are old names of two suites.
+    let full = format!("{name}_SHA256");
+    let suites = aws_lc_rs::default_provider().cipher_suites;
+    suites.iter().map(suite_name).any(|suite| suite == name || suite == full)
+}
+
+/// A certificate for some host names.
+#[derive(Debug)]
+pub struct NamedCertificate {
+    /// Host names, also with a wildcard as first label.
+    pub names: Vec<String>,
+    pub chain: Vec<CertificateDer<'static>>,
+    pub key: PrivateKeyDer<'static>,
+}
+
+/// Chooses the certificate by the name that the client asks for.
+#[derive(Debug)]
+struct ByName {
+    named: Vec<(Vec<String>, Arc<CertifiedKey>)>,
+    fallback: Arc<CertifiedKey>,
+}
+
+impl ResolvesServerCert for ByName {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let name = hello.server_name().unwrap_or_default().to_ascii_lowercase();
+        let wildcard = name.split_once('.').map(|(_, rest)| format!("*.{rest}"));
+        let find = |wanted: &str| self.named.iter().find(|(names, _)| names.iter().any(|one| one == wanted));
+        let found = find(&name).or_else(|| find(&wildcard?));
+        Some(Arc::clone(found.map_or(&self.fallback, |(_, key)| key)))
+    }
+}
 
 /// Why TLS could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +137,12 @@ pub enum TlsError {
     Verifier(#[source] VerifierBuilderError),
     #[error("using the serving certificate and its key")]
     ServingCertificate(#[source] rustls::Error),
+    #[error("unknown tls version {0:?}")]
+    Version(String),
+    #[error("Cipher suite {0} not supported or doesn't exist")]
+    CipherSuite(String),
+    #[error("none of the given cipher suites can be offered")]
+    NoCipherSuite,
     #[error("creating keys for session tickets")]
     Tickets(#[source] rustls::Error),
 }
@@ -142,6 +258,7 @@ impl ClientCertVerifier for ProofOfPossession {
 pub struct Tls {
     current: ArcSwap<Settings>,
     provider: Arc<CryptoProvider>,
+    versions: &'static [&'static SupportedProtocolVersion],
     tickets: Arc<dyn rustls::server::ProducesTickets>,
 }
 
@@ -157,10 +274,27 @@ impl Tls {
         key: PrivateKeyDer<'static>,
         trust: ClientTrust,
     ) -> Result<Self, TlsError> {
-        let provider = Arc::new(aws_lc_rs::default_provider());
+        Self::with_options(chain, key, Vec::new(), trust, &TlsOptions::default())
+    }
+
+    /// As [`Tls::new`], with certificates for some names.
+    pub fn with_options(
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+        named: Vec<NamedCertificate>,
+        trust: ClientTrust,
+        options: &TlsOptions,
+    ) -> Result<Self, TlsError> {
+        let provider = Arc::new(options.provider());
         let tickets = aws_lc_rs::Ticketer::new().map_err(TlsError::Tickets)?;
-        let settings = settings(&provider, &tickets, chain, key, trust)?;
-        Ok(Self { current: ArcSwap::from_pointee(settings), provider, tickets })
+        let settings = settings(
+            &provider,
+            options.versions(),
+            &tickets,
+            resolver(&provider, chain, key, named)?,
+            trust,
+        )?;
+        Ok(Self { current: ArcSwap::from_pointee(settings), provider, versions: options.versions(), tickets })
     }
 
     /// Replaces certificate and trust for connections accepted from now on; open ones go on undisturbed.
@@ -168,9 +302,11 @@ impl Tls {
         &self,
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
+        named: Vec<NamedCertificate>,
         trust: ClientTrust,
     ) -> Result<(), TlsError> {
-        let settings = settings(&self.provider, &self.tickets, chain, key, trust)?;
+        let resolver = resolver(&self.provider, chain, key, named)?;
+        let settings = settings(&self.provider, self.versions, &self.tickets, resolver, trust)?;
         self.current.store(Arc::new(settings));
         Ok(())
     }
@@ -186,22 +322,58 @@ impl Tls {
     }
 }
 
-fn settings(
-    provider: &Arc<CryptoProvider>,
-    tickets: &Arc<dyn rustls::server::ProducesTickets>,
+/// The certificates of a listener, ready to be used.
+fn resolver(
+    provider: &CryptoProvider,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
+    named: Vec<NamedCertificate>,
+) -> Result<ByName, TlsError> {
+    let certified = |chain, key| {
+        CertifiedKey::from_der(chain, key, provider).map(Arc::new).map_err(TlsError::ServingCertificate)
+    };
+    let named = named.into_iter().map(|one| Ok((one.names, certified(one.chain, one.key)?)));
+    Ok(ByName { named: named.collect::<Result<_, TlsError>>()?, fallback: certified(chain, key)? })
+}
+
+fn settings(
+    provider: &Arc<CryptoProvider>,
+    versions: &[&'static SupportedProtocolVersion],
+    tickets: &Arc<dyn rustls::server::ProducesTickets>,
+    resolver: ByName,
     trust: ClientTrust,
 ) -> Result<Settings, TlsError> {
     let proof = ProofOfPossession { hints: Arc::clone(&trust.hints), provider: Arc::clone(provider) };
     let mut config = ServerConfig::builder_with_provider(Arc::clone(provider))
-        .with_protocol_versions(&PROTOCOLS)
+        .with_protocol_versions(versions)
         .map_err(TlsError::ServingCertificate)?
         .with_client_cert_verifier(Arc::new(proof))
-        .with_single_cert(chain, key)
-        .map_err(TlsError::ServingCertificate)?;
+        .with_cert_resolver(Arc::new(resolver));
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     config.ticketer = Arc::clone(tickets);
     config.send_tls13_tickets = 1;
     Ok(Settings { config: Arc::new(config), trust })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_restrict_suites_and_versions() {
+        let name = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256".to_owned();
+        let options = TlsOptions::parse("VersionTLS12", std::slice::from_ref(&name)).expect("valid");
+        let suites: Vec<String> = options.provider().cipher_suites.iter().map(suite_name).collect();
+        assert!(suites.contains(&name), "{suites:?}");
+        let older = suites.iter().filter(|suite| suite.contains("_WITH_")).count();
+        assert_eq!(older, 1, "{suites:?}");
+        assert_eq!(TlsOptions::parse("VersionTLS13", &[]).expect("valid").versions().len(), 1);
+        assert_eq!(TlsOptions::default().versions().len(), 2);
+        let weak = ["TLS_RSA_WITH_AES_128_CBC_SHA".to_owned(), name];
+        let options = TlsOptions::parse("", &weak).expect("valid");
+        assert_eq!(options.without_effect(), ["TLS_RSA_WITH_AES_128_CBC_SHA"]);
+        for (version, suites) in [("VersionTLS9", vec![]), ("", vec!["TLS_NOTHING".to_owned()])] {
+            assert!(TlsOptions::parse(version, &suites).is_err());
+        }
+    }
 }

@@ -199,7 +199,7 @@ async fn a_replaced_certificate_serves_new_connections() {
     names.ips.insert(Ipv4Addr::LOCALHOST.into());
     let other = Pki::open(&elsewhere.path().join("pki"), &names, Timestamp::now()).expect("certificates");
     let serving = other.leaves().serving;
-    server.tls.replace(serving.chain.clone(), serving.key(), trust(&other)).expect("replaces");
+    server.tls.replace(serving.chain.clone(), serving.key(), Vec::new(), trust(&other)).expect("replaces");
     old.get("/who").await.expect("open connections go on");
     assert!(server.client(true).get("/who").await.is_err(), "the old authority is not the server's any more");
     let new =

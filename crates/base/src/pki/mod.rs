@@ -34,7 +34,10 @@ pub use authority::Authority;
 pub use identity::{Identity, certificates_from_pem};
 pub use kubelet::KubeletPki;
 pub use service_account::ServiceAccountKey;
-pub use subject::{SubjectError, SubjectUser, expiry_of_certificate, user_of_certificate, user_of_subject};
+pub use subject::{
+    SubjectError, SubjectUser, dns_names_of_certificate, expiry_of_certificate, user_of_certificate,
+    user_of_subject,
+};
 
 use crate::file;
 

@@ -4,11 +4,16 @@
 use x509_parser::oid_registry::{OID_X509_COMMON_NAME, OID_X509_ORGANIZATION_NAME};
 use x509_parser::x509::X509Name;
 
+/// The attribute 1.3.6.1.4.1.57683.2 of a subject, in DER: the UID of a user of Kubernetes.
+const UID_ATTRIBUTE: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x83, 0xc2, 0x53, 0x02];
+
 /// The user of a certificate: the common name, and the organizations as groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubjectUser {
     pub name: String,
     pub groups: Vec<String>,
+    /// The UID, if the subject has one.
+    pub uid: String,
 }
 
 /// Reason why a subject names no user.
@@ -18,6 +23,10 @@ pub enum SubjectError {
     CommonNames(usize),
     #[error("the common name is empty")]
     Empty,
+    #[error("UID cannot be an empty string")]
+    EmptyUid,
+    #[error("expected 1 UID, but found multiple")]
+    SeveralUids,
     #[error("a relative distinguished name must have one value, or organizations only")]
     MultiValued,
     #[error("the {0} is not a string that can be read")]
@@ -38,6 +47,24 @@ pub fn expiry_of_certificate(der: &[u8]) -> Result<i64, SubjectError> {
     Ok(certificate.validity().not_after.timestamp())
 }
 
+/// Host names of a certificate in DER; its common name if it has none.
+pub fn dns_names_of_certificate(der: &[u8]) -> Vec<String> {
+    let Ok((_, certificate)) = x509_parser::parse_x509_certificate(der) else { return Vec::new() };
+    let alternatives = certificate.subject_alternative_name().ok().flatten();
+    let names = alternatives.iter().flat_map(|extension| &extension.value.general_names);
+    let names: Vec<String> = names
+        .filter_map(|name| match name {
+            x509_parser::extensions::GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+            _ => None,
+        })
+        .collect();
+    if !names.is_empty() {
+        return names;
+    }
+    let common = certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok());
+    common.map(str::to_ascii_lowercase).collect()
+}
+
 /// Maps a subject to its user. A subject without exactly one common name is rejected, and so is a relative
 /// distinguished name with several values, except for organizations: Go's `crypto/x509` writes several organizations
 /// as one such name.
@@ -56,6 +83,15 @@ pub fn user_of_subject(subject: &X509Name<'_>) -> Result<SubjectUser, SubjectErr
         for value in relative.iter() {
             if *value.attr_type() == OID_X509_COMMON_NAME {
                 value.as_str().map_err(|_| SubjectError::NotText("common name"))?.clone_into(&mut user.name);
+            } else if value.attr_type().as_bytes() == UID_ATTRIBUTE {
+                let uid = value.as_str().map_err(|_| SubjectError::NotText("UID"))?;
+                if uid.is_empty() {
+                    return Err(SubjectError::EmptyUid);
+                }
+                if !user.uid.is_empty() {
+                    return Err(SubjectError::SeveralUids);
+                }
+                uid.clone_into(&mut user.uid);
             } else if organizations {
                 let group = value.as_str().map_err(|_| SubjectError::NotText("organization"))?;
                 user.groups.push(group.to_owned());
@@ -103,7 +139,29 @@ mod tests {
     }
 
     fn expected(name: &str, groups: &[&str]) -> Result<SubjectUser, SubjectError> {
-        Ok(SubjectUser { name: name.to_owned(), groups: groups.iter().map(ToString::to_string).collect() })
+        Ok(SubjectUser {
+            name: name.to_owned(),
+            groups: groups.iter().map(ToString::to_string).collect(),
+            uid: String::new(),
+        })
+    }
+
+    #[test]
+    fn uid_attribute_is_the_uid() {
+        let relative = |oid: &[u8], text: &str| {
+            tlv(0x31, &tlv(0x30, &[tlv(6, oid), tlv(UTF8, text.as_bytes())].concat()))
+        };
+        let user = |uids: &[&str]| {
+            let mut parts = relative(&[0x55, 4, CN], "ann");
+            parts.extend(uids.iter().flat_map(|uid| relative(UID_ATTRIBUTE, uid)));
+            let der = tlv(0x30, &parts);
+            let (_, parsed) = X509Name::from_der(&der).expect("a name");
+            user_of_subject(&parsed).map(|user| user.uid)
+        };
+        assert_eq!(user(&["1-2"]), Ok("1-2".to_owned()));
+        assert_eq!(user(&[]), Ok(String::new()));
+        assert_eq!(user(&[""]), Err(SubjectError::EmptyUid));
+        assert_eq!(user(&["1", "2"]), Err(SubjectError::SeveralUids));
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl Caller {
     /// The user that a verified certificate names.
     pub fn of_certificate(certificate: Option<&CertificateDer<'_>>) -> Self {
         let certified = certificate.and_then(|der| {
-            let SubjectUser { name, mut groups } = user_of_certificate(der)
+            let SubjectUser { name, mut groups, .. } = user_of_certificate(der)
                 .inspect_err(|error| tracing::warn!(%error, "client certificate rejected"))
                 .ok()?;
             groups.push("system:authenticated".to_owned());

@@ -260,6 +260,7 @@ async fn ask(subject: &Subject<'_>, check: &Check) -> expressions::Decision {
             namespace: &about.namespace,
             name: &about.name,
             field_selector: &about.field_selector,
+            label_selector: &about.label_selector,
             ..Default::default()
         },
         About::Nothing | About::Group(_) => authorize::Attributes::default(),

@@ -90,8 +90,25 @@ async fn exchange(hook: &Hook, registry: &Registry, review: &Value) -> Result<Va
     answer.map_err(|error| Failure(format!("failed to call webhook: {}", words(&error, &shown))))
 }
 
+/// A URL or path with this query. Its path is cleaned as clients of Kubernetes do it: empty and `.` segments and a slash
+/// at the end go, `..` removes the segment before it.
 pub fn with_query(url: &str, query: &str) -> String {
-    format!("{url}{}{query}", if url.contains('?') { '&' } else { '?' })
+    let (url, given) = url.split_once('?').map_or((url, None), |(url, given)| (url, Some(given)));
+    let start = match url.split_once("://") {
+        Some((scheme, rest)) => scheme.len() + 3 + rest.find('/').unwrap_or(rest.len()),
+        None => 0,
+    };
+    let (origin, path) = url.split_at(start);
+    let mut segments: Vec<&str> = Vec::new();
+    for segment in path.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." => drop(segments.pop()),
+            segment => segments.push(segment),
+        }
+    }
+    let given = given.map(|given| format!("{given}&")).unwrap_or_default();
+    format!("{origin}/{}?{given}{query}", segments.join("/"))
 }
 
 /// As it is shown, as it is reached, and the name in its certificate.
@@ -176,4 +193,22 @@ fn denied(hook: &Hook, result: &Value) -> Status {
         _ => "",
     };
     Status::new(code, reason, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn url_path_is_cleaned_before_the_query() {
+        for (url, want) in [
+            ("https://127.0.0.1:1//failing", "https://127.0.0.1:1/failing?timeout=1s"),
+            ("https://a", "https://a/?timeout=1s"),
+            ("https://a/b/../c/./d/?x=//y", "https://a/c/d?x=//y&timeout=1s"),
+            ("/", "/?timeout=1s"),
+            ("hook", "/hook?timeout=1s"),
+        ] {
+            assert_eq!(with_query(url, "timeout=1s"), want, "{url}");
+        }
+    }
 }

@@ -13,11 +13,14 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Verification state of kubelets' certificates.
 #[derive(Default)]
 pub struct KubeletCertificates {
     authority: ArcSwapOption<WebPkiServerVerifier>,
+    /// Verifies every certificate, as `--kubelet-certificate-authority` wants it.
+    strict: AtomicBool,
     /// Nodes whose kubelets have shown a certificate of the cluster's authority.
     signed: Arc<Mutex<HashSet<String>>>,
 }
@@ -25,17 +28,73 @@ pub struct KubeletCertificates {
 impl KubeletCertificates {
     /// Sets the authorities that sign kubelets' certificates, in PEM. Without any, certificates are not checked.
     pub fn set_authorities(&self, pem: &str) {
+        self.set(pem, false);
+    }
+
+    /// Sets the authorities, in PEM, whose certificates alone are accepted, for the address that is called. With none that
+    /// can be read, no certificate is.
+    pub fn require_authorities(&self, pem: &str) {
+        self.set(pem, true);
+    }
+
+    fn set(&self, pem: &str, strict: bool) {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(CertificateDer::pem_slice_iter(pem.as_bytes()).flatten());
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
         self.authority.store(verifier.ok());
+        self.strict.store(strict, Ordering::Release);
     }
 
     /// The verifier for the kubelet of a node; `None` if no authority is known.
     pub fn verifier(&self, node: &str) -> Option<Arc<dyn ServerCertVerifier>> {
-        let authority = self.authority.load_full()?;
+        let strict = self.strict.load(Ordering::Acquire);
+        let Some(authority) = self.authority.load_full() else {
+            return strict.then(|| Arc::new(Nobody) as Arc<dyn ServerCertVerifier>);
+        };
+        if strict {
+            return Some(authority);
+        }
         Some(Arc::new(NodeVerifier { node: node.to_owned(), authority, signed: Arc::clone(&self.signed) }))
+    }
+}
+
+/// Accepts no certificate.
+#[derive(Debug)]
+struct Nobody;
+
+impl ServerCertVerifier for Nobody {
+    fn verify_server_cert(
+        &self,
+        _leaf: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Err(Error::InvalidCertificate(CertificateError::UnknownIssuer))
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(Error::InvalidCertificate(CertificateError::UnknownIssuer))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(Error::InvalidCertificate(CertificateError::UnknownIssuer))
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms.supported_schemes()
     }
 }
 

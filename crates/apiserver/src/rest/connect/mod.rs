@@ -45,6 +45,11 @@ impl Connections {
         self.upstreams.certificates.set_authorities(pem);
     }
 
+    /// The same, and refuses kubelets whose certificates these authorities did not sign for the address.
+    pub fn require_kubelet_authorities(&self, pem: &str) {
+        self.upstreams.certificates.require_authorities(pem);
+    }
+
     /// Where connections that have switched protocols live.
     pub(super) fn streams(&self) -> &TaskGroup {
         &self.streams

@@ -5,7 +5,8 @@ use crate::context::Context;
 use crate::rest::Rest;
 use crate::user::UserInfo;
 use machinery::field::{ErrorList, FieldError, Path};
-use machinery::selector::{field::FieldSelector, label::LabelSelector};
+use machinery::selector::field::{FieldSelector, escape};
+use machinery::selector::label::LabelSelector;
 use machinery::status::{Result, Status};
 use machinery::{Value, meta, names};
 use serde_json::json;
@@ -54,7 +55,8 @@ pub async fn own(rest: &Rest, context: &Context, review: Value) -> Result<Value>
 
 async fn answer(rest: &Rest, user: &UserInfo, mut review: Value) -> Result<Value> {
     let spec = &review["spec"];
-    let attributes = attributes(spec);
+    let selectors = selectors(&spec["resourceAttributes"]);
+    let attributes = attributes(spec, &selectors);
     let mut status = json!({"allowed": false});
     let mut problems = Vec::new();
     match rest.registry.authorization.decide(user, &attributes).await {
@@ -96,7 +98,42 @@ fn subject(spec: &Value) -> UserInfo {
     }
 }
 
-fn attributes(spec: &Value) -> Attributes<'_> {
+/// The field and the label selector of a question, as requests write them. Requirements that cannot be used are left out.
+fn selectors(resource: &Value) -> [String; 2] {
+    let text = |field: &str, is_good: fn(&Value) -> bool, write: fn(&Value) -> String| {
+        let given = &resource[field];
+        let requirements = given["requirements"].as_array().map_or(&[][..], Vec::as_slice);
+        let written: Vec<String> = requirements.iter().filter(|one| is_good(one)).map(write).collect();
+        match written.is_empty() {
+            true => given["rawSelector"].as_str().unwrap_or("").to_owned(),
+            false => written.join(","),
+        }
+    };
+    [
+        text("fieldSelector", is_field_requirement, written_field),
+        text("labelSelector", is_label_requirement, written_label),
+    ]
+}
+
+fn written_field(requirement: &Value) -> String {
+    let operator = if requirement["operator"] == "In" { "=" } else { "!=" };
+    let value = escape(requirement["values"][0].as_str().unwrap_or(""));
+    format!("{}{operator}{value}", requirement["key"].as_str().unwrap_or(""))
+}
+
+fn written_label(requirement: &Value) -> String {
+    let key = requirement["key"].as_str().unwrap_or("");
+    let values = requirement["values"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let values = values.collect::<Vec<_>>().join(",");
+    match requirement["operator"].as_str() {
+        Some("In") => format!("{key} in ({values})"),
+        Some("NotIn") => format!("{key} notin ({values})"),
+        Some("Exists") => key.to_owned(),
+        _ => format!("!{key}"),
+    }
+}
+
+fn attributes<'a>(spec: &'a Value, [fields, labels]: &'a [String; 2]) -> Attributes<'a> {
     let resource = &spec["resourceAttributes"];
     if resource.is_null() {
         let other = &spec["nonResourceAttributes"];
@@ -114,7 +151,8 @@ fn attributes(spec: &Value) -> Attributes<'_> {
         namespace: text("namespace"),
         name: text("name"),
         path: "",
-        field_selector: resource["fieldSelector"]["rawSelector"].as_str().unwrap_or(""),
+        field_selector: fields,
+        label_selector: labels,
     }
 }
 
@@ -283,6 +321,23 @@ fn is_field_requirement(requirement: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn requirements_of_reviews_reach_authorizers() {
+        let resource = json!({
+            "fieldSelector": {"requirements": [
+                {"key": "spec.nodeName", "operator": "In", "values": ["a,b"]},
+                {"key": "x", "operator": "In", "values": ["a", "b"]},
+            ]},
+            "labelSelector": {"requirements": [
+                {"key": "app", "operator": "NotIn", "values": ["a", "b"]}, {"key": "old", "operator": "DoesNotExist"},
+            ]},
+        });
+        let [fields, labels] = selectors(&resource);
+        assert_eq!(fields, "spec.nodeName=a\\,b");
+        assert_eq!(labels, "app notin (a,b),!old");
+        assert!(FieldSelector::parse(&fields).is_ok() && LabelSelector::parse(&labels).is_ok());
+    }
 
     #[test]
     fn metadata_is_shown_in_its_own_order() {

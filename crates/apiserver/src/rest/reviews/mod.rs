@@ -56,6 +56,9 @@ impl Review {
         let resource = api::resources::RESOURCES.iter().find(|row| {
             (row.group, row.version, row.resource) == (&*info.group, &*info.version, &*info.resource)
         })?;
+        if !context.catalogue.shows(&info.group, &info.version, &info.resource) {
+            return None;
+        }
         Some(Self { resource, answer: *answer })
     }
 

@@ -1,0 +1,121 @@
+//! `--runtime-config` through the whole request chain.
+
+use crate::test_server::{ADMIN, ALICE, TestServer};
+use http::Method;
+use machinery::Value;
+use serde_json::json;
+
+const JSON: &str = "application/json";
+
+async fn get(server: &TestServer, path: &str) -> (u16, Value) {
+    server.ask(ADMIN, Method::GET, path, JSON, "").await
+}
+
+fn versions(groups: &Value, group: &str) -> Vec<String> {
+    let found = groups["groups"].as_array().expect("groups").iter().find(|entry| entry["name"] == group);
+    let versions = found.map(|entry| entry["versions"].as_array().cloned().unwrap_or_default());
+    let text = |version: &Value| version["version"].as_str().unwrap_or_default().to_owned();
+    versions.unwrap_or_default().iter().map(text).collect()
+}
+
+#[tokio::test]
+async fn beta_versions_are_served_when_switched_on_only() {
+    let plain = TestServer::start();
+    assert_eq!(get(&plain, "/apis/networking.k8s.io/v1beta1/ipaddresses").await.0, 404);
+    assert_eq!(get(&plain, "/apis/networking.k8s.io/v1beta1").await.0, 404);
+    let server = plain.beside_with("api/beta=true");
+    let (_, groups) = get(&server, "/apis").await;
+    assert_eq!(versions(&groups, "networking.k8s.io"), ["v1", "v1beta1"]);
+    assert_eq!(versions(&groups, "resource.k8s.io"), ["v1", "v1beta2", "v1beta1"]);
+    assert_eq!(versions(&groups, "storagemigration.k8s.io"), ["v1beta1"]);
+    assert_eq!(versions(&groups, "coordination.k8s.io"), ["v1", "v1beta1"]);
+    for path in [
+        "networking.k8s.io/v1beta1/servicecidrs",
+        "resource.k8s.io/v1beta1/resourceslices",
+        "certificates.k8s.io/v1beta1/clustertrustbundles",
+        "coordination.k8s.io/v1beta1/leasecandidates",
+        "admissionregistration.k8s.io/v1beta1/mutatingadmissionpolicies",
+        "storage.k8s.io/v1beta1/volumeattributesclasses",
+    ] {
+        let (code, list) = get(&server, &format!("/apis/{path}")).await;
+        assert_eq!(code, 200, "{path}: {list}");
+        let api_version = path.rsplit_once('/').expect("a version").0;
+        assert_eq!(list["apiVersion"], api_version);
+    }
+    assert_eq!(get(&server, "/apis/certificates.k8s.io/v1alpha1/clustertrustbundles").await.0, 404);
+}
+
+#[tokio::test]
+async fn object_written_in_a_beta_version_is_read_in_the_stable_one() {
+    let plain = TestServer::start();
+    let server = plain.beside_with("resource.k8s.io/v1beta1=true");
+    plain.create("/api/v1/namespaces", &json!({"metadata": {"name": "default"}})).await;
+    let claim = json!({
+        "apiVersion": "resource.k8s.io/v1beta1", "kind": "ResourceClaim", "metadata": {"name": "c"},
+        "spec": {"devices": {"requests": [{"name": "gpu", "deviceClassName": "gpu.example.com"}]}},
+    });
+    let beta = "/apis/resource.k8s.io/v1beta1/namespaces/default/resourceclaims";
+    server.create(beta, &claim).await;
+    let stable = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/c";
+    let (_, read) = get(&plain, stable).await;
+    let exactly = &read["spec"]["devices"]["requests"][0]["exactly"];
+    assert_eq!(
+        *exactly,
+        json!({"deviceClassName": "gpu.example.com", "allocationMode": "ExactCount", "count": 1})
+    );
+    let (_, read) = get(&server, &format!("{beta}/c")).await;
+    assert_eq!(read["spec"]["devices"]["requests"][0]["deviceClassName"], "gpu.example.com");
+    // A patch in the beta version, and validation by the rules of the stable one.
+    let patch = json!({"metadata": {"labels": {"a": "b"}}}).to_string();
+    let merge = "application/merge-patch+json";
+    let (code, patched) = server.ask(ADMIN, Method::PATCH, &format!("{beta}/c"), merge, patch).await;
+    assert_eq!((code, &patched["metadata"]["labels"]["a"]), (200, &json!("b")), "{patched}");
+    let mut wrong = claim.clone();
+    wrong["metadata"]["name"] = json!("d");
+    wrong["spec"]["devices"]["requests"][0]["name"] = json!("_");
+    let (code, answer) = server.ask(ADMIN, Method::POST, beta, JSON, wrong.to_string()).await;
+    assert_eq!(code, 422, "{answer}");
+}
+
+#[tokio::test]
+async fn disabled_versions_and_resources_are_not_found() {
+    let server = TestServer::start()
+        .beside_with("batch/v1=false,apps/v1/deployments=false,authentication.k8s.io/v1=false");
+    assert_eq!(get(&server, "/apis/batch/v1/jobs").await.0, 404);
+    assert_eq!(get(&server, "/apis/apps/v1/deployments").await.0, 404);
+    assert_eq!(get(&server, "/apis/apps/v1/daemonsets").await.0, 200);
+    let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}).to_string();
+    let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+    assert_eq!(server.ask(ADMIN, Method::POST, path, JSON, review).await.0, 404);
+    let (_, groups) = get(&server, "/apis").await;
+    assert!(versions(&groups, "batch").is_empty());
+    let (_, resources) = get(&server, "/apis/apps/v1").await;
+    assert!(!resources.to_string().contains("\"deployments\""));
+}
+
+#[tokio::test]
+async fn trust_bundle_of_a_signer_needs_the_permission_to_attest() {
+    let server = TestServer::start().beside_with("certificates.k8s.io/v1beta1=true");
+    let path = "/apis/certificates.k8s.io/v1beta1/clustertrustbundles";
+    let certificate = authority();
+    let bundle = json!({
+        "apiVersion": "certificates.k8s.io/v1beta1", "kind": "ClusterTrustBundle",
+        "metadata": {"name": "example.com:s:x"},
+        "spec": {"signerName": "example.com/s", "trustBundle": certificate},
+    });
+    server.grant(&[("create", "clustertrustbundles")]);
+    let (code, answer) = server.ask(ALICE, Method::POST, path, JSON, bundle.to_string()).await;
+    assert_eq!(code, 403, "{answer}");
+    assert!(answer["message"].as_str().unwrap_or_default().contains("not permitted to attest"), "{answer}");
+    server.grant(&[("create", "clustertrustbundles"), ("attest", "signers")]);
+    let (code, answer) = server.ask(ALICE, Method::POST, path, JSON, bundle.to_string()).await;
+    assert_eq!(code, 201, "{answer}");
+}
+
+/// The certificate of an authority, in PEM.
+fn authority() -> String {
+    let directory = tempfile::tempdir().expect("a directory");
+    let names = base::pki::ServingNames::default();
+    let pki = base::pki::Pki::open(&directory.path().join("pki"), &names, jiff::Timestamp::now());
+    pki.expect("certificates").server_authority.certificate_pem
+}
