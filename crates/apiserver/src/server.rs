@@ -120,6 +120,7 @@ impl ApiServer {
             &config.runtime,
         );
         registry.tuning = config.tuning;
+        registry.tuning.service_routing = config.aggregator_routing;
         let registry = Arc::new(registry);
         let conversions = ConversionMetrics::new(&metrics)?;
         let custom = CustomResources::new(&registry, conversions, config.api_server_count);
@@ -185,6 +186,8 @@ impl ApiServer {
         if let Some(audit) = &self.chain.audit {
             audit.start();
         }
+        let (registry, group) = (Arc::clone(&self.chain.rest.registry), tasks.clone());
+        tasks.supervise("service-repair", move || repair_services(Arc::clone(&registry), group.clone()));
         self.custom.spawn(tasks);
         self.aggregator.spawn(tasks);
     }
@@ -285,6 +288,22 @@ fn register_checks(readiness: &Readiness, store: &Arc<dyn Store>) -> (Vec<Gate>,
     }
     let shutdown = shutdown.unwrap_or_else(|| readiness.gate("shutdown", Probes::READYZ));
     (gates, shutdown)
+}
+
+/// How often addresses and node ports of services are compared with the services.
+const REPAIR_PERIOD: Duration = Duration::from_secs(3 * 60);
+
+/// Repairs addresses and node ports of services again and again, until the group stops.
+async fn repair_services(registry: Arc<Registry>, group: TaskGroup) {
+    loop {
+        tokio::select! {
+            () = group.stopping() => return,
+            () = tokio::time::sleep(REPAIR_PERIOD) => {}
+        }
+        if let Err(status) = registry.repair_services().await {
+            tracing::warn!(error = %status, "failed to repair addresses of services");
+        }
+    }
 }
 
 /// Calls `reload` whenever a file changes, until the group stops.

@@ -8,6 +8,8 @@ use base64::engine::general_purpose::STANDARD;
 use machinery::codec::yaml;
 use serde_json::Value;
 
+use crate::exec::Exec;
+
 /// Why a kubeconfig cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeconfigError {
@@ -17,6 +19,12 @@ pub enum KubeconfigError {
     Parse { path: PathBuf, reason: String },
     #[error("{} has no {what} {name:?}", .path.display())]
     Missing { path: PathBuf, what: &'static str, name: String },
+    #[error("running {}: {reason}", .command.display())]
+    Exec { command: PathBuf, reason: String },
+    #[error(
+        "unable to load in-cluster configuration, KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must be defined"
+    )]
+    NotInCluster,
     #[error("{what} is not usable: {reason}")]
     Unusable { what: &'static str, reason: String },
 }
@@ -49,16 +57,63 @@ pub struct Kubeconfig {
     pub server_name: Option<String>,
     pub certificate: Option<(Material, Material)>,
     pub token: Option<Material>,
+    /// User name and password.
+    pub basic: Option<(String, String)>,
+    /// A program that prints credentials.
+    pub exec: Option<Exec>,
+    /// Accepts any certificate of the server.
+    pub insecure: bool,
     pub namespace: String,
 }
 
+/// Where pods find the credentials of their service account.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
 impl Kubeconfig {
+    /// The current context of a file. An empty path means the configuration of a pod.
     pub fn load(path: &Path) -> Result<Self, KubeconfigError> {
+        if path.as_os_str().is_empty() {
+            let variable = |name| std::env::var(name).ok();
+            return Self::in_cluster(variable, Path::new(SERVICE_ACCOUNT));
+        }
         let text =
             fs::read(path).map_err(|source| KubeconfigError::Read { path: path.to_owned(), source })?;
         let parse = |reason: String| KubeconfigError::Parse { path: path.to_owned(), reason };
         let root = yaml::decode(&text).map_err(|error| parse(error.to_string()))?.value;
         Self::from_value(&root, path)
+    }
+
+    /// The configuration of a pod: environment variables name the server, files in `directory` have the credentials.
+    fn in_cluster(
+        variable: impl Fn(&'static str) -> Option<String>,
+        directory: &Path,
+    ) -> Result<Self, KubeconfigError> {
+        let set =
+            |name| variable(name).filter(|value| !value.is_empty()).ok_or(KubeconfigError::NotInCluster);
+        let (host, port) = (set("KUBERNETES_SERVICE_HOST")?, set("KUBERNETES_SERVICE_PORT")?);
+        let host = if host.contains(':') { format!("[{host}]") } else { host };
+        let token = Material::File(directory.join("token"));
+        token.read()?;
+        let namespace = fs::read_to_string(directory.join("namespace")).unwrap_or_default();
+        Ok(Self {
+            server: format!("https://{host}:{port}"),
+            authority: Some(Material::File(directory.join("ca.crt"))),
+            server_name: None,
+            certificate: None,
+            token: Some(token),
+            basic: None,
+            exec: None,
+            insecure: false,
+            namespace: Some(namespace.trim().to_owned())
+                .filter(|ns| !ns.is_empty())
+                .unwrap_or("default".to_owned()),
+        })
+    }
+
+    /// The same server without any credentials.
+    #[must_use]
+    pub fn without_credentials(self) -> Self {
+        Self { certificate: None, token: None, basic: None, exec: None, ..self }
     }
 
     fn from_value(root: &Value, path: &Path) -> Result<Self, KubeconfigError> {
@@ -90,30 +145,38 @@ impl Kubeconfig {
             }
             Ok(file(entry, key, directory))
         };
-        for unsupported in ["exec", "auth-provider", "username"] {
-            if user.get(unsupported).is_some_and(|value| !value.is_null()) {
-                return Err(KubeconfigError::Unusable {
-                    what: "the user's credentials",
-                    reason: format!("{unsupported:?} is not supported"),
-                });
-            }
-        }
-        if cluster.get("insecure-skip-tls-verify").and_then(Value::as_bool) == Some(true) {
+        if user.get("auth-provider").is_some_and(|value| !value.is_null()) {
             return Err(KubeconfigError::Unusable {
-                what: "insecure-skip-tls-verify",
-                reason: "servers are always verified; give their certificate-authority".to_owned(),
+                what: "the user's credentials",
+                reason: "\"auth-provider\" is not supported; use an exec plugin".to_owned(),
             });
         }
+        let insecure = cluster.get("insecure-skip-tls-verify").and_then(Value::as_bool) == Some(true);
+        let authority = material(cluster, "certificate-authority")?;
+        if insecure && authority.is_some() {
+            return Err(KubeconfigError::Unusable {
+                what: "insecure-skip-tls-verify",
+                reason: "specifying a root certificates file with the insecure flag is not allowed"
+                    .to_owned(),
+            });
+        }
+        let exec = user.get("exec").filter(|exec| !exec.is_null());
+        let exec = exec.map(|exec| Exec::parse(exec, cluster, directory)).transpose()?;
+        let basic = text(&user, "username").filter(|name| !name.is_empty());
+        let basic = basic.map(|name| (name, text(&user, "password").unwrap_or_default()));
         let certificate = material(&user, "client-certificate")?.zip(material(&user, "client-key")?);
         // A file is looked at again and again, so it comes first: as in Kubernetes.
         let token = file(&user, "tokenFile", directory)
             .or_else(|| text(&user, "token").filter(|token| !token.is_empty()).map(Material::Text));
         Ok(Self {
             server: text(cluster, "server").unwrap_or_default(),
-            authority: material(cluster, "certificate-authority")?,
+            authority,
             server_name: text(cluster, "tls-server-name").filter(|name| !name.is_empty()),
             certificate,
             token,
+            basic,
+            exec,
+            insecure,
             namespace: text(context, "namespace").filter(|ns| !ns.is_empty()).unwrap_or("default".to_owned()),
         })
     }
@@ -158,11 +221,48 @@ mod tests {
     }
 
     #[test]
+    fn passwords_and_unverified_servers_are_used() {
+        let root = config(
+            json!({"username": "u", "password": "p"}),
+            json!({"server": "https://h", "insecure-skip-tls-verify": true}),
+        );
+        let config = Kubeconfig::from_value(&root, Path::new("k")).expect("usable");
+        assert_eq!(config.basic, Some(("u".to_owned(), "p".to_owned())));
+        assert!(config.insecure);
+        let bare = config.without_credentials();
+        assert_eq!((bare.basic, bare.token, bare.insecure), (None, None, true));
+    }
+
+    #[test]
+    fn pod_finds_its_server_and_token() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let variable = |name: &'static str| match name {
+            "KUBERNETES_SERVICE_HOST" => Some("fd00::1".to_owned()),
+            "KUBERNETES_SERVICE_PORT" => Some("443".to_owned()),
+            _ => None,
+        };
+        assert!(matches!(
+            Kubeconfig::in_cluster(variable, directory.path()),
+            Err(KubeconfigError::Read { .. })
+        ));
+        fs::write(directory.path().join("token"), "t").expect("written");
+        fs::write(directory.path().join("namespace"), "web").expect("written");
+        let config = Kubeconfig::in_cluster(variable, directory.path()).expect("usable");
+        assert_eq!((config.server.as_str(), config.namespace.as_str()), ("https://[fd00::1]:443", "web"));
+        let none = Kubeconfig::in_cluster(|_| None, directory.path());
+        assert!(matches!(none, Err(KubeconfigError::NotInCluster)));
+    }
+
+    #[test]
     fn what_cannot_be_used_says_why() {
         let cases = [
             (config(json!({"exec": {"command": "x"}}), json!({})), "exec"),
+            (config(json!({"auth-provider": {"name": "gcp"}}), json!({})), "auth-provider"),
             (config(json!({}), json!({"certificate-authority-data": "%"})), "certificate-authority"),
-            (config(json!({}), json!({"insecure-skip-tls-verify": true})), "insecure-skip-tls-verify"),
+            (
+                config(json!({}), json!({"insecure-skip-tls-verify": true, "certificate-authority": "x"})),
+                "insecure-skip-tls-verify",
+            ),
             (json!({"current-context": "gone"}), "gone"),
         ];
         for (root, want) in cases {

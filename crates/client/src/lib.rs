@@ -9,6 +9,7 @@ mod client;
 mod discovery;
 mod dynamic;
 mod error;
+mod exec;
 mod kubeconfig;
 mod object;
 mod options;

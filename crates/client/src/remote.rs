@@ -4,8 +4,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::{HeaderValue, Uri, header};
 use http_body::Frame;
@@ -19,6 +21,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio_rustls::TlsConnector;
 
+use crate::exec::ExecCredential;
 use crate::{Body, Call, Kubeconfig, KubeconfigError, Transport, TransportError};
 
 /// Requests and watches at once on one connection; servers allow 100 or more.
@@ -39,6 +42,8 @@ pub struct Remote {
     prefix: String,
     connections: Mutex<Vec<Connection>>,
     token: parking_lot::Mutex<Option<(Instant, HeaderValue)>>,
+    /// Credential of the program that the kubeconfig names, while it is valid.
+    executed: Mutex<Option<Arc<ExecCredential>>>,
 }
 
 struct Connection {
@@ -56,13 +61,14 @@ impl Remote {
             return Err(unusable(format!("{} is not an https URL", config.server)));
         }
         let host = uri.host().ok_or_else(|| unusable("it names no host".to_owned()))?.to_owned();
-        tls(&config)?;
+        tls(&config, None)?;
         Ok(Self {
             host,
             port: uri.port_u16().unwrap_or(443),
             prefix: uri.path().trim_end_matches('/').to_owned(),
             connections: Mutex::new(Vec::new()),
             token: parking_lot::Mutex::new(None),
+            executed: Mutex::new(None),
             config,
         })
     }
@@ -71,9 +77,67 @@ impl Remote {
         format!("{}:{}", self.host, self.port)
     }
 
+    /// The credential of the program that the kubeconfig names, run again when its credential has ended.
+    async fn executed(&self) -> Result<Option<Arc<ExecCredential>>, TransportError> {
+        let Some(exec) = &self.config.exec else { return Ok(None) };
+        let mut known = self.executed.lock().await;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let is_valid = |credential: &ExecCredential| {
+            credential.expires.is_none_or(|end| u64::try_from(end).is_ok_and(|end| end > now))
+        };
+        if let Some(credential) = known.as_ref().filter(|credential| is_valid(credential)) {
+            return Ok(Some(Arc::clone(credential)));
+        }
+        let credential = exec.run().await;
+        let credential =
+            credential.map_err(|source| TransportError::Credentials { address: self.address(), source })?;
+        let credential = Arc::new(credential);
+        let changed = known.as_ref().is_some_and(|known| known.certificate != credential.certificate);
+        *known = Some(Arc::clone(&credential));
+        drop(known);
+        if changed {
+            // Connections are of the certificate they were made with.
+            self.connections.lock().await.clear();
+        }
+        Ok(Some(credential))
+    }
+
+    /// Forgets credentials that the server has refused.
+    async fn refused(&self, used: Option<&Arc<ExecCredential>>) {
+        *self.token.lock() = None;
+        let mut known = self.executed.lock().await;
+        let is_used = |(known, used): (&Arc<ExecCredential>, &Arc<ExecCredential>)| Arc::ptr_eq(known, used);
+        if known.as_ref().zip(used).is_some_and(is_used) {
+            *known = None;
+        }
+    }
+
     /// The `Authorization` header, if there is a token; one from a file is read again after a while.
-    fn authorization(&self) -> Result<Option<HeaderValue>, TransportError> {
-        let Some(token) = &self.config.token else { return Ok(None) };
+    fn authorization(
+        &self,
+        executed: Option<&ExecCredential>,
+    ) -> Result<Option<HeaderValue>, TransportError> {
+        let secret = |text: String| {
+            let value = HeaderValue::try_from(text).map(|mut value| {
+                value.set_sensitive(true);
+                value
+            });
+            value.map(Some).map_err(|error| TransportError::Credentials {
+                address: self.address(),
+                source: KubeconfigError::Unusable { what: "the credentials", reason: error.to_string() },
+            })
+        };
+        if let Some(token) = executed.and_then(|credential| credential.token.as_deref()) {
+            return secret(format!("Bearer {token}"));
+        }
+        let Some(token) = &self.config.token else {
+            return match &self.config.basic {
+                Some((name, password)) => {
+                    secret(format!("Basic {}", STANDARD.encode(format!("{name}:{password}"))))
+                }
+                None => Ok(None),
+            };
+        };
         if let Some((read, value)) = self.token.lock().clone()
             && read.elapsed() < TOKEN_LIFE
         {
@@ -89,11 +153,14 @@ impl Remote {
         Ok(Some(value))
     }
 
-    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, TransportError> {
+    async fn connect(
+        &self,
+        executed: Option<&ExecCredential>,
+    ) -> Result<SendRequest<Full<Bytes>>, TransportError> {
         let address = self.address();
         let credentials = |source| TransportError::Credentials { address: address.clone(), source };
         // Files are read anew, so that a renewed certificate is used from the next connection on.
-        let config = tls(&self.config).map_err(credentials)?;
+        let config = tls(&self.config, executed).map_err(credentials)?;
         let name = self.config.server_name.as_deref().unwrap_or(&self.host);
         let name = ServerName::try_from(name.trim_matches(['[', ']']).to_owned()).map_err(|error| {
             credentials(KubeconfigError::Unusable { what: "the server's name", reason: error.to_string() })
@@ -130,7 +197,10 @@ impl Remote {
     }
 
     /// A connection with room for another request.
-    async fn connection(&self) -> Result<(SendRequest<Full<Bytes>>, Stream), TransportError> {
+    async fn connection(
+        &self,
+        executed: Option<&ExecCredential>,
+    ) -> Result<(SendRequest<Full<Bytes>>, Stream), TransportError> {
         let mut connections = self.connections.lock().await;
         connections.retain(|connection| !connection.sender.is_closed());
         if let Some(free) =
@@ -138,7 +208,7 @@ impl Remote {
         {
             return Ok((free.sender.clone(), Stream::new(&free.streams)));
         }
-        let sender = self.connect().await?;
+        let sender = self.connect(executed).await?;
         let streams = Arc::new(AtomicUsize::new(0));
         let stream = Stream::new(&streams);
         connections.push(Connection { sender: sender.clone(), streams });
@@ -151,15 +221,19 @@ impl Remote {
         let uri = format!("https://{}{}{path}", self.address(), self.prefix);
         head.uri =
             uri.parse().map_err(|error: http::uri::InvalidUri| TransportError::Request(error.into()))?;
-        if let Some(authorization) = self.authorization()? {
+        let executed = self.executed().await?;
+        if let Some(authorization) = self.authorization(executed.as_deref())? {
             head.headers.insert(header::AUTHORIZATION, authorization);
         }
         let mut request = http::Request::from_parts(head, Full::new(body));
         let mut again = true;
         loop {
-            let (mut sender, stream) = self.connection().await?;
+            let (mut sender, stream) = self.connection(executed.as_deref()).await?;
             match sender.try_send_request(request).await {
                 Ok(response) => {
+                    if response.status() == http::StatusCode::UNAUTHORIZED {
+                        self.refused(executed.as_ref()).await;
+                    }
                     return Ok(response.map(|body| Counted { body, _stream: stream }.boxed_unsync()));
                 }
                 Err(mut error) => match error.take_message() {
@@ -219,7 +293,7 @@ impl http_body::Body for Counted {
     }
 }
 
-fn tls(config: &Kubeconfig) -> Result<ClientConfig, KubeconfigError> {
+fn tls(config: &Kubeconfig, executed: Option<&ExecCredential>) -> Result<ClientConfig, KubeconfigError> {
     let unusable = |what: &'static str| move |reason: String| KubeconfigError::Unusable { what, reason };
     let mut roots = RootCertStore::empty();
     if let Some(authority) = &config.authority {
@@ -231,11 +305,18 @@ fn tls(config: &Kubeconfig) -> Result<ClientConfig, KubeconfigError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| unusable("TLS")(error.to_string()))?
-        .with_root_certificates(roots);
-    let mut tls = match &config.certificate {
-        Some((certificate, key)) => {
-            let text = format!("{}\n{}", certificate.read()?, key.read()?);
+        .map_err(|error| unusable("TLS")(error.to_string()))?;
+    let builder = match config.insecure {
+        true => builder.dangerous().with_custom_certificate_verifier(base::tls::Anybody::new()),
+        false => builder.with_root_certificates(roots),
+    };
+    let given = match (executed.and_then(|credential| credential.certificate.as_ref()), &config.certificate) {
+        (Some((certificate, key)), _) => Some(format!("{certificate}\n{key}")),
+        (None, Some((certificate, key))) => Some(format!("{}\n{}", certificate.read()?, key.read()?)),
+        (None, None) => None,
+    };
+    let mut tls = match given {
+        Some(text) => {
             let (chain, key) = identity(&text).map_err(unusable("client-certificate"))?;
             builder
                 .with_client_auth_cert(chain, key)

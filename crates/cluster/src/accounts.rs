@@ -20,7 +20,7 @@ pub(crate) struct Accounts {
 impl Accounts {
     /// `manager` asks for the tokens; the server is the kubeconfig's.
     pub fn new(manager: Client, kubeconfig: &Path) -> Result<Self, ClientError> {
-        let config = Kubeconfig { certificate: None, token: None, ..Kubeconfig::load(kubeconfig)? };
+        let config = Kubeconfig::load(kubeconfig)?.without_credentials();
         Ok(Self { manager, shared: Arc::new(Remote::new(config)?), node: None })
     }
 

@@ -23,9 +23,6 @@ use runtime::{Harness, Identities, LeaderElection, Leading, LoopMetrics, lead};
 use crate::accounts::Accounts;
 use crate::{ClusterError, LocalLoadBalancers, StatusPort, chain, cloud_provider, scheduling};
 
-/// The part of a range that a node gets: Kubernetes' values.
-const NODE_MASK: u8 = 24;
-const NODE_MASK_V6: u8 = 64;
 /// Who the controllers' informers are.
 const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
 
@@ -37,9 +34,16 @@ pub struct Components {
     pub settings: controllers::Settings,
     /// Ranges of pod addresses, of which nodes get their part; none if empty.
     pub cluster_cidrs: Vec<String>,
+    pub node_masks: NodeMasks,
+    /// Ranges of services, of which no node may get a part.
+    pub service_cidrs: Vec<String>,
+    /// Workers of controllers, by their names, where they are not the default.
+    pub workers: runtime::Workers,
     /// Certificate and key, in PEM, of the authority of client certificates and of kubelets' serving certificates;
     /// without them nothing is signed.
     pub signing: Option<(String, String)>,
+    /// Another authority of kubelets' serving certificates.
+    pub kubelet_serving_signing: Option<(String, String)>,
     /// How tokens that are kept in secrets are signed; none are made if absent.
     pub legacy_tokens: Option<LegacyTokens>,
     /// Whether each loop that runs alone is its service account; else all are whom the kubeconfig says.
@@ -56,6 +60,19 @@ pub struct Components {
     pub status: Option<StatusPort>,
     /// Where services of type LoadBalancer get addresses from; somebody else gives them, if absent.
     pub load_balancers: Option<LocalLoadBalancers>,
+}
+
+/// Prefix lengths of the part of a range that a node gets. The defaults are Kubernetes'.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeMasks {
+    pub v4: u8,
+    pub v6: u8,
+}
+
+impl Default for NodeMasks {
+    fn default() -> Self {
+        Self { v4: 24, v6: 64 }
+    }
 }
 
 impl Components {
@@ -123,15 +140,24 @@ fn settings(components: &Components) -> Result<Vec<Box<dyn Any + Send + Sync>>, 
     let mut ranges = Vec::new();
     for text in &components.cluster_cidrs {
         let range = Cidr::parse(text).map_err(ClusterError::ClusterCidr)?;
-        ranges.push((range, if text.contains(':') { NODE_MASK_V6 } else { NODE_MASK }));
+        let masks = components.node_masks;
+        ranges.push((range, if text.contains(':') { masks.v6 } else { masks.v4 }));
     }
-    settings.push(Box::new(ClusterCidrs { ranges, reserved: Vec::new() }));
+    let reserved = components.service_cidrs.iter().map(|text| Cidr::parse(text));
+    let reserved = reserved.collect::<Result<_, _>>().map_err(ClusterError::ClusterCidr)?;
+    settings.push(Box::new(ClusterCidrs { ranges, reserved }));
+    settings.push(Box::new(components.workers.clone()));
     if let Some(tokens) = &components.legacy_tokens {
         settings.push(Box::new(tokens.clone()));
     }
     if let Some((certificate, key)) = &components.signing {
-        let authority = || SigningAuthority::from_pem(certificate, key).map_err(ClusterError::Signing);
-        settings.push(Box::new(Signers { client: authority()?, serving: authority()? }));
+        let authority = |(certificate, key): (&str, &str)| {
+            SigningAuthority::from_pem(certificate, key).map_err(ClusterError::Signing)
+        };
+        let common = (certificate.as_str(), key.as_str());
+        let serving = components.kubelet_serving_signing.as_ref();
+        let serving = serving.map_or(common, |(certificate, key)| (certificate, key));
+        settings.push(Box::new(Signers { client: authority(common)?, serving: authority(serving)? }));
     }
     Ok(settings)
 }

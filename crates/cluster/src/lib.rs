@@ -44,12 +44,13 @@ pub use certificates::Certificates;
 pub use client::Client;
 pub use cloud_provider::{CloudConfig, CloudProvider, LocalLoadBalancers, ProviderConfig, run_cloud};
 pub use cluster_dns::{DnsConfig, DnsReady, run_dns};
-pub use components::{Components, legacy_tokens, run_alone, run_simulation};
+pub use components::{Components, NodeMasks, legacy_tokens, run_alone, run_simulation};
 pub use config::{
     CertificateFiles, Config, EncryptionConfig, EtcdConfig, NamedFiles, StoreConfig, audit_trail,
     default_encryption_file,
 };
 pub use control_plane::ControlPlane;
+pub use controllers::Settings as ControllerSettings;
 pub use dns::config::StubDomain;
 pub use error::ClusterError;
 pub use in_process::InProcessClients;
@@ -63,6 +64,7 @@ pub use policy::OnFailure as PolicyFailure;
 pub use proxy::backend::Mode as ProxyMode;
 pub use proxy_file::ProxyFile;
 pub use reencrypt::{ReencryptError, Rewritten, reencrypt};
+pub use runtime::Workers;
 pub use scheduler::Configuration as SchedulerConfiguration;
 pub use service_network::{
     ACCOUNT as PROXY_ACCOUNT, ProxyBeside, ProxyConfig, ServiceNetwork, clean_up_services, run_proxy,

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use async_trait::async_trait;
 use client::{Patch, delete_options};
 use objects::core::v1::{AttachedVolume, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use objects::csi_migration::csi_source;
 use objects::meta::v1::ObjectMeta;
 use objects::storage::v1::{CSIDriver, VolumeAttachment, VolumeAttachmentSource, VolumeAttachmentSpec};
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
@@ -194,9 +195,10 @@ impl AttachDetach {
         wanted
     }
 
-    /// CSI volumes are attached unless their driver says that they need not be.
+    /// CSI volumes, and those of drivers that have moved to CSI, are attached unless their driver says that they need not
+    /// be.
     fn attachable(&self, volume: &PersistentVolume) -> Option<Wanted> {
-        let csi = volume.spec.as_ref()?.csi.as_ref()?;
+        let csi = csi_source(volume)?;
         let driver = self.drivers.get("", &csi.driver);
         if driver.is_some_and(|driver| driver.spec.attach_required == Some(false)) {
             return None;
@@ -211,7 +213,7 @@ impl AttachDetach {
     fn volume_of(&self, attachment: &VolumeAttachment) -> Option<Wanted> {
         let name = attachment.spec.source.persistent_volume_name.as_deref()?;
         let volume = self.volumes.get("", name)?;
-        let csi = volume.spec.as_ref()?.csi.as_ref()?;
+        let csi = csi_source(&volume)?;
         Some(Wanted {
             volume: name.to_owned(),
             driver: csi.driver.clone(),

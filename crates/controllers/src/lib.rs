@@ -63,7 +63,7 @@ use jiff::SignedDuration;
 use runtime::{Action, Row};
 
 pub use select::UnknownController;
-pub use settings::Settings;
+pub use settings::{AutoscalerSettings, Settings};
 
 /// Every loop that is built here: how it is called, and how it is made.
 pub const LOOPS: &[Row] = &[

@@ -15,6 +15,7 @@ use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
 use tokio::time::Instant;
 
+use crate::Settings;
 use crate::pod_facts;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -24,8 +25,6 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     workers: 2,
 };
 
-/// Finished pods that may stay: Kubernetes' value.
-const FINISHED: usize = 12_500;
 /// How long a node must have been missing: it may only not have been seen yet.
 const QUARANTINE: Duration = Duration::from_secs(40);
 const BY_NODE: &str = "node";
@@ -188,7 +187,8 @@ impl PodGarbage {
 
     async fn delete_finished(&self, ctx: &Context) -> Result<Action, LoopError> {
         let mut finished = self.pods.indexed(FINISHED_INDEX, "yes");
-        let surplus = finished.len().saturating_sub(FINISHED);
+        let Some(kept) = Settings::of(ctx).terminated_pods else { return Ok(Action::Done) };
+        let surplus = finished.len().saturating_sub(kept);
         if surplus > 0 {
             finished.sort_by_key(|pod| (pod.metadata.creation_timestamp.clone(), pod.metadata.name.clone()));
             for pod in finished.iter().take(surplus) {

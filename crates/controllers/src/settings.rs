@@ -1,8 +1,70 @@
 //! What loops need to know of the cluster besides its objects.
 
-/// Settings of the whole controller manager; `ctx.setting::<Settings>()` gives them.
-#[derive(Clone, Debug, Default)]
+use jiff::SignedDuration;
+use runtime::Context;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+/// Settings of the whole controller manager; [`Settings::of`] gives them. The defaults are Kubernetes'.
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// The authority of the API server's certificate, in PEM: what `kube-root-ca.crt` holds.
     pub root_ca: Option<String>,
+    /// How long a node may be silent before it counts as unhealthy.
+    pub node_monitor_grace: SignedDuration,
+    /// The same for a node that has never told its status.
+    pub node_startup_grace: SignedDuration,
+    /// Finished pods that may stay; all of them if absent.
+    pub terminated_pods: Option<usize>,
+    /// The longest life of signed certificates.
+    pub signing_duration: SignedDuration,
+    pub autoscaler: AutoscalerSettings,
+}
+
+/// Settings of the horizontal pod autoscaler.
+#[derive(Clone, Debug)]
+pub struct AutoscalerSettings {
+    /// How often each autoscaler is looked at.
+    pub period: Duration,
+    /// How far usage may be from its target before anything is done.
+    pub tolerance: f64,
+    /// How long after a pod's start its CPU samples may be skipped.
+    pub cpu_initialization: SignedDuration,
+    /// How long after a pod's start changes of its readiness count as its first.
+    pub readiness_delay: SignedDuration,
+    /// How long past recommendations keep a size from shrinking.
+    pub downscale_window: SignedDuration,
+}
+
+impl Default for AutoscalerSettings {
+    fn default() -> Self {
+        Self {
+            period: Duration::from_secs(15),
+            tolerance: 0.1,
+            cpu_initialization: SignedDuration::from_mins(5),
+            readiness_delay: SignedDuration::from_secs(30),
+            downscale_window: SignedDuration::from_mins(5),
+        }
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            root_ca: None,
+            node_monitor_grace: SignedDuration::from_secs(50),
+            node_startup_grace: SignedDuration::from_secs(60),
+            terminated_pods: Some(12_500),
+            signing_duration: SignedDuration::from_hours(365 * 24),
+            autoscaler: AutoscalerSettings::default(),
+        }
+    }
+}
+
+impl Settings {
+    /// The settings of a loop's process.
+    pub fn of(ctx: &Context) -> &Self {
+        static DEFAULT: LazyLock<Settings> = LazyLock::new(Settings::default);
+        ctx.setting::<Self>().unwrap_or(&DEFAULT)
+    }
 }

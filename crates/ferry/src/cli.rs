@@ -407,8 +407,9 @@ pub struct SimulateArgs {
 
 #[derive(Args, Debug)]
 pub struct ControllerManagerArgs {
-    /// How to reach the API server, and who to be there.
-    #[arg(long, value_name = "FILE")]
+    /// Path to kubeconfig file with authorization and master location information [default: the configuration of the
+    /// pod in which it runs].
+    #[arg(long, value_name = "FILE", default_value = "", hide_default_value = true)]
     pub kubeconfig: PathBuf,
 
     /// The controllers to run: `*` is all that run by default, `name` that one, `-name` not that one.
@@ -455,12 +456,16 @@ pub struct ControllerManagerArgs {
     /// Where `/healthz` and `/metrics` are served, in plain HTTP [default: 127.0.0.1:10257, if it is free].
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics_bind_address: Option<std::net::SocketAddr>,
+
+    #[command(flatten)]
+    pub controller: crate::controller_flags::ControllerArgs,
 }
 
 #[derive(Args, Debug)]
 pub struct SchedulerArgs {
-    /// How to reach the API server, and who to be there; else `clientConnection.kubeconfig` of `--config` says.
-    #[arg(long, value_name = "FILE", required_unless_present = "config")]
+    /// Path to kubeconfig file with authorization and master location information [default:
+    /// `clientConnection.kubeconfig` of `--config`, or the configuration of the pod in which it runs].
+    #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
     /// A KubeSchedulerConfiguration, version kubescheduler.config.k8s.io/v1.

@@ -39,6 +39,7 @@ pub async fn controller_manager(arguments: ControllerManagerArgs) -> Result<Exit
         ..Components::default()
     };
     add_gated(&mut components.controllers);
+    arguments.controller.apply(&mut components)?;
     let read = |file: &std::path::Path| {
         std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))
     };

@@ -226,7 +226,8 @@ staticPodPath: /etc/kubernetes/manifests
         use clap::CommandFactory as _;
         let command = Cli::command();
         let kubelet = command.find_subcommand("kubelet").unwrap();
-        let known: Vec<&str> = kubelet.get_arguments().filter_map(clap::Arg::get_long).collect();
+        let arguments = kubelet.get_arguments().chain(command.get_arguments());
+        let known: Vec<&str> = arguments.filter_map(clap::Arg::get_long).collect();
         for (pointer, names, _) in FIELDS {
             assert!(known.contains(&names[0]), "{pointer}: {}", names[0]);
         }

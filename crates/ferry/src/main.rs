@@ -8,6 +8,7 @@ mod check;
 mod cli;
 mod cloud;
 mod components;
+mod controller_flags;
 mod end_pods;
 mod envtest;
 mod etcd;

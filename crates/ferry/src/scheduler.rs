@@ -25,7 +25,8 @@ pub async fn run(arguments: SchedulerArgs) -> Result<ExitCode> {
     let configuration = configuration(arguments.config.as_deref())?;
     let named = Some(&configuration.client_connection.kubeconfig).filter(|path| !path.is_empty());
     let kubeconfig = arguments.kubeconfig.or_else(|| named.map(PathBuf::from));
-    let kubeconfig = kubeconfig.context("neither --kubeconfig nor clientConnection.kubeconfig is given")?;
+    // An empty path is the configuration of a pod.
+    let kubeconfig = kubeconfig.unwrap_or_default();
     let components = Components {
         leader_election: arguments.leader_elect.unwrap_or(configuration.leader_election.leader_elect),
         scheduler: Some(configuration),

@@ -6,6 +6,8 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
+use crate::controller_flags::CONCURRENCY;
+
 /// Binaries of Kubernetes and the command of Ferry that a link of that name runs.
 const BINARIES: &[(&str, &str)] = &[
     ("cloud-controller-manager", "cloud-controller-manager"),
@@ -38,6 +40,8 @@ const NO_PROFILING: &str = "there are no profiling endpoints";
 const ONE_CACHE: &str = "every resource has one watch cache, whose size follows its objects";
 const LOGGING: &str = "use -v and --log-format";
 const METRICS: &str = "all metrics are served";
+const QPS: &str = "requests are limited by the server's priority and fairness";
+const LEASES: &str = "leases have Kubernetes' default names and times";
 const STATUS_PORT: &str = "/healthz and /metrics are at --metrics-bind-address, in plain HTTP";
 
 /// Flags that every component of Kubernetes has.
@@ -123,6 +127,46 @@ const LOOPS: &[Row] = &[
     ("tls-private-key-file", Value, STATUS_PORT),
 ];
 
+const CONTROLLER_MANAGER: &[Row] = &[
+    ("attach-detach-reconcile-sync-period", Value, "attachments follow changes"),
+    ("cidr-allocator-type", Value, "node ranges are allocated from --cluster-cidr"),
+    ("cloud-provider", Value, "use cloud-controller-manager"),
+    ("cluster-name", Value, "the name is not used"),
+    ("configure-cloud-routes", Switch, "use cloud-controller-manager"),
+    ("disable-attach-detach-reconcile-sync", Switch, "attachments follow changes"),
+    ("enable-dynamic-provisioning", Switch, "volumes are provisioned by storage drivers"),
+    ("enable-garbage-collector", Switch, "see --controllers"),
+    ("endpointslice-updates-batch-period", Value, "slices follow changes"),
+    ("kube-api-burst", Value, QPS),
+    ("kube-api-content-type", Value, "objects are sent as JSON"),
+    ("kube-api-qps", Value, QPS),
+    ("large-cluster-size-threshold", Value, "zones have Kubernetes' default thresholds"),
+    ("leader-elect-lease-duration", Value, LEASES),
+    ("leader-elect-renew-deadline", Value, LEASES),
+    ("leader-elect-resource-lock", Value, LEASES),
+    ("leader-elect-resource-name", Value, LEASES),
+    ("leader-elect-resource-namespace", Value, LEASES),
+    ("leader-elect-retry-period", Value, LEASES),
+    ("min-resync-period", Value, "caches follow watches without resyncs"),
+    ("node-eviction-rate", Value, "zones have Kubernetes' default rates"),
+    ("node-monitor-period", Value, "nodes are looked at when their leases are due"),
+    ("resource-quota-sync-period", Value, "quotas follow changes"),
+    ("secondary-node-eviction-rate", Value, "zones have Kubernetes' default rates"),
+    ("unhealthy-zone-threshold", Value, "zones have Kubernetes' default thresholds"),
+];
+
+const SCHEDULER: &[Row] = &[
+    ("kube-api-burst", Value, QPS),
+    ("kube-api-content-type", Value, "objects are sent as JSON"),
+    ("kube-api-qps", Value, QPS),
+    ("leader-elect-lease-duration", Value, LEASES),
+    ("leader-elect-renew-deadline", Value, LEASES),
+    ("leader-elect-resource-lock", Value, LEASES),
+    ("leader-elect-resource-name", Value, LEASES),
+    ("leader-elect-resource-namespace", Value, LEASES),
+    ("leader-elect-retry-period", Value, LEASES),
+];
+
 const ETCD: &[Row] = &[
     ("advertise-client-urls", Value, "there are no other members"),
     ("auto-compaction-mode", Value, "clients compact"),
@@ -161,7 +205,12 @@ fn rows(command: &str) -> impl Iterator<Item = &'static Row> {
         | "proxy" => COMMON,
         _ => &[],
     };
-    own.iter().chain(common)
+    let more = match command {
+        "controller-manager" => CONTROLLER_MANAGER,
+        "scheduler" => SCHEDULER,
+        _ => &[],
+    };
+    own.iter().chain(more).chain(common)
 }
 
 /// A command line for clap, and the warnings to print.
@@ -185,6 +234,15 @@ impl CommandLine {
                 line.words.push(word);
                 line.words.extend(words);
                 break;
+            }
+            if command.as_deref() == Some("controller-manager")
+                && let Some((controller, value)) = concurrency(&word)
+            {
+                let value = value.map(OsString::from).or_else(|| words.next()).unwrap_or_default();
+                let mut flag = OsString::from(format!("--concurrency={controller}="));
+                flag.push(value);
+                line.words.push(flag);
+                continue;
             }
             let found = command.as_deref().and_then(|command| row(command, &word));
             match found {
@@ -233,6 +291,14 @@ fn row(command: &str, word: &OsStr) -> Option<&'static Row> {
     rows(command).find(|(flag, ..)| *flag == name)
 }
 
+/// The controller whose number of workers a flag sets, and the value if it stands in the same word.
+fn concurrency(word: &OsStr) -> Option<(&'static str, Option<&str>)> {
+    let flag = word.to_str()?.strip_prefix("--")?;
+    let (name, value) = flag.split_once('=').map_or((flag, None), |(name, value)| (name, Some(value)));
+    let (_, controller) = CONCURRENCY.iter().find(|(flag, _)| *flag == name)?;
+    Some((controller, value))
+}
+
 fn contains_value(word: &OsStr) -> bool {
     word.as_encoded_bytes().contains(&b'=')
 }
@@ -275,6 +341,15 @@ mod tests {
         assert_eq!(text(&line(&["kube-apiserver", "--cert-dir=/tmp/x"])), want);
         assert_eq!(text(&line(&["etcd", "--name", "x"])), "etcd etcd");
         assert_eq!(text(&line(&["/a/ferry", "up"])), "/a/ferry up");
+    }
+
+    #[test]
+    fn numbers_of_workers_become_one_flag() {
+        let line =
+            line(&["kube-controller-manager", "--concurrent-gc-syncs=3", "--concurrent-job-syncs", "4"]);
+        let want = "kube-controller-manager controller-manager --concurrency=garbage-collector-controller=3 \
+                    --concurrency=job-controller=4";
+        assert_eq!(text(&line), want);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 mod any;
 mod codec;
+pub mod csi_migration;
 mod kinds;
 mod partial;
 

@@ -1,6 +1,7 @@
 //! The harness: what every loop has in common, so that a loop is only `reconcile` and `plan`.
 
 use std::any::Any;
+use std::collections::HashMap;
 use std::error::Error;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -64,6 +65,10 @@ pub struct Row {
     /// Whether it runs unless asked for by name.
     pub by_default: bool,
 }
+
+/// Setting: workers of loops, by their names, where they are not as many as the loop's own default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Workers(pub HashMap<String, usize>);
 
 /// Gives a client to each identity.
 pub trait Identities: Send + Sync {
@@ -237,7 +242,8 @@ impl Harness {
                 _ = futures_util::future::join_all(waits) => {}
             }
             tracing::debug!(controller = ctx.descriptor.name, "caches are filled");
-            for _ in 0..ctx.descriptor.workers.max(1) {
+            let asked = ctx.setting::<Workers>().and_then(|asked| asked.0.get(ctx.descriptor.name).copied());
+            for _ in 0..asked.unwrap_or(ctx.descriptor.workers).max(1) {
                 let (work, ctx) = (Arc::clone(&work), ctx.clone());
                 tasks.supervise(ctx.descriptor.name, move || worker(Arc::clone(&work), ctx.clone()));
             }

@@ -19,7 +19,7 @@ mod queue;
 
 pub use events::{EventType, Occurrence, Recorder, reference};
 pub use expectations::Expectations;
-pub use harness::{Action, Context, Descriptor, Harness, Identities, Loop, LoopError, Row};
+pub use harness::{Action, Context, Descriptor, Harness, Identities, Loop, LoopError, Row, Workers};
 pub use informer::{Cache, Change, Informers, Selection};
 pub use keep::{Haste, Kept, keep};
 pub use key::{Key, controller_of};

@@ -21,5 +21,8 @@ pub use backend::Backend;
 pub use extension::Extension;
 pub(crate) use remote::Secured;
 pub use resolve::Routing;
+pub(crate) use resolve::resolve;
 pub use run::Aggregator;
+pub(crate) use run::service_and_slices;
+pub(crate) use target::ServiceReference;
 pub use target::Target;

@@ -433,7 +433,7 @@ fn notify(workers: &mut BTreeMap<String, Worker>, news: News) {
 }
 
 /// The service and its endpoint slices, as the caches have them.
-pub(super) async fn service_and_slices(
+pub(crate) async fn service_and_slices(
     registry: &Registry,
     reference: &ServiceReference,
 ) -> Result<(Option<Value>, Vec<Value>)> {

@@ -365,10 +365,10 @@ mod tests {
             let text = format!("apiVersion: {GROUP}/v1\nkind: {KIND}\nauthorizers: {rows}\n");
             std::fs::write(&path, text).expect("written");
         };
-        write("[{type: Node, name: n}, {type: RBAC, name: r}]");
+        write("[{type: Node, name: node}, {type: RBAC, name: rbac}]");
         let config = AuthorizationConfig { file: Some(path.clone()), ..AuthorizationConfig::default() };
         let file = AuthorizationFile::of(&config).expect("read").expect("a file");
-        write("[{type: RBAC, name: r}, {type: Node, name: n}]");
+        write("[{type: RBAC, name: rbac}, {type: Node, name: node}]");
         assert!(matches!(file.reload().expect("reloaded").as_slice(), [Choice::Rbac, Choice::Node]));
         write("[{type: AlwaysAllow, name: a}]");
         assert!(matches!(file.reload(), Err(AuthorizationError::Types(..))));

@@ -56,7 +56,12 @@ pub fn read(path: &Path) -> Result<Client, KubeconfigError> {
     };
     let target = Target::new(cluster.text("server"), &trust)
         .map_err(|source| KubeconfigError::Target { path: path.to_owned(), source })?;
-    let credentials = if !user.text("tokenFile").is_empty() {
+    Ok(Client::with_credentials(target, credentials(&user, directory)))
+}
+
+/// What a user of a kubeconfig presents besides a certificate.
+pub(super) fn credentials(user: &Value, directory: &Path) -> Credentials {
+    if !user.text("tokenFile").is_empty() {
         Credentials::BearerFile(directory.join(user.text("tokenFile")))
     } else if !user.text("token").is_empty() {
         Credentials::Bearer(user.text("token").to_owned())
@@ -67,12 +72,11 @@ pub fn read(path: &Path) -> Result<Client, KubeconfigError> {
         }
     } else {
         Credentials::None
-    };
-    Ok(Client::with_credentials(target, credentials))
+    }
 }
 
 /// PEM that is in the file itself or in one that it names.
-fn material(
+pub(super) fn material(
     of: &Value,
     field: &str,
     directory: &Path,
@@ -91,6 +95,6 @@ fn material(
     read_file(&directory.join(of.text(field))).map(Some)
 }
 
-fn read_file(path: &Path) -> Result<Vec<u8>, KubeconfigError> {
+pub(super) fn read_file(path: &Path) -> Result<Vec<u8>, KubeconfigError> {
     std::fs::read(path).map_err(|source| KubeconfigError::Read { path: path.to_owned(), source })
 }

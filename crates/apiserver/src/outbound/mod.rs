@@ -4,10 +4,12 @@
 
 mod kubeconfig;
 mod target;
+mod users;
 
 pub use base::http::{OriginError as TargetError, Trust};
 pub use kubeconfig::{KubeconfigError, read as read_kubeconfig};
 pub use target::Target;
+pub use users::{Presented, Users};
 
 use base::http::{HttpError, Limits};
 use base64::Engine;

@@ -36,6 +36,7 @@ pub use version::{Conversion, Convert, Served, Subresource, Version};
 pub use warnings::Warnings;
 
 use crate::admission::Admission;
+use crate::aggregate::Routing;
 use crate::authorize::{Authorization, Choice};
 use crate::cache::{Cache, Entry, Layout, Reader, canonical::Prefix};
 use crate::user::UserInfo;
@@ -70,6 +71,8 @@ pub struct Tuning {
     pub unreachable_toleration: i64,
     /// Shortest time after which the server ends a watch.
     pub min_request_timeout: Duration,
+    /// Way to the services of webhooks.
+    pub service_routing: Routing,
 }
 
 impl Default for Tuning {
@@ -79,6 +82,7 @@ impl Default for Tuning {
             not_ready_toleration: 300,
             unreachable_toleration: 300,
             min_request_timeout: Duration::from_secs(1800),
+            service_routing: Routing::Endpoints,
         }
     }
 }

@@ -361,7 +361,12 @@ async fn server() -> TestServer {
 #[test]
 fn samples_cover_every_kind_that_a_put_may_create() {
     let samples = samples();
-    for kind in api::kinds::KINDS.iter().filter(|kind| kind.create_on_update) {
+    // Versions that are off by default go through the same code, and are not served here.
+    let is_served = |kind: &&&api::Kind| {
+        let names = (kind.group, kind.version, kind.resource);
+        api::resources::RESOURCES.iter().any(|row| (row.group, row.version, row.resource) == names)
+    };
+    for kind in api::kinds::KINDS.iter().filter(|kind| kind.create_on_update).filter(is_served) {
         let has = |sample: &Sample| {
             (sample.group, sample.version, sample.resource) == (kind.group, kind.version, kind.resource)
         };

@@ -31,6 +31,9 @@ pub(crate) async fn kubeconfig(
     if let Some(authority) = authority {
         cluster["certificate-authority-data"] = json!(STANDARD.encode(authority));
     }
+    if shared.insecure {
+        cluster["insecure-skip-tls-verify"] = json!(true);
+    }
     if let Some(name) = shared.server_name {
         cluster["tls-server-name"] = json!(name);
     }

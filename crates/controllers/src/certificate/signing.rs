@@ -14,6 +14,7 @@ use x509_parser::prelude::FromDer;
 
 use super::request::{KUBELET_SERVING, Request};
 use super::{IDENTITY, has, is_issued, subject};
+use crate::Settings;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "certificatesigningrequest-signing-controller",
@@ -23,7 +24,6 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 /// The life of a certificate that asks for none, and the longest one.
-const LIFE: SignedDuration = SignedDuration::from_hours(365 * 24);
 const SHORTEST: SignedDuration = SignedDuration::from_mins(10);
 /// Certificates begin a little in the past; short ones do not end earlier for it.
 const BACKDATE: SignedDuration = SignedDuration::from_mins(5);
@@ -146,8 +146,9 @@ fn purposes(usages: &[String]) -> Result<(Vec<KeyUsagePurpose>, Vec<ExtendedKeyU
 }
 
 /// How long the certificate lives, within what is allowed.
-fn life(requested: Option<i32>) -> SignedDuration {
-    requested.map_or(LIFE, |seconds| SignedDuration::from_secs(seconds.into()).clamp(SHORTEST, LIFE))
+fn life(requested: Option<i32>, longest: SignedDuration) -> SignedDuration {
+    let requested = requested.map(|seconds| SignedDuration::from_secs(seconds.into()).max(SHORTEST));
+    requested.map_or(longest, |requested| requested.min(longest))
 }
 
 struct Signing {
@@ -178,7 +179,12 @@ impl Loop for Signing {
         let now = ctx.clock.now();
         let certificate = match verdict {
             Err(error) => Err(("SignerValidationFailure", error.to_string())),
-            Ok(()) => Ok(authority.sign(&der, &usages, life(spec.expiration_seconds), now)?),
+            Ok(()) => Ok(authority.sign(
+                &der,
+                &usages,
+                life(spec.expiration_seconds, Settings::of(ctx).signing_duration),
+                now,
+            )?),
         };
         let mut updated = request.as_ref().clone();
         let status = updated.status.get_or_insert_default();
@@ -207,6 +213,8 @@ mod tests {
     use crate::fixture::at;
     use rcgen::{BasicConstraints, CertificateParams, DnType, PublicKeyData};
 
+    const LIFE: SignedDuration = SignedDuration::from_hours(365 * 24);
+
     fn authority() -> SigningAuthority {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::default();
@@ -223,7 +231,7 @@ mod tests {
         let (_, der) = Request::parse(make("ann", "devs", &["host"]).as_bytes()).expect("a request");
         let usages = ["client auth".to_owned(), "digital signature".to_owned()];
         let now = at(1_790_000_000);
-        let pem = authority.sign(&der, &usages, life(Some(3600)), now).expect("a certificate");
+        let pem = authority.sign(&der, &usages, life(Some(3600), LIFE), now).expect("a certificate");
         let (_, block) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).expect("PEM");
         let (_, certificate) =
             x509_parser::certificate::X509Certificate::from_der(&block.contents).expect("DER");
@@ -268,9 +276,10 @@ mod tests {
 
     #[test]
     fn lives_have_limits() {
-        assert_eq!(life(None), LIFE);
-        assert_eq!(life(Some(1)), SHORTEST);
-        assert_eq!(life(Some(i32::MAX)), LIFE);
-        assert_eq!(life(Some(7200)), SignedDuration::from_hours(2));
+        assert_eq!(life(None, LIFE), LIFE);
+        assert_eq!(life(Some(7200), SignedDuration::from_hours(1)), SignedDuration::from_hours(1));
+        assert_eq!(life(Some(1), LIFE), SHORTEST);
+        assert_eq!(life(Some(i32::MAX), LIFE), LIFE);
+        assert_eq!(life(Some(7200), LIFE), SignedDuration::from_hours(2));
     }
 }

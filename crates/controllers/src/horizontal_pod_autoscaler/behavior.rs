@@ -4,7 +4,6 @@ use jiff::{SignedDuration, Timestamp};
 use objects::autoscaling::v2::{HPAScalingRules, HorizontalPodAutoscalerBehavior};
 
 /// The window for shrinking if none is given.
-const WINDOW: SignedDuration = SignedDuration::from_secs(300);
 
 /// What was proposed and done before, for one autoscaler.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +21,8 @@ pub struct Limits {
     pub current: i32,
     pub min: i32,
     pub max: i32,
+    /// How long past recommendations keep the size, unless the behavior says otherwise.
+    pub downscale_window: SignedDuration,
 }
 
 impl Memory {
@@ -59,7 +60,8 @@ impl Memory {
             let seconds = rules.and_then(|rules| rules.stabilization_window_seconds);
             seconds.map_or(default, |seconds| SignedDuration::from_secs(seconds.into()))
         };
-        let (up_window, down_window) = (window(up, SignedDuration::ZERO), window(down, WINDOW));
+        let (up_window, down_window) =
+            (window(up, SignedDuration::ZERO), window(down, limits.downscale_window));
         let within = |at: Timestamp, window: SignedDuration| now.duration_since(at) < window;
         let lowest = self.proposals.iter().filter(|(at, _)| within(*at, up_window)).map(|(_, n)| *n).min();
         let highest = self.proposals.iter().filter(|(at, _)| within(*at, down_window)).map(|(_, n)| *n).max();
@@ -163,7 +165,7 @@ mod tests {
     use serde_json::json;
 
     fn limits(current: i32) -> Limits {
-        Limits { current, min: 1, max: 20 }
+        Limits { current, min: 1, max: 20, downscale_window: SignedDuration::from_secs(300) }
     }
 
     #[test]

@@ -9,10 +9,6 @@ use objects::core::v1::Pod;
 
 use crate::pod_facts;
 
-/// A young pod's CPU says little: it is starting.
-const CPU_INITIALIZATION: SignedDuration = SignedDuration::from_secs(300);
-const READINESS_DELAY: SignedDuration = SignedDuration::from_secs(30);
-
 /// What was measured of one pod.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
@@ -28,6 +24,10 @@ pub type Samples = BTreeMap<String, Sample>;
 pub struct Tolerance {
     pub down: f64,
     pub up: f64,
+    /// A young pod's CPU says little for so long: it is starting.
+    pub cpu_initialization: SignedDuration,
+    /// Changes of readiness within this time of the start are a pod's first.
+    pub readiness_delay: SignedDuration,
 }
 
 impl Tolerance {
@@ -78,7 +78,7 @@ struct Groups {
     ignored: BTreeSet<String>,
 }
 
-fn group(pods: &[Arc<Pod>], samples: &Samples, is_cpu: bool, now: Timestamp) -> Groups {
+fn group(pods: &[Arc<Pod>], samples: &Samples, is_cpu: bool, tolerance: Tolerance, now: Timestamp) -> Groups {
     let mut groups = Groups::default();
     for pod in pods {
         let name = pod.metadata.name.clone().unwrap_or_default();
@@ -87,7 +87,7 @@ fn group(pods: &[Arc<Pod>], samples: &Samples, is_cpu: bool, now: Timestamp) -> 
         } else if pod_facts::phase(pod) == "Pending" {
             groups.unready.insert(name);
         } else if let Some(sample) = samples.get(&name) {
-            if is_cpu && is_starting(pod, sample, now) {
+            if is_cpu && is_starting(pod, sample, tolerance, now) {
                 groups.unready.insert(name);
             } else {
                 groups.ready += 1;
@@ -99,16 +99,16 @@ fn group(pods: &[Arc<Pod>], samples: &Samples, is_cpu: bool, now: Timestamp) -> 
     groups
 }
 
-fn is_starting(pod: &Pod, sample: &Sample, now: Timestamp) -> bool {
+fn is_starting(pod: &Pod, sample: &Sample, tolerance: Tolerance, now: Timestamp) -> bool {
     let ready = pod_facts::condition(pod, "Ready");
     let started = pod.status.as_ref().and_then(|status| status.start_time.as_ref());
     let (Some(ready), Some(started)) = (ready, started) else { return true };
     let since = ready.last_transition_time.as_ref().map_or(started.0, |time| time.0);
-    if now.duration_since(started.0) < CPU_INITIALIZATION {
+    if now.duration_since(started.0) < tolerance.cpu_initialization {
         let covered = since.saturating_add(sample.window).is_ok_and(|first| sample.at >= first);
         ready.status == "False" || !covered
     } else {
-        ready.status == "False" && since.duration_since(started.0) < READINESS_DELAY
+        ready.status == "False" && since.duration_since(started.0) < tolerance.readiness_delay
     }
 }
 
@@ -125,7 +125,7 @@ pub fn by_pods(
     if pods.is_empty() {
         return Err(CalculationError::NoPods);
     }
-    let groups = group(pods, &samples, resource.is_some_and(|(name, _)| name == "cpu"), now);
+    let groups = group(pods, &samples, resource.is_some_and(|(name, _)| name == "cpu"), tolerance, now);
     samples.retain(|name, _| !groups.ignored.contains(name) && !groups.unready.contains(name));
     if samples.is_empty() {
         return Err(CalculationError::NoMetrics);
@@ -295,7 +295,12 @@ mod tests {
     use crate::fixture::{at, pod, ready_at, time};
     use serde_json::json;
 
-    const TOLERANCE: Tolerance = Tolerance { down: 0.1, up: 0.1 };
+    const TOLERANCE: Tolerance = Tolerance {
+        down: 0.1,
+        up: 0.1,
+        cpu_initialization: SignedDuration::from_secs(300),
+        readiness_delay: SignedDuration::from_secs(30),
+    };
 
     fn fleet(ready: usize, pending: usize) -> Vec<Arc<Pod>> {
         let make = |n: usize| {

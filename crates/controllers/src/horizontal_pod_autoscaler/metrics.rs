@@ -97,6 +97,29 @@ fn read_pods(list: &Value, resource: &str, container: Option<&str>) -> Result<Sa
     Ok(samples)
 }
 
+const CUSTOM: &str = "/apis/custom.metrics.k8s.io";
+/// Versions of the custom metrics API that can be read, the best first.
+const CUSTOM_VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
+
+/// The path of the version of the custom metrics API that its server has. Adapters differ.
+async fn custom_path(client: &Client) -> String {
+    let group: Value = client.read(CUSTOM).await.unwrap_or_default();
+    format!("{CUSTOM}/{}", custom_version(&group))
+}
+
+/// The best version that an APIGroup lists; the best of all if it lists none that can be read.
+fn custom_version(group: &Value) -> &'static str {
+    let listed = group["versions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let is_served = |version: &&&str| listed.iter().any(|served| served["version"] == **version);
+    CUSTOM_VERSIONS.iter().find(is_served).unwrap_or(&CUSTOM_VERSIONS[0])
+}
+
+/// The time that a custom metric is an average of; versions name the field differently.
+fn averaged_over(item: &Value) -> SignedDuration {
+    let seconds = item["windowSeconds"].as_i64().or_else(|| item["window"].as_i64());
+    SignedDuration::from_secs(seconds.unwrap_or(60))
+}
+
 /// A custom metric of pods.
 pub async fn of_pods(
     client: &Client,
@@ -105,7 +128,8 @@ pub async fn of_pods(
     metric: &MetricIdentifier,
 ) -> Result<Samples, MetricsError> {
     let path = format!(
-        "/apis/custom.metrics.k8s.io/v1beta2/namespaces/{namespace}/pods/*/{}?labelSelector={}&metricLabelSelector={}",
+        "{}/namespaces/{namespace}/pods/*/{}?labelSelector={}&metricLabelSelector={}",
+        custom_path(client).await,
         escape(&metric.name),
         escape(selector),
         escape(&selector_text(metric.selector.as_ref())),
@@ -113,9 +137,12 @@ pub async fn of_pods(
     let list: Value = client.read(&path).await?;
     let read = |item: &Value| {
         let name = item.pointer("/describedObject/name")?.as_str()?.to_owned();
-        let seconds = item["windowSeconds"].as_i64().unwrap_or(60);
-        let window = SignedDuration::from_secs(seconds);
-        Some((name, Sample { value: milli(&item["value"]), at: time(&item["timestamp"]), window }))
+        let sample = Sample {
+            value: milli(&item["value"]),
+            at: time(&item["timestamp"]),
+            window: averaged_over(item),
+        };
+        Some((name, sample))
     };
     let samples: Samples = list["items"].as_array().into_iter().flatten().filter_map(read).collect();
     if samples.is_empty() { Err(MetricsError::None("custom metrics API")) } else { Ok(samples) }
@@ -136,7 +163,8 @@ pub async fn of_object(
         resource.unwrap_or_else(|| (format!("{}s", object.kind.to_lowercase()), true));
     let scope = if namespaced { format!("namespaces/{namespace}/") } else { String::new() };
     let path = format!(
-        "/apis/custom.metrics.k8s.io/v1beta2/{scope}{resource}/{}/{}?metricLabelSelector={}",
+        "{}/{scope}{resource}/{}/{}?metricLabelSelector={}",
+        custom_path(client).await,
         escape(&object.name),
         escape(&metric.name),
         escape(&selector_text(metric.selector.as_ref())),
@@ -168,6 +196,20 @@ pub async fn external(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn version_of_the_custom_metrics_api_is_one_that_is_served() {
+        let group = |versions: &[&str]| {
+            let versions: Vec<Value> =
+                versions.iter().map(|version| serde_json::json!({"version": version})).collect();
+            serde_json::json!({"versions": versions})
+        };
+        assert_eq!(custom_version(&group(&["v1beta1"])), "v1beta1");
+        assert_eq!(custom_version(&group(&["v1beta1", "v1beta2"])), "v1beta2");
+        assert_eq!(custom_version(&Value::Null), "v1beta2");
+        assert_eq!(averaged_over(&serde_json::json!({"window": 30})), SignedDuration::from_secs(30));
+        assert_eq!(averaged_over(&serde_json::json!({"windowSeconds": 15})), SignedDuration::from_secs(15));
+    }
     use serde_json::json;
 
     #[test]

@@ -7,7 +7,6 @@ pub mod metrics;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use client::{ClientError, Dynamic};
@@ -26,6 +25,8 @@ use parking_lot::Mutex;
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::{Value, json};
 
+use crate::{AutoscalerSettings, Settings};
+
 use self::behavior::{Limits, Memory};
 use self::calculate::{CalculationError, Proposal, Target, Tolerance};
 use self::metrics::MetricsError;
@@ -39,9 +40,6 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 /// How often a size is written when others write the same object.
 const WRITE_ATTEMPTS: u32 = 5;
-/// How often each autoscaler is looked at.
-const PERIOD: Duration = Duration::from_secs(15);
-const TOLERANCE: f64 = 0.1;
 
 #[derive(Debug, thiserror::Error)]
 enum HpaError {
@@ -95,7 +93,7 @@ impl Loop for Autoscalers {
             let updated = HorizontalPodAutoscaler { status: Some(status), ..hpa.as_ref().clone() };
             ctx.client.update_status(&updated).await?;
         }
-        Ok(Action::RequeueAfter(PERIOD))
+        Ok(Action::RequeueAfter(Settings::of(ctx).autoscaler.period))
     }
 }
 
@@ -124,7 +122,8 @@ impl Autoscalers {
         let current = scale.replicas;
         self.memories.lock().entry(key.clone()).or_default().begin(current, now);
         let min = hpa.spec.min_replicas.unwrap_or(1);
-        let limits = Limits { current, min, max: hpa.spec.max_replicas };
+        let downscale_window = Settings::of(ctx).autoscaler.downscale_window;
+        let limits = Limits { current, min, max: hpa.spec.max_replicas, downscale_window };
         status.current_replicas = Some(current);
         let (desired, reason) = if current == 0 && min != 0 {
             let message = "scaling is disabled since the replica count of the target is zero";
@@ -295,7 +294,7 @@ async fn measure(
     now: Timestamp,
 ) -> Result<(i32, String, MetricStatus), (&'static str, String)> {
     let namespace = hpa.metadata.namespace.as_deref().unwrap_or_default();
-    let tolerance = tolerance(hpa);
+    let tolerance = tolerance(hpa, &Settings::of(ctx).autoscaler);
     let mut status = MetricStatus { type_: spec.type_.clone(), ..MetricStatus::default() };
     let client = &ctx.client;
     if let Some(source) = &spec.resource {
@@ -426,15 +425,17 @@ fn value_status(found: &Proposal, resource: &str) -> MetricValueStatus {
     }
 }
 
-fn tolerance(hpa: &HorizontalPodAutoscaler) -> Tolerance {
+fn tolerance(hpa: &HorizontalPodAutoscaler, settings: &AutoscalerSettings) -> Tolerance {
     let behavior = hpa.spec.behavior.as_ref();
     let of = |rules: Option<&objects::autoscaling::v2::HPAScalingRules>| {
         let given = rules.and_then(|rules| Quantity::parse(&rules.tolerance.as_ref()?.0).ok());
-        given.map_or(TOLERANCE, |given| given.as_f64())
+        given.map_or(settings.tolerance, |given| given.as_f64())
     };
     Tolerance {
         down: of(behavior.and_then(|behavior| behavior.scale_down.as_ref())),
         up: of(behavior.and_then(|behavior| behavior.scale_up.as_ref())),
+        cpu_initialization: settings.cpu_initialization,
+        readiness_delay: settings.readiness_delay,
     }
 }
 

@@ -7,14 +7,13 @@ use jiff::{SignedDuration, Timestamp};
 use objects::core::v1::{Node, NodeCondition, Taint};
 use objects::meta::v1::Time;
 
+use crate::Settings;
 use crate::node_facts::{self, condition};
 
 pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
 pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
 /// A node that was heard of may be silent for so long, one that has just come for so long.
-const GRACE: SignedDuration = SignedDuration::from_secs(50);
-const STARTUP_GRACE: SignedDuration = SignedDuration::from_secs(60);
 
 /// Nodes per second that lose their pods: normally, and in a large zone that is in trouble.
 const RATE: f64 = 0.1;
@@ -38,8 +37,9 @@ const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
 /// How long the node may stay silent from now on, if it was last heard of at `heard`.
 #[must_use]
-pub fn silence_left(node: &Node, heard: Timestamp, now: Timestamp) -> SignedDuration {
-    let grace = if condition(node, "Ready").is_some() { GRACE } else { STARTUP_GRACE };
+pub fn silence_left(node: &Node, heard: Timestamp, now: Timestamp, settings: &Settings) -> SignedDuration {
+    let is_known = condition(node, "Ready").is_some();
+    let grace = if is_known { settings.node_monitor_grace } else { settings.node_startup_grace };
     time_left(grace, heard, now)
 }
 
@@ -250,8 +250,8 @@ mod tests {
     #[test]
     fn silence_makes_conditions_unknown_once() {
         let mut silent = node(Some("True"), "a");
-        assert_eq!(silence_left(&silent, at(100), at(130)).as_secs(), 20);
-        assert_eq!(silence_left(&node(None, "a"), at(100), at(130)).as_secs(), 30);
+        assert_eq!(silence_left(&silent, at(100), at(130), &Settings::default()).as_secs(), 20);
+        assert_eq!(silence_left(&node(None, "a"), at(100), at(130), &Settings::default()).as_secs(), 30);
         let conditions = silenced(&silent, at(200)).expect("conditions");
         assert_eq!(conditions.len(), 4);
         assert!(conditions.iter().all(|condition| condition.status == "Unknown"));

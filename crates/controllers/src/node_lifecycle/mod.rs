@@ -21,7 +21,7 @@ use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
 
 use self::health::{Budget, Pace};
-use crate::{node_facts, pod_facts, requeue};
+use crate::{Settings, node_facts, pod_facts, requeue};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "node-lifecycle-controller",
@@ -132,7 +132,7 @@ impl Loop for NodeLifecycle {
         let now = ctx.clock.now();
         self.mirror_labels(&node, ctx).await?;
         let heard = *self.heard.lock().entry(key.name.to_string()).or_insert(now);
-        let left = health::silence_left(&node, heard, now);
+        let left = health::silence_left(&node, heard, now, Settings::of(ctx));
         let was_ready = node_facts::is_ready(&node);
         if let Some(conditions) = health::silenced(&node, now).filter(|_| !left.is_positive()) {
             node.status.get_or_insert_default().conditions = Some(conditions);

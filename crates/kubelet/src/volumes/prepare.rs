@@ -308,7 +308,8 @@ impl Context<'_> {
         let device = self.is_device(&volume.name, &spec)?;
         let claimed =
             PreparedVolume { read_only, device, claim: Some(name.to_owned()), ..PreparedVolume::default() };
-        if let Some(source) = &spec.csi {
+        if let Some(source) = objects::csi_migration::csi_source(&found) {
+            let source = &*source;
             let read_only = read_only || source.read_only == Some(true);
             let path = self.publishing().persistent(&found, source, &claim, read_only).await?;
             let (driver, handle) = (source.driver.clone(), source.volume_handle.clone());

@@ -1,6 +1,7 @@
 //! KubeSchedulerConfiguration v1: profiles, their plugins and arguments, extenders, and the few numbers besides.
 
 mod arguments;
+mod strict;
 
 use std::time::Duration;
 
@@ -37,10 +38,17 @@ pub enum ConfigError {
     Field { field: &'static str, problem: String },
     #[error("the configuration cannot be read")]
     Read { source: serde_json::Error },
+    #[error("strict decoding error: {}", unknown(.0))]
+    UnknownFields(Vec<String>),
     #[error("the configuration is not YAML: {0}")]
     Yaml(String),
     #[error("{0} is not kubescheduler.config.k8s.io/v1 KubeSchedulerConfiguration")]
     Kind(String),
+}
+
+fn unknown(fields: &[String]) -> String {
+    let fields: Vec<String> = fields.iter().map(|field| format!("unknown field {field:?}")).collect();
+    fields.join(", ")
 }
 
 /// The whole file; every field has a default.
@@ -253,6 +261,14 @@ impl Configuration {
             |name: &str| decoded.value.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
         if field("apiVersion") != API_VERSION || field("kind") != KIND {
             return Err(ConfigError::Kind(format!("{} {}", field("apiVersion"), field("kind"))));
+        }
+        let unknown = strict::unknown_fields(&decoded.value);
+        if !unknown.is_empty() {
+            return Err(ConfigError::UnknownFields(unknown));
+        }
+        let without_effect = strict::without_effect(&decoded.value);
+        if !without_effect.is_empty() {
+            tracing::warn!(fields = without_effect.join(", "), "fields of the configuration have no effect");
         }
         let configuration: Self =
             serde_json::from_value(decoded.value).map_err(|source| ConfigError::Read { source })?;

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use objects::core::v1::PersistentVolumeClaim;
+use objects::csi_migration::csi_source;
 use objects::storage::v1::CSINode;
 
 use crate::framework::{Actions, Changed, Cycle, Filter, Plugin, PreFilter, Rejection};
@@ -20,7 +21,7 @@ fn attached(cluster: &Cluster, claim: &PersistentVolumeClaim) -> Option<Attached
     let volume =
         claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).filter(|name| !name.is_empty());
     if let Some(volume) = volume.and_then(|name| cluster.objects.volumes.get("", name)) {
-        let csi = volume.spec.as_ref()?.csi.as_ref()?;
+        let csi = csi_source(volume)?;
         return Some((csi.driver.clone(), csi.volume_handle.clone()));
     }
     // Not there yet: its class says which driver will make it, and the claim stands for the volume.
@@ -68,7 +69,7 @@ impl<'a> Filter<'a> for Check<'a> {
         for attachment in on_node {
             let volume = attachment.spec.source.persistent_volume_name.as_deref();
             let volume = volume.and_then(|name| objects.volumes.get("", name));
-            if let Some(csi) = volume.and_then(|volume| volume.spec.as_ref()?.csi.as_ref()) {
+            if let Some(csi) = volume.and_then(|volume| csi_source(volume)) {
                 held.insert((attachment.spec.attacher.clone(), csi.volume_handle.clone()));
             }
         }

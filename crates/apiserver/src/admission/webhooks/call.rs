@@ -2,6 +2,7 @@
 
 use super::hook::{self, Hook};
 use crate::admission::Attributes;
+use crate::aggregate::{Routing, ServiceReference, resolve, service_and_slices};
 use crate::outbound::CallError;
 use crate::registry::Registry;
 use api::value::Fields;
@@ -51,6 +52,10 @@ pub async fn ask(
     for warning in answer.items("warnings").iter().filter_map(Value::as_str) {
         attributes.context.warnings.add(warning);
     }
+    for (key, value) in answer.entries("auditAnnotations").into_iter().flatten() {
+        let value = value.as_str().unwrap_or_default();
+        attributes.context.warnings.annotate(format!("{}/{key}", hook.name), value);
+    }
     if !answer.flag("allowed") {
         return Err(denied(hook, answer.field("status")));
     }
@@ -85,9 +90,21 @@ async fn exchange(hook: &Hook, registry: &Registry, review: &Value) -> Result<Va
         }
         None => service(config.field("service"), registry, &query).await?,
     };
-    let client = hook.client(&reached, server_name).map_err(|error| Failure(error.to_string()))?;
+    let presented = || hook.users(&registry.admission.settings).of(&host_and_port(&shown));
+    let client = hook.client(&reached, server_name, presented);
+    let client = client.map_err(|error| Failure(error.to_string()))?;
     let answer = client.post(review, hook.timeout).await;
     answer.map_err(|error| Failure(format!("failed to call webhook: {}", words(&error, &shown))))
+}
+
+/// The `host:port` of a URL.
+fn host_and_port(url: &str) -> String {
+    let uri: Option<http::Uri> = url.parse().ok();
+    let authority = uri.as_ref().and_then(http::Uri::authority);
+    authority.map_or(String::new(), |authority| match authority.port() {
+        Some(_) => authority.to_string(),
+        None => format!("{authority}:443"),
+    })
 }
 
 /// A URL or path with this query. Its path is cleaned as clients of Kubernetes do it: empty and `.` segments and a slash
@@ -118,21 +135,43 @@ pub async fn service(
     query: &str,
 ) -> Result<(String, String, Option<String>), Failure> {
     let (namespace, name) = (reference.text("namespace"), reference.text("name"));
-    let port = reference.opt_int("port").unwrap_or(443);
+    let port = reference.opt_int("port").and_then(|port| u16::try_from(port).ok()).unwrap_or(443);
     let path = reference.opt_text("path").unwrap_or("/");
-    let failed = |status: Status| Failure(format!("failed to call webhook: {}", status.message));
-    let found = registry.find(("", "v1", "services"), namespace, name).await.map_err(failed)?;
-    let Some(found) = found else {
-        return Err(Failure(format!("failed to call webhook: service {name:?} not found")));
+    let failed = |why: String| Failure(format!("failed to call webhook: {why}"));
+    let wanted = ServiceReference { namespace: namespace.to_owned(), name: name.to_owned(), port };
+    let found = service_and_slices(registry, &wanted).await.map_err(|status| failed(status.message))?;
+    let (Some(found), slices) = found else {
+        return Err(failed(format!("service {name:?} not found")));
     };
-    let address = found.field("spec").text("clusterIP");
-    if matches!(address, "" | "None") {
-        return Err(Failure(format!("failed to call webhook: service {namespace}/{name} has no cluster IP")));
-    }
-    let address = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
+    let (address, reached) =
+        way(&wanted, &found, &slices, registry.tuning.service_routing).map_err(failed)?;
+    let address = if address.contains(':') { format!("[{address}]") } else { address };
     let host = format!("{name}.{namespace}.svc");
     let path = with_query(path, query);
-    Ok((format!("https://{host}:{port}{path}"), format!("https://{address}:{port}{path}"), Some(host)))
+    Ok((format!("https://{host}:{port}{path}"), format!("https://{address}:{reached}{path}"), Some(host)))
+}
+
+/// Host and port at which a service is reached. Headless services have endpoints only, external ones neither endpoints nor an
+/// address; an ordinary one without endpoints may still be served by others at its address.
+fn way(
+    wanted: &ServiceReference,
+    service: &Value,
+    slices: &[Value],
+    routing: Routing,
+) -> Result<(String, u16), String> {
+    let spec = service.field("spec");
+    let routing = match (spec.text("type"), spec.text("clusterIP")) {
+        ("ExternalName", _) => Routing::Service,
+        (_, "None") => Routing::Endpoints,
+        _ => routing,
+    };
+    let found = resolve(wanted, service, slices, routing);
+    match found {
+        Err(_) if routing == Routing::Endpoints && !matches!(spec.text("clusterIP"), "" | "None") => {
+            resolve(wanted, service, slices, Routing::Service)
+        }
+        found => found,
+    }
 }
 
 /// What went wrong, in the words that users know.
@@ -198,6 +237,29 @@ fn denied(hook: &Hook, result: &Value) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn way_to_a_service_follows_its_type() {
+        let wanted = ServiceReference { namespace: "n".to_owned(), name: "hook".to_owned(), port: 443 };
+        let service = |kind: &str, ip: &str| {
+            json!({"spec": {
+                "type": kind, "clusterIP": ip, "externalName": "hook.example.com", "ports": [{"port": 443, "name": "x"}],
+            }})
+        };
+        let slices = [json!({
+            "addressType": "IPv4", "ports": [{"name": "x", "port": 8443}], "endpoints": [{"addresses": ["10.1.0.1"]}],
+        })];
+        let way = |service: &Value, slices: &[Value], routing| super::way(&wanted, service, slices, routing);
+        let ordinary = service("ClusterIP", "10.0.0.7");
+        let at = |host: &str, port| Ok((host.to_owned(), port));
+        assert_eq!(way(&ordinary, &slices, Routing::Endpoints), at("10.1.0.1", 8443));
+        assert_eq!(way(&ordinary, &[], Routing::Endpoints), at("10.0.0.7", 443));
+        assert_eq!(way(&ordinary, &slices, Routing::Service), at("10.0.0.7", 443));
+        assert_eq!(way(&service("ClusterIP", "None"), &slices, Routing::Service), at("10.1.0.1", 8443));
+        assert!(way(&service("ClusterIP", "None"), &[], Routing::Service).is_err());
+        let external = service("ExternalName", "");
+        assert_eq!(way(&external, &[], Routing::Endpoints), at("hook.example.com", 443));
+    }
 
     #[test]
     fn url_path_is_cleaned_before_the_query() {

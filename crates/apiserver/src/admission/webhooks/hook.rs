@@ -1,9 +1,10 @@
 //! One hook of a configuration, ready to be matched.
 
+use crate::admission::configuration::PluginSettings;
 use crate::admission::matching::Matcher;
 use crate::admission::policies::Condition;
 use crate::admission::{Attributes, Operation};
-use crate::outbound::{Client, Target, TargetError, Trust};
+use crate::outbound::{Client, Presented, Target, TargetError, Trust, Users};
 use crate::registry::Version;
 use api::value::{Fields, texts};
 use base64::Engine;
@@ -28,6 +29,8 @@ pub struct Hook {
     pub review_version: String,
     pub matches: Matcher,
     pub conditions: Vec<Condition>,
+    /// It is one of a MutatingWebhookConfiguration.
+    is_mutating: bool,
     /// Kept while it leads to the same place.
     client: Mutex<Option<(String, Arc<Client>)>>,
 }
@@ -35,10 +38,11 @@ pub struct Hook {
 impl Hook {
     /// All hooks of a configuration.
     pub fn all(configuration: &Value) -> Vec<Self> {
-        configuration.items("webhooks").iter().map(Self::new).collect()
+        let is_mutating = configuration.text("kind") == "MutatingWebhookConfiguration";
+        configuration.items("webhooks").iter().map(|hook| Self::new(hook, is_mutating)).collect()
     }
 
-    fn new(hook: &Value) -> Self {
+    fn new(hook: &Value, is_mutating: bool) -> Self {
         let seconds = hook.opt_int("timeoutSeconds").unwrap_or(DEFAULT_TIMEOUT);
         let version =
             texts(hook.items("admissionReviewVersions")).find(|version| matches!(*version, "v1" | "v1beta1"));
@@ -52,12 +56,23 @@ impl Hook {
             review_version: version.unwrap_or("v1").to_owned(),
             matches: Matcher::of_hook(hook),
             conditions: Condition::of_hook(hook),
+            is_mutating,
             client: Mutex::new(None),
         }
     }
 
+    /// The users for the servers of hooks like this one.
+    pub fn users<'a>(&self, settings: &'a PluginSettings) -> &'a Users {
+        if self.is_mutating { &settings.mutating_users } else { &settings.validating_users }
+    }
+
     /// A client for this place; connections are kept between calls.
-    pub fn client(&self, url: &str, server_name: Option<String>) -> Result<Arc<Client>, TargetError> {
+    pub fn client(
+        &self,
+        url: &str,
+        server_name: Option<String>,
+        presented: impl FnOnce() -> Presented,
+    ) -> Result<Arc<Client>, TargetError> {
         if let Some((known, client)) = &*self.client.lock()
             && known == url
         {
@@ -65,8 +80,9 @@ impl Hook {
         }
         let bundle = STANDARD.decode(self.client_config.text("caBundle")).ok();
         let authorities = bundle.filter(|bundle| !bundle.is_empty()).into();
-        let trust = Trust { authorities, server_name, ..Trust::default() };
-        let client = Arc::new(Client::new(Target::new(url, &trust)?));
+        let Presented { credentials, identity } = presented();
+        let trust = Trust { authorities, server_name, identity };
+        let client = Arc::new(Client::with_credentials(Target::new(url, &trust)?, credentials));
         *self.client.lock() = Some((url.to_owned(), client.clone()));
         Ok(client)
     }

@@ -1,0 +1,222 @@
+//! Credentials from a program that a kubeconfig names (`exec`).
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use machinery::codec::time;
+use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
+use tokio::process::Command;
+
+use crate::KubeconfigError;
+
+/// The longest a program may take.
+const LIMIT: Duration = Duration::from_secs(60);
+/// The most a program may print.
+const MAX_OUTPUT: u64 = 1 << 20;
+const VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
+
+/// A program that prints an ExecCredential.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exec {
+    command: PathBuf,
+    arguments: Vec<String>,
+    environment: Vec<(String, String)>,
+    api_version: String,
+    /// The cluster as the program is told of it, if it wants to know.
+    cluster: Option<Value>,
+    hint: String,
+}
+
+/// What a program printed. Its values are secret: `Debug` leaves them out.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct ExecCredential {
+    pub token: Option<String>,
+    /// Certificate and key, in PEM.
+    pub certificate: Option<(String, String)>,
+    /// When it ends, in seconds since the epoch; it lasts as long as the process if absent.
+    pub expires: Option<i64>,
+}
+
+impl std::fmt::Debug for ExecCredential {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ExecCredential").field("expires", &self.expires).finish_non_exhaustive()
+    }
+}
+
+impl Exec {
+    /// Reads the `exec` of a user. A command with a slash is meant relative to the kubeconfig's directory.
+    pub fn parse(exec: &Value, cluster: &Value, directory: &Path) -> Result<Self, KubeconfigError> {
+        let unusable = |reason: String| KubeconfigError::Unusable { what: "exec", reason };
+        let text = |key: &str| exec.get(key).and_then(Value::as_str).unwrap_or_default();
+        let command = text("command");
+        if command.is_empty() {
+            return Err(unusable("command must be specified".to_owned()));
+        }
+        if !VERSIONS.contains(&text("apiVersion")) {
+            return Err(unusable(format!("apiVersion {:?} is not supported", text("apiVersion"))));
+        }
+        if text("interactiveMode") == "Always" {
+            return Err(unusable("interactiveMode Always: there is no terminal".to_owned()));
+        }
+        let list = |key: &str| exec.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
+        let owned = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let environment =
+            list("env").iter().map(|pair| (owned(&pair["name"]), owned(&pair["value"]))).collect();
+        let wants_cluster = exec.get("provideClusterInfo").and_then(Value::as_bool) == Some(true);
+        Ok(Self {
+            command: match command.contains('/') {
+                true => directory.join(command),
+                false => command.into(),
+            },
+            arguments: list("args").iter().map(owned).collect(),
+            environment,
+            api_version: text("apiVersion").to_owned(),
+            cluster: wants_cluster.then(|| told_cluster(cluster)),
+            hint: text("installHint").to_owned(),
+        })
+    }
+
+    /// Runs the program.
+    pub async fn run(&self) -> Result<ExecCredential, KubeconfigError> {
+        let failed = |reason: String| {
+            let hint = if self.hint.is_empty() { String::new() } else { format!("; {}", self.hint) };
+            KubeconfigError::Exec { command: self.command.clone(), reason: format!("{reason}{hint}") }
+        };
+        let mut spec = json!({"interactive": false});
+        if let Some(cluster) = &self.cluster {
+            spec["cluster"] = cluster.clone();
+        }
+        let info =
+            json!({"apiVersion": self.api_version, "kind": "ExecCredential", "spec": spec}).to_string();
+        let mut child = Command::new(&self.command)
+            .args(&self.arguments)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .env("KUBERNETES_EXEC_INFO", info)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| failed(error.to_string()))?;
+        let mut output = Vec::new();
+        let running = async {
+            if let Some(stdout) = child.stdout.take() {
+                stdout.take(MAX_OUTPUT).read_to_end(&mut output).await?;
+            }
+            child.wait().await
+        };
+        let status = tokio::time::timeout(LIMIT, running).await;
+        let status = status.map_err(|_| failed(format!("it did not end within {} s", LIMIT.as_secs())))?;
+        let status = status.map_err(|error| failed(error.to_string()))?;
+        if !status.success() {
+            return Err(failed(format!("it failed with {status}")));
+        }
+        self.read(&output).map_err(failed)
+    }
+
+    fn read(&self, output: &[u8]) -> Result<ExecCredential, String> {
+        let printed: Value =
+            serde_json::from_slice(output).map_err(|error| format!("its output: {error}"))?;
+        if printed["kind"] != "ExecCredential" || printed["apiVersion"] != self.api_version.as_str() {
+            return Err(format!("it must print an ExecCredential of {}", self.api_version));
+        }
+        let status = &printed["status"];
+        let text = |key: &str| {
+            status.get(key).and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned)
+        };
+        let (token, certificate, key) = (text("token"), text("clientCertificateData"), text("clientKeyData"));
+        if certificate.is_some() != key.is_some() {
+            return Err("it must print both a certificate and its key, or none".to_owned());
+        }
+        if token.is_none() && certificate.is_none() {
+            return Err("it printed neither a token nor a certificate".to_owned());
+        }
+        let expires = text("expirationTimestamp").map(|end| time::parse(&end, false)).transpose()?;
+        let expires = expires.map(|end| end.seconds);
+        Ok(ExecCredential { token, certificate: certificate.zip(key), expires })
+    }
+}
+
+/// The cluster as the protocol writes it.
+fn told_cluster(cluster: &Value) -> Value {
+    let mut told = json!({});
+    let extension = cluster["extensions"].as_array().into_iter().flatten();
+    let config = extension.clone().find(|one| one["name"] == "client.authentication.k8s.io/exec");
+    for key in
+        ["server", "tls-server-name", "insecure-skip-tls-verify", "certificate-authority-data", "proxy-url"]
+    {
+        if let Some(value) = cluster.get(key).filter(|value| !value.is_null()) {
+            told[key] = value.clone();
+        }
+    }
+    if let Some(config) = config {
+        told["config"] = config["extension"].clone();
+    }
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn exec(command: &str, directory: &Path) -> Exec {
+        let exec = json!({
+            "apiVersion": VERSIONS[0], "command": command, "args": ["x"], "provideClusterInfo": true,
+            "env": [{"name": "WHO", "value": "me"}],
+        });
+        Exec::parse(&exec, &json!({"server": "https://h"}), directory).expect("usable")
+    }
+
+    fn script(directory: &Path, body: &str) {
+        let path = directory.join("plugin");
+        std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).expect("written");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("executable");
+    }
+
+    #[tokio::test]
+    async fn program_prints_a_token_that_ends() {
+        let directory = tempfile::tempdir().expect("a directory");
+        script(
+            directory.path(),
+            r#"case "$KUBERNETES_EXEC_INFO" in *https://h*) ;; *) exit 3;; esac
+printf '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"%s-%s","expirationTimestamp":"2026-01-01T00:00:00Z"}}' "$WHO" "$1""#,
+        );
+        let credential = exec("./plugin", directory.path()).run().await.expect("a credential");
+        assert_eq!(credential.token.as_deref(), Some("me-x"));
+        assert_eq!(credential.expires, Some(1_767_225_600));
+        assert!(!format!("{credential:?}").contains("me-x"));
+    }
+
+    #[tokio::test]
+    async fn program_that_fails_or_prints_nonsense_is_an_error() {
+        let directory = tempfile::tempdir().expect("a directory");
+        for (body, want) in [
+            ("exit 7", "exit status: 7"),
+            ("echo nonsense", "its output"),
+            (
+                r#"echo '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential"}'"#,
+                "neither a token",
+            ),
+            (r#"echo '{"apiVersion":"v1","kind":"ExecCredential"}'"#, "must print an ExecCredential"),
+        ] {
+            script(directory.path(), body);
+            let error = exec("./plugin", directory.path()).run().await.expect_err(body).to_string();
+            assert!(error.contains(want), "{body}: {error}");
+        }
+        assert!(exec("./gone", directory.path()).run().await.is_err());
+    }
+
+    #[test]
+    fn unusable_programs_are_refused() {
+        for exec in [
+            json!({"apiVersion": VERSIONS[0]}),
+            json!({"apiVersion": "v1alpha1", "command": "x"}),
+            json!({"apiVersion": VERSIONS[0], "command": "x", "interactiveMode": "Always"}),
+        ] {
+            assert!(Exec::parse(&exec, &Value::Null, Path::new("/")).is_err(), "{exec}");
+        }
+    }
+}
