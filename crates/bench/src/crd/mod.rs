@@ -69,7 +69,7 @@ async fn establish(
             while let Some(definition) = definitions.get(next.fetch_add(1, Ordering::Relaxed)) {
                 create(&mut connection, definition).await?;
             }
-            Ok(())
+            anyhow::Ok(())
         }));
     }
     for writer in writers {
