@@ -92,6 +92,11 @@ pub struct KubernetesArgs {
           default_missing_value = "true", require_equals = true, value_parser = parse_true, help_heading = "API server")]
     pub allow_privileged: bool,
 
+    /// The number of apiservers running in the cluster, must be a positive number. With several, custom resource
+    /// definitions are established five seconds after their names are accepted.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..), help_heading = "API server")]
+    pub apiserver_count: u32,
+
     /// Turns on aggregator routing requests to endpoints IP rather than cluster IP.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set, num_args = 0..=1,
           default_missing_value = "true", require_equals = true, help_heading = "API server")]
@@ -169,6 +174,7 @@ impl KubernetesArgs {
         if !without_effect.is_empty() {
             eprintln!("ferry: --runtime-config: not served in this version: {}", without_effect.join(", "));
         }
+        config.api.api_server_count = self.apiserver_count;
         config.api.aggregator_routing = match self.enable_aggregator_routing {
             true => AggregatorRouting::Endpoints,
             false => AggregatorRouting::Service,
@@ -235,6 +241,7 @@ mod tests {
             "--anonymous-auth=true",
             "--service-cluster-ip-range=10.0.0.0/16",
             "--enable-aggregator-routing=true",
+            "--apiserver-count=3",
             "--service-account-issuer=https://kubernetes.default.svc",
             "--requestheader-username-headers=X-Remote-User",
             "--requestheader-group-headers=X-Remote-Group",
@@ -259,6 +266,7 @@ mod tests {
         assert_eq!(config.api.admission.disable, ["Priority"]);
         assert!(!config.api.chain.priority_and_fairness);
         assert_eq!(config.api.aggregator_routing, AggregatorRouting::Endpoints);
+        assert_eq!(config.api.api_server_count, 3);
         let log = config.api.audit.log.expect("a log");
         assert_eq!((log.rotation.max_bytes, log.rotation.max_backups), (100 << 20, 10));
         assert!(config.api.audit.trail.is_some());

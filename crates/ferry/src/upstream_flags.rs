@@ -66,7 +66,6 @@ const COMMON: &[Row] = &[
 
 const API_SERVER: &[Row] = &[
     ("aggregator-reject-forwarding-redirect", Switch, "redirects of extension servers are never followed"),
-    ("apiserver-count", Value, "the number of servers is not used"),
     ("authorization-always-allow-paths", Value, "the RBAC bootstrap policy opens health and version"),
     ("default-watch-cache-size", Value, ONE_CACHE),
     ("delete-collection-workers", Value, "objects of a collection are deleted one after the other"),

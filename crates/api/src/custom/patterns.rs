@@ -2,10 +2,14 @@
 
 use regex::{Regex, RegexBuilder};
 use regex_syntax::ast::{self, ErrorKind};
-use std::sync::OnceLock;
+use std::collections::HashSet;
+use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 
 /// The largest program that a pattern may become.
 const MAX_SIZE: usize = 4 * 1024 * 1024;
+/// Limits of the valid patterns that are remembered: how many, and the length of one.
+const MAX_REMEMBERED: usize = 1024;
+const MAX_REMEMBERED_LENGTH: usize = 1024;
 
 /// Pattern of a schema, compiled when it is first used: a compiled expression takes far more memory than its text.
 #[derive(Debug)]
@@ -34,6 +38,24 @@ impl PartialEq for Pattern {
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
     }
+}
+
+/// Reports why a text is no pattern. Definitions repeat patterns, and compiling one takes longer than the rest of the
+/// checks of its field: valid ones are remembered.
+pub fn check(pattern: &str) -> Result<(), String> {
+    static VALID: LazyLock<Mutex<HashSet<Box<str>>>> = LazyLock::new(Mutex::default);
+    if VALID.lock().unwrap_or_else(PoisonError::into_inner).contains(pattern) {
+        return Ok(());
+    }
+    compile(pattern)?;
+    if pattern.len() <= MAX_REMEMBERED_LENGTH {
+        let mut valid = VALID.lock().unwrap_or_else(PoisonError::into_inner);
+        if valid.len() >= MAX_REMEMBERED {
+            valid.clear();
+        }
+        valid.insert(pattern.into());
+    }
+    Ok(())
 }
 
 /// A pattern, or why it is none.
@@ -98,6 +120,10 @@ mod tests {
             assert_eq!(compile(pattern).unwrap_err(), format!("error parsing regexp: {why}"), "{pattern}");
         }
         assert!(compile("^[a-z]+$").is_ok());
+        for _ in 0..2 {
+            assert_eq!(check("^[a-z]+$"), Ok(()));
+            assert_eq!(check("("), Err("error parsing regexp: missing closing ): `(`".to_owned()));
+        }
     }
 
     #[test]

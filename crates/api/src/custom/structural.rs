@@ -185,7 +185,7 @@ fn demands(schema: Schema<'_>, excused: Excused, path: &Path<'_>, errors: &mut E
         nested(not, Excused::default(), &path.child("not"), errors);
     }
     let pattern = schema.text("pattern");
-    if let Err(why) = patterns::compile(pattern) {
+    if let Err(why) = patterns::check(pattern) {
         let detail = format!("must be a valid regular expression, but isn't: {why}");
         errors.push(FieldError::invalid_str(&path.child("pattern"), pattern, detail));
     }

@@ -36,6 +36,19 @@ impl Docs {
         Docs { text, types }
     }
 
+    /// The texts of the types that `keep` wants, by name.
+    #[must_use]
+    pub fn excerpt(&self, keep: impl Fn(&str) -> bool) -> Docs {
+        let (mut text, mut types) = (String::new(), Vec::new());
+        for span in self.types.iter().filter(|span| keep(type_name(&self.text, **span))) {
+            let start = text.len();
+            text.push_str(&self.text[span.0..span.1]);
+            types.push((start, text.len()));
+        }
+        text.shrink_to_fit();
+        Docs { text, types }
+    }
+
     /// What a type is, `io.k8s.api.core.v1.Pod` for example.
     pub fn of_type(&self, name: &str) -> Option<String> {
         self.lines(name)?.next().and_then(|(_, text)| plain(text))

@@ -3,6 +3,7 @@
 //! Such an APIService is labelled as managed by the server: it is created with the first definition of its group version,
 //! created again if it is deleted, and deleted with the last definition.
 
+use crate::cache::Entry;
 use crate::discovery::GroupVersion;
 use crate::options::DeleteOptions;
 use crate::registry::feed::News;
@@ -10,7 +11,6 @@ use crate::registry::{Registry, Warnings, WriteContext};
 use crate::user::UserInfo;
 use api::value::Fields;
 use machinery::status::Result;
-use machinery::{Value, meta};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,6 +18,25 @@ const API_SERVICES: (&str, &str, &str) = ("apiregistration.k8s.io", "v1", "apise
 /// Ranks of the groups and versions of custom resources, as Kubernetes registers them.
 const PRIORITIES: (i32, i32) = (1000, 100);
 const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
+
+/// The part of a definition that says which group versions it serves; schemas are skipped unread.
+#[derive(serde::Deserialize)]
+struct Definition {
+    spec: DefinitionSpec,
+}
+
+#[derive(serde::Deserialize)]
+struct DefinitionSpec {
+    group: String,
+    versions: Vec<DefinitionVersion>,
+}
+
+#[derive(serde::Deserialize)]
+struct DefinitionVersion {
+    name: String,
+    #[serde(default)]
+    served: bool,
+}
 
 /// Group versions of definitions, and the APIServices that exist for them.
 #[derive(Default)]
@@ -32,17 +51,16 @@ pub struct CustomGroups {
 
 impl CustomGroups {
     pub fn take_definitions(&mut self, news: &News) {
-        for_each(news, &mut self.served, |definition| {
-            let spec = definition.field("spec");
-            let versions = spec.items("versions").iter().filter(|version| version.flag("served"));
-            let group = spec.text("group");
-            Some(versions.map(|version| (group.to_owned(), version.text("name").to_owned())).collect())
+        for_each(news, &mut self.served, |entry| {
+            let Definition { spec } = serde_json::from_slice(&entry.bytes).ok()?;
+            let versions = spec.versions.into_iter().filter(|version| version.served);
+            Some(versions.map(|version| (spec.group.clone(), version.name)).collect())
         });
     }
 
     pub fn take_api_services(&mut self, news: &News) {
-        for_each(news, &mut self.present, |object| {
-            Some(object.field("metadata").field("labels").text(MANAGED) == "true")
+        for_each(news, &mut self.present, |entry| {
+            Some(entry.value().field("metadata").field("labels").text(MANAGED) == "true")
         });
     }
 
@@ -79,20 +97,20 @@ fn name(group: &str, version: &str) -> String {
 }
 
 /// Brings a map by object name up to date; objects that `read` makes nothing of are left out.
-fn for_each<T>(news: &News, map: &mut BTreeMap<String, T>, read: impl Fn(&Value) -> Option<T>) {
-    let mut apply = |object: &Value, gone: bool| {
-        let name = meta::name(object).to_owned();
-        match read(object).filter(|_| !gone) {
-            Some(value) => map.insert(name, value),
-            None => map.remove(&name),
+fn for_each<T>(news: &News, map: &mut BTreeMap<String, T>, read: impl Fn(&Entry) -> Option<T>) {
+    let name_of = |entry: &Entry| entry.key.rsplit('/').next().unwrap_or_default().to_owned();
+    let mut apply = |entry: &Entry, gone: bool| {
+        let read = if gone { None } else { read(entry) };
+        match read {
+            Some(value) => map.insert(name_of(entry), value),
+            None => map.remove(&name_of(entry)),
         };
     };
     match news {
-        News::Changes(changes) => changes.iter().for_each(|(entry, gone)| apply(&entry.value(), *gone)),
+        News::Changes(changes) => changes.iter().for_each(|(entry, gone)| apply(entry, *gone)),
         News::Everything(entries) => {
-            let present: BTreeSet<String> =
-                entries.iter().map(|entry| meta::name(&entry.value()).to_owned()).collect();
-            entries.iter().for_each(|entry| apply(&entry.value(), false));
+            entries.iter().for_each(|entry| apply(entry, false));
+            let present: BTreeSet<String> = entries.iter().map(|entry| name_of(entry)).collect();
             map.retain(|name, _| present.contains(name));
         }
     }

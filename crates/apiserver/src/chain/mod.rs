@@ -352,7 +352,9 @@ impl Chain {
     }
 
     async fn route(&self, context: &Context, body: RequestBody) -> Reply {
-        if let Some(backend) = backend_of(context) {
+        // Discovery of a component of this process is in the catalogue.
+        let answers = |backend: &&Backend| context.info.is_resource || matches!(backend, Backend::Remote(_));
+        if let Some(backend) = backend_of(context).filter(answers) {
             return Box::pin(self.rest.delegate(context, backend, body)).await;
         }
         if !context.info.is_resource {

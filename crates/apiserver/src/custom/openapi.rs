@@ -7,7 +7,7 @@ use api::docs::Docs;
 use api::value::Fields;
 use machinery::Value;
 use serde_json::{Map, json};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
@@ -107,8 +107,16 @@ impl Types for CustomTypes {
         }
     }
 
+    /// The texts of operations and of the types that every object has. All texts take longer to inflate than the rest of
+    /// a document takes to write.
     fn docs(&self) -> Arc<Docs> {
-        self.base.docs()
+        static EXCERPT: OnceLock<Arc<Docs>> = OnceLock::new();
+        let is_needed = |name: &str| {
+            ["parameters", "io.k8s.apimachinery.", "io.k8s.api.autoscaling.v1.Scale"]
+                .iter()
+                .any(|prefix| name.starts_with(prefix))
+        };
+        Arc::clone(EXCERPT.get_or_init(|| Arc::new(self.base.docs().excerpt(is_needed))))
     }
 
     fn mentioned(&self, name: &str) -> Vec<Arc<str>> {

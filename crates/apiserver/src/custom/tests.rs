@@ -396,7 +396,15 @@ async fn schema_is_compiled_when_an_object_is_first_used() {
         let follower = cluster.custom.follower.try_lock().expect("an idle follower");
         follower.served["widgets.example.com"].is_compiled()
     };
-    assert_eq!(cluster.get("/openapi/v3/apis/example.com/v1").await.0, 200);
+    let (code, document) = cluster.get("/openapi/v3/apis/example.com/v1").await;
+    assert_eq!(code, 200);
+    for name in ["meta.v1.ObjectMeta", "meta.v1.ListMeta", "meta.v1.DeleteOptions", "meta.v1.Status"] {
+        let schema = &document["components"]["schemas"][format!("io.k8s.apimachinery.pkg.apis.{name}")];
+        assert!(schema["description"].as_str().is_some_and(|text| !text.is_empty()), "{name}: {schema}");
+    }
+    let scale =
+        &document["components"]["schemas"]["io.k8s.api.autoscaling.v1.ScaleSpec"]["properties"]["replicas"];
+    assert!(scale["description"].as_str().is_some_and(|text| !text.is_empty()), "{scale}");
     assert_eq!(cluster.get(WIDGETS).await.0, 200);
     assert!(!is_complete(), "discovery, OpenAPI and empty lists need no compiled schema");
     assert_eq!(cluster.ask(Method::POST, WIDGETS, &widget("a", json!({"size": 10}))).await.0, 422);

@@ -265,7 +265,13 @@ impl OpenApi {
     }
 
     fn write_v3(&self, source: &Source, writer: &mut dyn Output) {
-        let docs = self.base.docs();
+        let docs = match source {
+            Source::Version(parts) if parts.iter().all(|part| part.custom) => {
+                parts.first().map(|part| part.types.docs())
+            }
+            _ => None,
+        };
+        let docs = docs.unwrap_or_else(|| self.base.docs());
         let mut routes = Routes::default();
         let mut types: Vec<&Arc<dyn Types>> = vec![&self.base];
         let mut own = None;

@@ -67,11 +67,9 @@ async fn establish(
             (target.connect().await?, next.clone(), definitions.clone());
         writers.push(tokio::spawn(async move {
             while let Some(definition) = definitions.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let (status, _) =
-                    connection.request(Method::POST, DEFINITIONS, JSON, definition.body.clone()).await?;
-                ensure!(status.is_success(), "{}.{}: {status}", definition.plural, definition.group);
+                create(&mut connection, definition).await?;
             }
-            Ok(())
+            anyhow::Ok(())
         }));
     }
     for writer in writers {
@@ -94,6 +92,22 @@ async fn establish(
         figure(name("memory per definition"), "KB", (after.saturating_sub(before)) as f64 / count / 1000.0),
         figure(name("memory in total"), "MB", after as f64 / 1e6),
     ])
+}
+
+/// Creates a definition. A server that is slow with many of them may run into its own time limit: it is asked again.
+async fn create(connection: &mut Connection, definition: &Definition) -> Result<()> {
+    let mut attempts = 0;
+    loop {
+        let (status, _) =
+            connection.request(Method::POST, DEFINITIONS, JSON, definition.body.clone()).await?;
+        attempts += 1;
+        match status.as_u16() {
+            201 => return Ok(()),
+            409 if attempts > 1 => return Ok(()),
+            429 | 500..600 if attempts < 10 => tokio::time::sleep(Duration::from_secs(1)).await,
+            _ => anyhow::bail!("{}.{}: {status}", definition.plural, definition.group),
+        }
+    }
 }
 
 async fn wait_discovered(connection: &mut Connection, definitions: &[Definition]) -> Result<()> {
