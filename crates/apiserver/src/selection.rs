@@ -3,9 +3,12 @@
 use crate::cache::entry::label_bit;
 use crate::cache::{Entry, Layout};
 use crate::options::ListOptions;
-use crate::registry::Served;
+use crate::registry::{Conversion, Served, Version};
+use machinery::Value;
 use machinery::selector::{FieldSelector, LabelSelector};
 use machinery::status::{Result, Status};
+use std::borrow::Cow;
+use std::sync::Arc;
 
 /// Requirements of the selectors of one request. Each is compared with every object in scope.
 const MAX_REQUIREMENTS: usize = 1000;
@@ -67,6 +70,45 @@ impl Selection {
         self.labels.matches(attributes) && self.fields.matches(|name| attributes.field(layout, name))
     }
 
+    /// Reports whether the selected fields are those of another version than the stored one, which only a conversion
+    /// webhook can tell: [`Self::matching_converted`] then replaces [`Self::matches`].
+    pub fn needs_conversion(&self, served: &Version) -> bool {
+        matches!(served.conversion, Some(Conversion::Batch(_)))
+            && self.fields.terms.iter().any(|term| !is_metadata(&term.field))
+    }
+
+    /// For each entry, whether it matches in the version of the request. Objects that their labels, names or namespaces
+    /// already exclude are not converted.
+    pub async fn matching_converted(&self, served: &Version, entries: &[Arc<Entry>]) -> Result<Vec<bool>> {
+        let layout = &served.storage.cache.layout;
+        let (mut verdicts, mut waiting, mut objects) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, entry) in entries.iter().enumerate() {
+            if served.shows_stored_bytes(entry) {
+                verdicts.push(self.matches(entry, layout));
+                continue;
+            }
+            verdicts.push(false);
+            if self.metadata_matches(entry, layout) {
+                waiting.push((index, entry));
+                objects.push(entry.value());
+            }
+        }
+        let converted = served.converted(objects).await?;
+        for ((index, entry), object) in waiting.into_iter().zip(converted) {
+            let field = |name: &str| converted_field(entry, &object, layout, name).unwrap_or_default();
+            verdicts[index] =
+                self.fields.terms.iter().all(|term| (field(&term.field) == term.value) == term.equal);
+        }
+        Ok(verdicts)
+    }
+
+    fn metadata_matches(&self, entry: &Entry, layout: &Layout) -> bool {
+        let attributes = entry.attributes(layout);
+        let mut terms = self.fields.terms.iter().filter(|term| is_metadata(&term.field));
+        self.labels.matches(attributes)
+            && terms.all(|term| (attributes.field(layout, &term.field) == Some(&term.value)) == term.equal)
+    }
+
     /// A selector that names one object or namespace narrows the keys to look at.
     pub fn narrow(&self, scope: String, all_namespaces: bool) -> String {
         if all_namespaces && let Some(namespace) = self.fields.requires("metadata.namespace") {
@@ -74,4 +116,21 @@ impl Selection {
         }
         scope
     }
+}
+
+fn is_metadata(field: &str) -> bool {
+    matches!(field, "metadata.name" | "metadata.namespace")
+}
+
+/// A field of an object in another version than `entry` has it. Conversion leaves name and namespace as they are.
+fn converted_field<'a>(
+    entry: &'a Entry,
+    object: &'a Value,
+    layout: &'a Layout,
+    name: &str,
+) -> Option<Cow<'a, str>> {
+    if is_metadata(name) {
+        return entry.attributes(layout).field(layout, name).map(Cow::Borrowed);
+    }
+    layout.fields.iter().find(|field| field.name == name).map(|field| field.value(object))
 }

@@ -7,7 +7,7 @@ use crate::discovery::{AGGREGATED_PARAMETERS, ApiResource};
 use crate::user::UserInfo;
 use base::http::{Client, Limits, Origin, Trust};
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE};
+use http::header::{ACCEPT, CONTENT_TYPE, HOST};
 use http::{HeaderValue, Request};
 use http_body_util::Full;
 use machinery::Value;
@@ -110,7 +110,9 @@ impl RemoteClient {
         let origin =
             Origin::secured(&address.0, address.1, Arc::clone(&secured.config), Some(&secured.name.to_str()));
         let origin = origin.map_err(|error| error.to_string())?;
-        let mut request = Request::get(path).body(Full::default()).map_err(|error| error.to_string())?;
+        // Servers refuse HTTP/1.1 requests without a host.
+        let request = Request::get(path).header(HOST, authority(address));
+        let mut request = request.body(Full::default()).map_err(|error| error.to_string())?;
         // The identity that is always allowed to read discovery.
         let user = UserInfo {
             name: "system:kube-aggregator".to_owned(),

@@ -14,6 +14,16 @@ pub enum Change {
 }
 
 impl Change {
+    /// The change that a watcher sees, by whether the object matched before and matches now.
+    pub fn between(before: bool, after: bool) -> Option<Self> {
+        match (before, after) {
+            (false, true) => Some(Self::Added),
+            (true, true) => Some(Self::Modified),
+            (true, false) => Some(Self::Deleted),
+            (false, false) => None,
+        }
+    }
+
     pub fn text(self) -> &'static str {
         match self {
             Self::Added => "ADDED",
@@ -62,12 +72,7 @@ impl Event {
     pub fn seen_through(&self, matches: impl Fn(&Entry) -> bool) -> Option<Change> {
         let before = self.previous.as_deref().is_some_and(&matches);
         let after = !self.deleted && matches(&self.entry);
-        match (before, after) {
-            (false, true) => Some(Change::Added),
-            (true, true) => Some(Change::Modified),
-            (true, false) => Some(Change::Deleted),
-            (false, false) => None,
-        }
+        Change::between(before, after)
     }
 
     /// The object to show for a change: deletions show the last state the watcher knew, at the new revision.

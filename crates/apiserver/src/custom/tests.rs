@@ -2,6 +2,10 @@
 
 use super::CustomResources;
 use super::conversion::{ConversionMetrics, ConversionSettings};
+use crate::options::ListOptions;
+use crate::query::Query;
+use crate::registry::watch::{Notice, Watcher};
+use crate::selection::Selection;
 use crate::test_server::{ADMIN, TestServer};
 use base::tasks::TaskGroup;
 use base64::Engine;
@@ -542,4 +546,69 @@ async fn deletion_that_waits_for_a_conversion_webhook_does_not_hold_up_other_def
     other["spec"]["names"] = json!({"plural": "zebras", "kind": "Zebra"});
     cluster.define(&other).await;
     assert_eq!(condition(&cluster.get(&own).await.1, "Terminating"), "True", "it still waits");
+}
+
+/// Changes that a watcher has seen: what happened, to which object.
+async fn changes(watcher: &mut Watcher) -> Vec<(&'static str, String)> {
+    let notices = tokio::time::timeout(PATIENCE, watcher.next()).await.expect("in time").expect("notices");
+    let seen = notices.iter().map(|notice| match notice {
+        Notice::Initial(entry) => ("INITIAL", entry.key.to_string()),
+        Notice::Event(event, change) => (change.text(), event.entry.key.to_string()),
+        Notice::Bookmark(..) => ("BOOKMARK", String::new()),
+        Notice::Error(status) => ("ERROR", status.message.clone()),
+    });
+    seen.map(|(what, key)| (what, key.rsplit('/').next().unwrap_or("").to_owned())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn field_selectors_compare_fields_of_the_requested_version() {
+    const V2: &str = "/apis/example.com/v2/namespaces/n/widgets";
+    let fails = Arc::new(AtomicBool::new(false));
+    let webhook = renaming_webhook(&fails).await;
+    let cluster = Cluster::start().await;
+    let mut definition = converted_definition(&webhook);
+    for (at, field) in [(0, ".spec.size"), (1, ".spec.length")] {
+        definition["spec"]["versions"][at]["selectableFields"] = json!([{"jsonPath": field}]);
+    }
+    cluster.define(&definition).await;
+    for (name, size) in [("a", 3), ("b", 4)] {
+        assert_eq!(cluster.ask(Method::POST, WIDGETS, &widget(name, json!({"size": size}))).await.0, 201);
+    }
+    let names = async |path: &str| {
+        let (code, list) = cluster.get(path).await;
+        assert_eq!(code, 200, "{list}");
+        let items = list["items"].as_array().cloned().unwrap_or_default();
+        let names = items.iter().map(|item| item["metadata"]["name"].as_str().unwrap_or("").to_owned());
+        names.collect::<Vec<_>>().join(",")
+    };
+    for (path, selector, want) in [
+        (V2, "spec.length=3", "a"),
+        (V2, "spec.length!=3", "b"),
+        (V2, "spec.length=3,metadata.name=b", ""),
+        (V2, "metadata.name=b", "b"),
+        (WIDGETS, "spec.size=4", "b"),
+    ] {
+        assert_eq!(names(&format!("{path}?fieldSelector={selector}")).await, want, "{selector}");
+    }
+    assert_eq!(names(&format!("{V2}?fieldSelector=spec.length!=9&limit=1")).await, "a");
+    assert_eq!(cluster.get(&format!("{V2}?fieldSelector=spec.size=3")).await.0, 400, "a field of version 1");
+
+    let registry = &cluster.server.chain.rest.registry;
+    let catalogue = registry.catalogue();
+    let served = catalogue.served("example.com", "v2", "widgets").expect("version 2");
+    let query = Query::parse(Some("fieldSelector=spec.length%3D3"));
+    let options = ListOptions::read(&query, true).expect("options");
+    let selection = Selection::read(served, &options).expect("a selection");
+    let mut watcher = registry.watch(served, "n", selection, &options).await.expect("a watch");
+    assert_eq!(changes(&mut watcher).await, [("INITIAL", "a".to_owned())]);
+    for (name, size, seen) in [("b", 3, "ADDED"), ("a", 4, "DELETED"), ("a", 3, "ADDED")] {
+        let patch = json!({"spec": {"size": size}});
+        assert_eq!(cluster.patch(&format!("{WIDGETS}/{name}"), MERGE, &patch).await.0, 200);
+        assert_eq!(changes(&mut watcher).await, [(seen, name.to_owned())]);
+    }
+    fails.store(true, Ordering::Relaxed);
+    assert_eq!(cluster.get(&format!("{V2}?fieldSelector=spec.length=3")).await.0, 500);
+    let patch = json!({"spec": {"size": 5}});
+    assert_eq!(cluster.patch(&format!("{WIDGETS}/a"), MERGE, &patch).await.0, 200);
+    assert_eq!(changes(&mut watcher).await[0].0, "ERROR", "a failed conversion is no silence");
 }

@@ -1,7 +1,7 @@
 //! Get and list: which revision a read is at, what it matches, how it is cut into pages.
 
 use super::{Registry, Served, Version, store_error};
-use crate::cache::{Cache, Entry, Layout, View};
+use crate::cache::{Entry, Layout, View};
 use crate::chain::offload;
 use crate::options::{ListOptions, Match};
 use crate::selection::Selection;
@@ -95,7 +95,7 @@ impl Registry {
         self.await_revision(asked.unwrap_or(0), now).await?;
         // For "any version" limits do not apply.
         let limit = if asked == Some(0) { 0 } else { options.limit };
-        let view = matching(cache, &scope, None, limit, now, selection).await;
+        let view = matching(served, &scope, None, limit, now, selection).await?;
         Ok(self.page(served, selection, view.entries, view.revision, view.more.then_some(view.remaining)))
     }
 
@@ -132,7 +132,7 @@ impl Registry {
         let start = if start.as_str() < scope { scope.to_owned() } else { start };
         let now = cache.fresh(scope).await.map_err(|e| store_error(&e))?;
         let Some(revision) = token.revision else {
-            let view = matching(cache, scope, Some(&start), limit, now, selection).await;
+            let view = matching(served, scope, Some(&start), limit, now, selection).await?;
             let remaining = view.more.then_some(view.remaining);
             return Ok(self.page(served, selection, view.entries, view.revision, remaining));
         };
@@ -140,7 +140,7 @@ impl Registry {
         // taken it.
         let compacted = served.storage.store.compacted().await.map_err(|e| store_error(&e))?;
         if cache.revision() <= revision && revision <= now && revision >= compacted {
-            let mut view = matching(cache, scope, Some(&start), limit, now, selection).await;
+            let mut view = matching(served, scope, Some(&start), limit, now, selection).await?;
             view.revision = revision;
             let remaining = view.more.then_some(view.remaining);
             return Ok(self.page(served, selection, view.entries, revision, remaining));
@@ -175,14 +175,27 @@ impl Registry {
                 Err(StoreError::Compacted { .. }) => return Err(expired(&start, served, fresh)),
                 Err(error) => return Err(store_error(&error)),
             };
-            let count = page.kvs.len();
-            for (index, kv) in page.kvs.into_iter().enumerate() {
-                let entry = Arc::new(layout.entry(kv.key, kv.value, kv.mod_revision));
+            let found: Vec<Arc<Entry>> = page
+                .kvs
+                .into_iter()
+                .map(|kv| Arc::new(layout.entry(kv.key, kv.value, kv.mod_revision)))
+                .collect();
+            let count = found.len();
+            let converted = if selection.needs_conversion(served) {
+                Some(selection.matching_converted(served, &found).await?)
+            } else {
+                None
+            };
+            for (index, entry) in found.into_iter().enumerate() {
                 if limit > 0 && entries.len() == limit {
                     following = page.count as usize - index;
                     break;
                 }
-                if !selection.matches(&entry, layout) {
+                let matches = match &converted {
+                    Some(verdicts) => verdicts.get(index) == Some(&true),
+                    None => selection.matches(&entry, layout),
+                };
+                if !matches {
                     continue;
                 }
                 start = format!("{}\0", entry.key);
@@ -224,32 +237,41 @@ impl Registry {
 
 /// Objects in the cache that match. With a costly selection the lock of the cache is held for collecting references only.
 async fn matching(
-    cache: &Cache,
+    served: &Served,
     scope: &str,
     from: Option<&str>,
     limit: usize,
     now: u64,
     selection: &Selection,
-) -> View {
+) -> Result<View> {
+    let cache = &served.storage.cache;
     let matches = |entry: &Entry| selection.matches(entry, &cache.layout);
-    if !selection.is_costly() {
-        return cache.list(scope, from, limit, now, matches);
+    let converts = selection.needs_conversion(served);
+    if !converts && !selection.is_costly() {
+        return Ok(cache.list(scope, from, limit, now, matches));
     }
     offload::heavy().await;
     let mut view = cache.list(scope, from, 0, now, |_| true);
     let all = std::mem::take(&mut view.entries);
-    let count = all.len();
-    for (index, entry) in all.into_iter().enumerate() {
-        if limit > 0 && view.entries.len() == limit {
-            view.more = true;
-            view.remaining = count - index;
-            break;
-        }
-        if matches(&entry) {
-            view.entries.push(entry);
+    let portion = if converts { PAGE } else { all.len().max(1) };
+    for (number, entries) in all.chunks(portion).enumerate() {
+        let verdicts = if converts {
+            selection.matching_converted(served, entries).await?
+        } else {
+            entries.iter().map(|entry| matches(entry)).collect()
+        };
+        for (index, (entry, matches)) in entries.iter().zip(verdicts).enumerate() {
+            if limit > 0 && view.entries.len() == limit {
+                view.more = true;
+                view.remaining = all.len() - number * portion - index;
+                return Ok(view);
+            }
+            if matches {
+                view.entries.push(Arc::clone(entry));
+            }
         }
     }
-    view
+    Ok(view)
 }
 
 /// The revision is no longer kept. A continued list gets a token with which it may go on inconsistently.

@@ -67,9 +67,15 @@ impl Registry {
             if is_costly {
                 offload::heavy().await;
             }
+            let converts = selection.needs_conversion(served);
             let matches = |entry: &Entry| selection.matches(entry, &layout);
-            let (mut view, cursor) = cache.list_and_watch(&scope, |entry| is_costly || matches(entry));
-            if is_costly {
+            let (mut view, cursor) =
+                cache.list_and_watch(&scope, |entry| is_costly || converts || matches(entry));
+            if converts {
+                let verdicts = selection.matching_converted(served, &view.entries).await?;
+                let mut verdicts = verdicts.into_iter();
+                view.entries.retain(|_| verdicts.next() == Some(true));
+            } else if is_costly {
                 view.entries.retain(|entry| matches(entry));
             }
             pending.extend(view.entries.into_iter().map(Notice::Initial));
@@ -130,7 +136,7 @@ impl Watcher {
         }
         loop {
             self.ticks.borrow_and_update();
-            match self.collect() {
+            match self.collect().await {
                 None => return None,
                 Some(notices) if !notices.is_empty() => return Some(notices),
                 Some(_) => {}
@@ -165,7 +171,7 @@ impl Watcher {
         portion
     }
 
-    fn collect(&mut self) -> Option<Vec<Notice>> {
+    async fn collect(&mut self) -> Option<Vec<Notice>> {
         let mut cursor = self.cursor;
         let events = match self.cache().advance(&mut cursor) {
             Progress::Events(events) => events,
@@ -178,24 +184,58 @@ impl Watcher {
                 return None;
             }
         };
+        let in_scope = |event: &Arc<Event>| event.entry.key.starts_with(&self.scope);
+        let events: Vec<Arc<Event>> = events.into_iter().filter(in_scope).collect();
+        let notices = if self.selection.needs_conversion(&self.served) {
+            // Boxed: few watches convert, and all would have the size of it.
+            Box::pin(self.see_converted(events)).await
+        } else {
+            self.see(events)
+        };
+        // Only now: a caller that stops waiting for a conversion gets the same events again.
         self.cursor = cursor;
-        let layout = self.cache().layout.clone();
+        Some(notices)
+    }
+
+    /// What the watcher sees of events.
+    fn see(&self, events: Vec<Arc<Event>>) -> Vec<Notice> {
+        let layout = &self.cache().layout;
         let mut notices = Vec::new();
         for event in events {
-            if !event.entry.key.starts_with(&self.scope) {
-                continue;
-            }
-            if let Some(change) = event.seen_through(|entry| self.selection.matches(entry, &layout)) {
+            if let Some(change) = event.seen_through(|entry| self.selection.matches(entry, layout)) {
                 notices.push(Notice::Event(event, change));
             }
         }
-        Some(notices)
+        notices
+    }
+
+    /// What the watcher sees of events whose objects have to be converted first. A failed conversion ends the watch.
+    async fn see_converted(&self, events: Vec<Arc<Event>>) -> Vec<Notice> {
+        let mut states = Vec::new();
+        for event in &events {
+            states.extend(event.previous.clone());
+            states.extend((!event.deleted).then(|| Arc::clone(&event.entry)));
+        }
+        let verdicts = match self.selection.matching_converted(&self.served, &states).await {
+            Ok(verdicts) => verdicts,
+            Err(status) => return vec![Notice::Error(status)],
+        };
+        let mut verdicts = verdicts.into_iter();
+        let mut notices = Vec::new();
+        for event in events {
+            let before = event.previous.is_some() && verdicts.next() == Some(true);
+            let after = !event.deleted && verdicts.next() == Some(true);
+            if let Some(change) = Change::between(before, after) {
+                notices.push(Notice::Event(event, change));
+            }
+        }
+        notices
     }
 
     /// Where the store is now, unless events came in meanwhile: those go first.
     async fn bookmark(&mut self) -> Option<Vec<Notice>> {
         let revision = self.store.barrier().await.ok()?;
-        let mut notices = self.collect()?;
+        let mut notices = self.collect().await?;
         if notices.is_empty() {
             notices.push(Notice::Bookmark(revision, false));
         }

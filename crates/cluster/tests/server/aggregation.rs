@@ -86,6 +86,9 @@ async fn requests_reach_the_extension_server_as_their_user() -> Result<()> {
     let responder = Responder::start(answer).await?;
     let server = aggregated(&responder, "responder").await?;
     ensure!(condition(&server, "Passed").await? == "all checks passed");
+    // Go's servers answer 400 to requests without a host.
+    let host = format!("localhost:{}", responder.port()?);
+    ensure!(responder.headers().iter().all(|seen| seen["host"] == *host), "{:?}", responder.headers());
     let groups = server.admin.get("/apis").await?.body;
     let known = |group: &Value| group["name"] == "example.com";
     ensure!(groups["groups"].as_array().context("groups")?.iter().any(known), "{groups}");
