@@ -4,6 +4,7 @@
 //! pods could not reach the API server otherwise.
 
 use std::fs::File;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ use sys::mounts;
 use sys::netlink::Netlink;
 use sys::process::{Namespace, enter, is_namespace_file, unshare};
 use tokio::process::{Child, Command};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, oneshot};
 
 use crate::serve::say;
 use crate::upkeep_flags::UpkeepArgs;
@@ -300,11 +301,38 @@ impl Member {
     }
 }
 
+/// Starts agents from a thread of its own. An agent gets a signal at the end of the thread that started it, and the
+/// runtime ends threads of its own while the process goes on.
+struct Starter {
+    requests: std::sync::mpsc::Sender<oneshot::Sender<io::Result<Child>>>,
+}
+
+impl Starter {
+    fn new(command: Arc<Mutex<Command>>) -> Self {
+        let (requests, waiting) = std::sync::mpsc::channel::<oneshot::Sender<io::Result<Child>>>();
+        let runtime = tokio::runtime::Handle::current();
+        std::thread::spawn(move || {
+            let _entered = runtime.enter();
+            for request in waiting {
+                let _ = request.send(command.blocking_lock().spawn());
+            }
+        });
+        Self { requests }
+    }
+
+    async fn start(&self) -> io::Result<Child> {
+        let (request, started) = oneshot::channel();
+        let ended = || io::Error::other("the thread that starts agents has ended");
+        self.requests.send(request).map_err(|_| ended())?;
+        started.await.map_err(|_| ended())?
+    }
+}
+
 /// Keeps an agent running until `tasks` stop.
 async fn keep(name: String, command: Arc<Mutex<Command>>, tasks: TaskGroup) {
+    let starter = Starter::new(command);
     loop {
-        let spawned = command.lock().await.spawn();
-        let mut child = match spawned {
+        let mut child = match starter.start().await {
             Ok(child) => child,
             Err(error) => {
                 tracing::error!(node = name, %error, "the agent cannot be started; trying again");
@@ -370,5 +398,31 @@ mod tests {
     #[test]
     fn names_fit_the_kernel() {
         assert!(bridge(u32::MAX).len() < 16);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn agent_outlives_the_runtime_thread_that_asked_for_it() {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "TERM", "sleep", "60"]).kill_on_drop(true);
+        let starter = Arc::new(Starter::new(Arc::new(Mutex::new(command))));
+        let runtime = tokio::runtime::Handle::current();
+        let asking = Arc::clone(&starter);
+        let asked = std::thread::spawn(move || {
+            let child = runtime.block_on(asking.start()).expect("a process");
+            let name = format!("/proc/{}/comm", child.id().expect("it runs"));
+            // Only then has it asked for the signal.
+            let started = std::time::Instant::now();
+            while std::fs::read_to_string(&name).is_ok_and(|name| name.trim() != "sleep") {
+                assert!(started.elapsed() < Duration::from_secs(20), "no program has been started");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            child
+        });
+        let mut child = asked.join().expect("no panic");
+        let early = tokio::time::timeout(Duration::from_secs(1), child.wait()).await;
+        assert!(early.is_err(), "it ended with the thread that asked: {early:?}");
+        drop(starter);
+        let late = tokio::time::timeout(Duration::from_secs(20), child.wait()).await;
+        late.expect("it ends with the thread that started it").expect("a status");
     }
 }
