@@ -1,4 +1,4 @@
-//! `--runtime-config`: which built-in group versions and resources are served.
+//! `--runtime-config`: the built-in group versions and resources that are served.
 //!
 //! A resource's own setting comes before that of its version, and that before those of all versions of a stability.
 
@@ -24,8 +24,11 @@ pub enum RuntimeConfigError {
     UpperCase(String, String),
 }
 
+/// A key for versions of one stability, and the test that a version has it.
+type Stability = (&'static str, fn(&str) -> bool);
+
 /// Stabilities by name, in the order in which their settings are applied.
-const STABILITIES: [(&str, fn(&str) -> bool); 4] = [
+const STABILITIES: [Stability; 4] = [
     ("api/all", |_| true),
     ("api/ga", |version| !version.contains("alpha") && !version.contains("beta")),
     ("api/beta", |version| version.contains("beta")),

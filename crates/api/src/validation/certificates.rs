@@ -89,7 +89,7 @@ pub fn trust_bundle(text: &str) -> Vec<String> {
             continue;
         }
         let is_authority = match X509Certificate::from_der(&block.bytes) {
-            Ok((rest, certificate)) if rest.is_empty() => certificate.is_ca(),
+            Ok(([], certificate)) => certificate.is_ca(),
             _ => {
                 problems.push(format!("entry {index} does not parse as X.509"));
                 continue;

@@ -3,8 +3,6 @@
 use jiff::{SignedDuration, Timestamp};
 use objects::autoscaling::v2::{HPAScalingRules, HorizontalPodAutoscalerBehavior};
 
-/// The window for shrinking if none is given.
-
 /// What was proposed and done before, for one autoscaler.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {

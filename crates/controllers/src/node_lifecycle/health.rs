@@ -13,8 +13,6 @@ use crate::node_facts::{self, condition};
 pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
 pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
-/// A node that was heard of may be silent for so long, one that has just come for so long.
-
 /// Nodes per second that lose their pods: normally, and in a large zone that is in trouble.
 const RATE: f64 = 0.1;
 const REDUCED_RATE: f64 = 0.01;
