@@ -44,8 +44,12 @@ impl KnownDefinition {
     pub fn with_status_of(&self, changed: &Value) -> Value {
         let mut whole = self.entry.value();
         whole.set("status", changed.field("status").clone());
-        let finalizers = meta::finalizers(changed).to_vec();
-        meta::metadata_mut(&mut whole).insert("finalizers".to_owned(), Value::Array(finalizers));
+        let metadata = meta::metadata_mut(&mut whole);
+        match meta::finalizers(changed) {
+            // An empty list would be a field that the status' manager owns.
+            [] => drop(metadata.remove("finalizers")),
+            some => drop(metadata.insert("finalizers".to_owned(), Value::Array(some.to_vec()))),
+        }
         whole
     }
 }

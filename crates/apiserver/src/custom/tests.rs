@@ -521,6 +521,19 @@ async fn conversion_webhook_is_called_once_per_list_and_its_failures_are_reporte
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn status_of_a_definition_is_written_without_other_fields() {
+    let cluster = Cluster::start().await;
+    cluster.define(&definition()).await;
+    let found = cluster.get(&format!("{DEFINITIONS}/widgets.example.com")).await.1;
+    assert_eq!(found["metadata"].get("finalizers"), None);
+    let managers = found["metadata"]["managedFields"].as_array().expect("managers");
+    let status =
+        managers.iter().find(|manager| manager["subresource"] == "status").expect("that of the status");
+    let owned: Vec<&String> = status["fieldsV1"].as_object().expect("fields").keys().collect();
+    assert_eq!(owned, ["f:status"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deletion_that_waits_for_a_conversion_webhook_does_not_hold_up_other_definitions() {
     let webhook = renaming_webhook(&Arc::new(AtomicBool::new(false))).await;
     let cluster = Cluster::start().await;
