@@ -129,18 +129,19 @@ impl Rule {
     }
 }
 
+/// Compares the whole `resource/subresource`, as Kubernetes does: an access review may name both in `resource`
+/// and leave `subresource` empty. Only a subresource of its own matches `*/subresource`.
 fn resource_allows(resource: &str, wanted: &Attributes<'_>) -> bool {
     if resource == "*" {
         return true;
     }
-    match resource.split_once('/') {
-        None => wanted.subresource.is_empty() && resource == wanted.resource,
-        Some((parent, subresource)) => {
-            !wanted.subresource.is_empty()
-                && subresource == wanted.subresource
-                && (parent == "*" || parent == wanted.resource)
-        }
+    if wanted.subresource.is_empty() {
+        return resource == wanted.resource;
     }
+    resource
+        .strip_suffix(wanted.subresource)
+        .and_then(|rest| rest.strip_suffix('/'))
+        .is_some_and(|parent| parent == "*" || parent == wanted.resource)
 }
 
 /// A pattern that ends with a star covers every path that begins as it does.
@@ -213,6 +214,28 @@ mod tests {
             (all, Attributes { verb: "get", path: "/x", ..Attributes::default() }, false),
         ] {
             assert_eq!(rule(json).allows(&attributes), want, "{json} {attributes:?}");
+        }
+    }
+
+    #[test]
+    fn slash_in_resource_matches_exact_rules_only() {
+        let log = r#"{"verbs":["get"],"apiGroups":[""],"resources":["pods/log"]}"#;
+        let any_log = r#"{"verbs":["get"],"apiGroups":[""],"resources":["*/log"]}"#;
+        let pods = r#"{"verbs":["get"],"apiGroups":[""],"resources":["pods"]}"#;
+        let all = r#"{"verbs":["get"],"apiGroups":[""],"resources":["*"]}"#;
+        for (json, resource, subresource, want) in [
+            (log, "pods/log", "", true),
+            (any_log, "pods/log", "", false),
+            (pods, "pods/log", "", false),
+            (all, "pods/log", "", true),
+            (log, "pods", "log", true),
+            (log, "pods", "g", false),
+            (any_log, "pods", "log", true),
+            (any_log, "pods", "log/x", false),
+        ] {
+            let attributes =
+                Attributes { verb: "get", is_resource: true, resource, subresource, ..Attributes::default() };
+            assert_eq!(rule(json).allows(&attributes), want, "{json} {resource:?} {subresource:?}");
         }
     }
 
