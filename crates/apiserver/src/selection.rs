@@ -70,8 +70,8 @@ impl Selection {
         self.labels.matches(attributes) && self.fields.matches(|name| attributes.field(layout, name))
     }
 
-    /// Reports whether the selected fields are those of another version than the stored one, which only a conversion
-    /// webhook can tell: [`Self::matching_converted`] then replaces [`Self::matches`].
+    /// Reports whether the selected fields are those of another version than the stored one, which require the
+    /// conversion webhook: [`Self::matching_converted`] then replaces [`Self::matches`].
     pub fn needs_conversion(&self, served: &Version) -> bool {
         matches!(served.conversion, Some(Conversion::Batch(_)))
             && self.fields.terms.iter().any(|term| !is_metadata(&term.field))

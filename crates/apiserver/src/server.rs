@@ -290,7 +290,7 @@ fn register_checks(readiness: &Readiness, store: &Arc<dyn Store>) -> (Vec<Gate>,
     (gates, shutdown)
 }
 
-/// How often addresses and node ports of services are compared with the services.
+/// Interval of comparing addresses and node ports with the services.
 const REPAIR_PERIOD: Duration = Duration::from_secs(3 * 60);
 
 /// Repairs addresses and node ports of services again and again, until the group stops.

@@ -166,7 +166,7 @@ struct ApiArguments {
     /// Open watches.
     #[arg(long, default_value_t = 1000)]
     watchers: usize,
-    /// How long the watches are fed, in seconds.
+    /// Duration of the watch measurement, in seconds.
     #[arg(long, default_value_t = 10)]
     watch_seconds: u64,
 }

@@ -24,18 +24,18 @@ pub struct Exec {
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
     api_version: String,
-    /// The cluster as the program is told of it, if it wants to know.
+    /// Cluster information for the program, passed if `provideClusterInfo` is set.
     cluster: Option<Value>,
     hint: String,
 }
 
-/// What a program printed. Its values are secret: `Debug` leaves them out.
+/// Output of a program. Its values are secret: `Debug` leaves them out.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ExecCredential {
     pub token: Option<String>,
     /// Certificate and key, in PEM.
     pub certificate: Option<(String, String)>,
-    /// When it ends, in seconds since the epoch; it lasts as long as the process if absent.
+    /// Expiry in seconds since the epoch; credentials without one are kept while the process runs.
     pub expires: Option<i64>,
 }
 

@@ -66,7 +66,7 @@ pub struct Kubeconfig {
     pub namespace: String,
 }
 
-/// Where pods find the credentials of their service account.
+/// Directory of the service account credentials in a pod.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 impl Kubeconfig {

@@ -1,4 +1,4 @@
-//! What loops need to know of the cluster besides its objects.
+//! Settings of the controllers besides the cluster's objects.
 
 use jiff::SignedDuration;
 use runtime::Context;
@@ -8,11 +8,11 @@ use std::time::Duration;
 /// Settings of the whole controller manager; [`Settings::of`] gives them. The defaults are Kubernetes'.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The authority of the API server's certificate, in PEM: what `kube-root-ca.crt` holds.
+    /// The authority of the API server's certificate, in PEM: the content of `kube-root-ca.crt`.
     pub root_ca: Option<String>,
-    /// How long a node may be silent before it counts as unhealthy.
+    /// Time without a heartbeat after which a node is unhealthy.
     pub node_monitor_grace: SignedDuration,
-    /// The same for a node that has never told its status.
+    /// The same for a node that has not posted a status yet.
     pub node_startup_grace: SignedDuration,
     /// Finished pods that may stay; all of them if absent.
     pub terminated_pods: Option<usize>,
@@ -24,15 +24,15 @@ pub struct Settings {
 /// Settings of the horizontal pod autoscaler.
 #[derive(Clone, Debug)]
 pub struct AutoscalerSettings {
-    /// How often each autoscaler is looked at.
+    /// Interval between reconciliations of an autoscaler.
     pub period: Duration,
-    /// How far usage may be from its target before anything is done.
+    /// Relative deviation from the target within which the size is kept.
     pub tolerance: f64,
-    /// How long after a pod's start its CPU samples may be skipped.
+    /// Time after a pod's start in which its CPU samples may be skipped.
     pub cpu_initialization: SignedDuration,
-    /// How long after a pod's start changes of its readiness count as its first.
+    /// Time after a pod's start in which changes of its readiness count as its first.
     pub readiness_delay: SignedDuration,
-    /// How long past recommendations keep a size from shrinking.
+    /// Time for which past recommendations keep a size from shrinking.
     pub downscale_window: SignedDuration,
 }
 

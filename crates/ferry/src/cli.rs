@@ -25,7 +25,7 @@ pub struct Cli {
     #[arg(short = 'v', long = "v", value_name = "N", global = true)]
     pub verbosity: Option<u8>,
 
-    /// How log lines look (also `--logging-format`).
+    /// Format of log lines (also `--logging-format`).
     #[arg(long, value_name = "FORMAT", global = true, default_value = "text", alias = "logging-format")]
     pub log_format: LogFormat,
 

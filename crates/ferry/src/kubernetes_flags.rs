@@ -220,12 +220,12 @@ fn only(text: &str, want: &str) -> Result<String, String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
     use clap::Parser;
 
-    fn configured(flags: &[&str]) -> Result<Config, String> {
+    pub fn configured(flags: &[&str]) -> Result<Config, String> {
         let line = ["ferry", "apiserver"].iter().chain(flags);
         let cli = Cli::try_parse_from(line).map_err(|error| error.to_string())?;
         let Command::Apiserver(arguments) = cli.command else { return Err("another command".to_owned()) };

@@ -145,16 +145,7 @@ fn parse_named(text: &str) -> Result<NamedFiles, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{Cli, Command};
-    use clap::Parser;
-
-    fn configured(flags: &[&str]) -> Result<Config, String> {
-        let line = ["ferry", "apiserver"].iter().chain(flags);
-        let cli = Cli::try_parse_from(line).map_err(|error| error.to_string())?;
-        let Command::Apiserver(arguments) = cli.command else { return Err("another command".to_owned()) };
-        crate::serve::configure(arguments, crate::serve::Role::ApiServer)
-            .map_err(|error| format!("{error:#}"))
-    }
+    use crate::kubernetes_flags::tests::configured;
 
     #[test]
     fn flags_of_a_kubeadm_manifest_are_used() {

@@ -1,6 +1,6 @@
 //! CSI migration: persistent volumes of drivers that were once part of Kubernetes, as their CSI drivers know them.
 //!
-//! The objects stay as they are; whoever attaches or mounts such a volume uses the translated source.
+//! The objects stay as they are; attaching and mounting such a volume use the translated source.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -5,7 +5,7 @@ use crate::value::Fields;
 use machinery::Value;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether pods may project ClusterTrustBundles: a feature gate of the process.
+/// Permission to project ClusterTrustBundles into pods: a feature gate of the process.
 static CLUSTER_TRUST_BUNDLES: AtomicBool = AtomicBool::new(false);
 
 /// Keeps or drops projections of ClusterTrustBundles from now on.

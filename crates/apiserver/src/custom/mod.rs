@@ -62,7 +62,7 @@ struct Follower {
     pending: BTreeSet<String>,
     /// Time from accepted names until `Established`, so that the other servers have seen the definition.
     establishing_delay: Duration,
-    /// When the names of definitions that are not established yet were seen to be accepted.
+    /// Times at which names were accepted, of definitions that are not established yet.
     accepted: BTreeMap<String, Instant>,
     /// Deletions under way, by definition. They may wait for conversion webhooks, and other definitions must not.
     cleanups: BTreeMap<String, JoinHandle<()>>,

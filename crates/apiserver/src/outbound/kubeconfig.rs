@@ -59,7 +59,7 @@ pub fn read(path: &Path) -> Result<Client, KubeconfigError> {
     Ok(Client::with_credentials(target, credentials(&user, directory)))
 }
 
-/// What a user of a kubeconfig presents besides a certificate.
+/// Credentials of a kubeconfig user other than a certificate.
 pub(super) fn credentials(user: &Value, directory: &Path) -> Credentials {
     if !user.text("tokenFile").is_empty() {
         Credentials::BearerFile(directory.join(user.text("tokenFile")))

@@ -6,7 +6,7 @@ use api::value::Fields;
 use std::collections::HashMap;
 use std::path::Path;
 
-/// How this server proves who it is to one other.
+/// Credentials of this server for one other server.
 #[derive(Clone, Default)]
 pub struct Presented {
     pub credentials: Credentials,
@@ -54,7 +54,7 @@ impl Users {
         Ok(Self { by_server, current: current.filter(|name| !name.is_empty()) })
     }
 
-    /// How to prove who this server is to `target`, a `host:port`. The most specific user counts.
+    /// Credentials for `target`, a `host:port`. The most specific user counts.
     pub fn of(&self, target: &str) -> Presented {
         let matching = |target: &str| {
             let exact = self.by_server.get(target);

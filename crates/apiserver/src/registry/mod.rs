@@ -63,7 +63,7 @@ pub struct Storage {
 /// Times that flags of Kubernetes set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tuning {
-    /// How long events are kept.
+    /// Lifetime of events.
     pub event_ttl: Duration,
     /// Seconds that pods stay on a node that is not ready, unless they say otherwise.
     pub not_ready_toleration: i64,

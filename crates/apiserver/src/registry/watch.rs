@@ -197,7 +197,7 @@ impl Watcher {
         Some(notices)
     }
 
-    /// What the watcher sees of events.
+    /// Notices for the watcher of events.
     fn see(&self, events: Vec<Arc<Event>>) -> Vec<Notice> {
         let layout = &self.cache().layout;
         let mut notices = Vec::new();
@@ -209,7 +209,7 @@ impl Watcher {
         notices
     }
 
-    /// What the watcher sees of events whose objects have to be converted first. A failed conversion ends the watch.
+    /// Notices for the watcher of events whose objects have to be converted first. A failed conversion ends the watch.
     async fn see_converted(&self, events: Vec<Arc<Event>>) -> Vec<Notice> {
         let mut states = Vec::new();
         for event in &events {

@@ -1,5 +1,5 @@
-//! Custom resources: what definitions cost while nobody uses them, how soon they are served, and what requests for their
-//! objects cost.
+//! Custom resources: cost of unused definitions, time until they are served, and cost of requests for their
+//! objects.
 
 mod definitions;
 mod resources;

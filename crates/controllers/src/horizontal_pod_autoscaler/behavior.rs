@@ -19,7 +19,7 @@ pub struct Limits {
     pub current: i32,
     pub min: i32,
     pub max: i32,
-    /// How long past recommendations keep the size, unless the behavior says otherwise.
+    /// Time for which past recommendations keep the size, unless the behavior sets another.
     pub downscale_window: SignedDuration,
 }
 

@@ -50,7 +50,7 @@ impl KubeletCertificates {
     pub fn verifier(&self, node: &str) -> Option<Arc<dyn ServerCertVerifier>> {
         let strict = self.strict.load(Ordering::Acquire);
         let Some(authority) = self.authority.load_full() else {
-            return strict.then(|| Arc::new(Nobody) as Arc<dyn ServerCertVerifier>);
+            return strict.then(|| Arc::new(RejectAll) as Arc<dyn ServerCertVerifier>);
         };
         if strict {
             return Some(authority);
@@ -61,9 +61,9 @@ impl KubeletCertificates {
 
 /// Accepts no certificate.
 #[derive(Debug)]
-struct Nobody;
+struct RejectAll;
 
-impl ServerCertVerifier for Nobody {
+impl ServerCertVerifier for RejectAll {
     fn verify_server_cert(
         &self,
         _leaf: &CertificateDer<'_>,
