@@ -15,7 +15,7 @@ use crate::kubernetes_flags::KubernetesArgs;
 ///
 /// `ferry up` starts a cluster on this machine; `ferry kubeconfig` makes kubectl use it.
 #[derive(Debug, Parser)]
-#[command(name = "ferry", version = version(), propagate_version = false, max_term_width = 100)]
+#[command(name = "ferry", version = crate::version::SHORT, propagate_version = false, max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -100,8 +100,19 @@ pub enum Command {
     Runtime(RuntimeArgs),
     /// Pull, import, list and remove images of the container runtime.
     Images(ImagesArgs),
-    /// Print the version.
-    Version,
+    /// Print version, commit, date and target of this build.
+    Version(crate::version::VersionArgs),
+    /// Print a completion script for a shell.
+    ///
+    /// bash: `source <(ferry completion bash)`; zsh: write it to a directory of `fpath` as `_ferry`; fish:
+    /// `ferry completion fish | source`.
+    Completion(crate::generate::CompletionArgs),
+    /// Write the manual pages to a directory.
+    #[command(hide = true)]
+    Man(crate::generate::ManArgs),
+    /// Print the flag reference as Markdown.
+    #[command(hide = true)]
+    Reference,
 }
 
 #[derive(Args, Debug)]
@@ -567,11 +578,6 @@ pub struct CheckArgs {
     /// The address the API will be served at.
     #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:6443", value_parser = parse_listen)]
     pub listen: SocketAddr,
-}
-
-/// Ferry's version and the Kubernetes version it speaks.
-pub fn version() -> &'static str {
-    concat!(env!("CARGO_PKG_VERSION"), " (Kubernetes v1.36)")
 }
 
 #[cfg(test)]

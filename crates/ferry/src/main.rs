@@ -13,6 +13,7 @@ mod end_pods;
 mod envtest;
 mod etcd;
 mod flags;
+mod generate;
 mod images;
 mod kubeconfig;
 mod kubelet_file;
@@ -34,6 +35,7 @@ mod traces;
 mod up;
 mod upkeep_flags;
 mod upstream_flags;
+mod version;
 
 use std::process::ExitCode;
 
@@ -124,10 +126,10 @@ fn run(cli: Cli) -> Result<ExitCode> {
     let verbosity = cli.verbosity.unwrap_or(u8::from(!quiet));
     base::logging::init(verbosity, cli.log_format.into()).context("starting the log")?;
     match cli.command {
-        Command::Version => {
-            println!("{}", cli::version());
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Version(arguments) => Ok(version::run(&arguments)),
+        Command::Completion(arguments) => generate::completion(&arguments),
+        Command::Man(arguments) => generate::man(&arguments),
+        Command::Reference => generate::reference(),
         Command::Kubeconfig(arguments) => kubeconfig::run(&arguments),
         Command::Audit(arguments) => audit::run(&arguments),
         Command::Secrets(command) => secrets::run(command),

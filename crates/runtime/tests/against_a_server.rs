@@ -8,15 +8,20 @@ use anyhow::Result;
 use async_trait::async_trait;
 use base::clock::Clock;
 use base::tasks::TaskGroup;
-use client::{Client, ListOptions};
+use client::{Client, ListOptions, Patch};
 use objects::coordination::v1::Lease;
-use objects::core::v1::ConfigMap;
+use objects::core::v1::{ConfigMap, Namespace};
 use objects::events::v1::Event;
 use runtime::{
     Action, Context, Descriptor, Harness, Informers, Key, LeaderElection, Leading, Loop, LoopError, Recorder,
     Row, Selection, lead,
 };
+use serde_json::json;
 use testkit::{Server, eventually};
+
+#[path = "../examples/label-copier.rs"]
+#[expect(dead_code, reason = "the main function of an example")]
+mod label_copier;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -167,6 +172,26 @@ async fn a_loop_is_retried_until_it_succeeds() -> Result<()> {
     client.create("default", &map("a")).await?;
     let read = async || client.get::<ConfigMap>("default", "a").await.expect("there").data;
     eventually("the mark", PATIENCE, read, Option::is_some).await;
+    tasks.drain(PATIENCE).await?;
+    server.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn example_controller_copies_and_removes_labels() -> Result<()> {
+    let server = Server::start().await?;
+    let client = Client::connect(&server.kubeconfig, "test")?;
+    let tasks = TaskGroup::new();
+    client.create("default", &map("a")).await?;
+    label_copier::start(&server.kubeconfig, &tasks)?;
+    for team in [Some("blue"), Some("green"), None] {
+        let patch = Patch::Merge(json!({"metadata": {"labels": {"team": team}}}));
+        client.patch::<Namespace>("", "default", None, &patch).await?;
+        let labels = async || client.get::<ConfigMap>("default", "a").await.expect("there").metadata.labels;
+        let copied = |labels: &Option<BTreeMap<String, String>>| {
+            labels.as_ref().and_then(|labels| labels.get("team")).map(String::as_str) == team
+        };
+        eventually("the label of the namespace", PATIENCE, labels, copied).await;
+    }
     tasks.drain(PATIENCE).await?;
     server.stop().await
 }

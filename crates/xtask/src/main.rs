@@ -3,6 +3,7 @@
 mod dependencies;
 mod docs;
 mod edges;
+mod package;
 mod rpc;
 mod schema;
 #[cfg(test)]
@@ -22,6 +23,7 @@ const TASKS: &[Task] = &[
         dependencies::check(root)
     }),
     ("docs", "regenerate the texts of the API documentation", |root, _| docs::generate(root)),
+    ("package", "build a Debian package or an OCI image", package::run),
     ("rpc", "regenerate gRPC messages, clients and servers", |root, _| rpc::generate(root)),
     ("edges", "check which crates depend on which", |root, _| edges::check(root)),
     ("schema", "regenerate the tables of API types", |root, _| schema::generate(root)),
@@ -38,7 +40,7 @@ fn main() -> Result<()> {
             for (name, about, _) in TASKS {
                 println!("{name}\t{about}");
             }
-            bail!("which task?")
+            bail!("name one of these tasks")
         }
     }
 }

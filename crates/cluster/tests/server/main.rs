@@ -8,6 +8,9 @@ mod certificates;
 mod cloud;
 mod custom_resources;
 mod doors;
+#[path = "../../examples/embedded.rs"]
+#[expect(dead_code, reason = "the main function of an example")]
+mod embedded;
 mod encryption;
 mod ingress;
 mod issuers;
@@ -18,3 +21,14 @@ mod service_account_keys;
 mod stock_kubectl;
 mod stock_python;
 mod store_failure;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn example_embeds_a_control_plane() -> anyhow::Result<()> {
+    let directory = tempfile::tempdir()?;
+    let names = embedded::namespaces(directory.path()).await?;
+    anyhow::ensure!(
+        ["default", "embedded"].iter().all(|name| names.iter().any(|known| known == name)),
+        "{names:?}"
+    );
+    Ok(())
+}

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -19,6 +19,8 @@ pub struct Machine {
     cgroup: String,
     kubectl: Kubectl,
     ferry: Option<Child>,
+    /// Installed binary to run instead of the one that cargo built.
+    pub binary: Option<PathBuf>,
 }
 
 /// Removes control groups of this name; how many there were.
@@ -56,7 +58,7 @@ impl Machine {
         run(Command::new("ip").args(["link", "set", "lo", "up"]));
         let directory = tempfile::tempdir().expect("a directory");
         let kubectl = Kubectl::new(directory.path().join("data/kubeconfig"), directory.path());
-        Self { directory, cgroup: cgroup.to_owned(), kubectl, ferry: None }
+        Self { directory, cgroup: cgroup.to_owned(), kubectl, ferry: None, binary: None }
     }
 
     pub fn data(&self) -> PathBuf {
@@ -81,7 +83,8 @@ impl Machine {
         }
         let log = fs::File::create(self.directory.path().join("log")).expect("a log");
         let listen = ["--listen", "127.0.0.1:0", "--kubelet-listen", "0.0.0.0:0"];
-        let child = ferry(&["up", "--hostname-override", "n1"])
+        let child = self
+            .command(&["up", "--hostname-override", "n1"])
             .args(listen)
             .args(["--cgroup-root", &self.cgroup, "--data-dir"])
             .arg(self.data())
@@ -119,7 +122,18 @@ impl Machine {
 
     /// Another command of the binary, for this cluster.
     pub fn ferry(&self, arguments: &[&str]) -> Output {
-        ferry(arguments).arg("--data-dir").arg(self.data()).output().expect("ferry runs")
+        self.command(arguments).arg("--data-dir").arg(self.data()).output().expect("ferry runs")
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        match &self.binary {
+            None => ferry(arguments),
+            Some(binary) => {
+                let mut command = Command::new(binary);
+                command.args(arguments).stdin(Stdio::null());
+                command
+            }
+        }
     }
 
     /// Removes the cluster.

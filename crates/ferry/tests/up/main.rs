@@ -20,6 +20,7 @@ mod lifecycle;
 mod machine;
 #[path = "../support/objects.rs"]
 mod objects;
+mod packages;
 mod pods;
 #[path = "../support/programs.rs"]
 mod programs;
@@ -181,5 +182,18 @@ fn containers_of_baseline_pods_are_not_escaped_inside() {
         let machine = machine::Machine::start(&cgroup);
         escapes::run(&machine);
         machine.reset();
+    }
+}
+
+#[test]
+fn packages_are_installed_started_stopped_and_removed() {
+    apart("packages_are_installed_started_stopped_and_removed_inside");
+}
+
+#[test]
+#[ignore = "started by its sibling in namespaces of its own"]
+fn packages_are_installed_started_stopped_and_removed_inside() {
+    if let Some(cgroup) = inside() {
+        packages::test(&cgroup);
     }
 }
