@@ -4,6 +4,7 @@ mod dependencies;
 mod docs;
 mod edges;
 mod package;
+mod reference;
 mod rpc;
 mod schema;
 #[cfg(test)]
@@ -24,6 +25,7 @@ const TASKS: &[Task] = &[
     }),
     ("docs", "regenerate the texts of the API documentation", |root, _| docs::generate(root)),
     ("package", "build a Debian package or an OCI image", package::run),
+    ("reference", "regenerate the data that tests compare with", |root, _| reference::generate(root)),
     ("rpc", "regenerate gRPC messages, clients and servers", |root, _| rpc::generate(root)),
     ("edges", "check which crates depend on which", |root, _| edges::check(root)),
     ("schema", "regenerate the tables of API types", |root, _| schema::generate(root)),

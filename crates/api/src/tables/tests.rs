@@ -2,7 +2,6 @@
 
 use super::*;
 use serde_json::json;
-use std::path::PathBuf;
 
 const NOW: &str = "2026-01-01T01:00:00Z";
 
@@ -11,21 +10,9 @@ fn cells(group: &str, resource: &str, object: &Value) -> Vec<Value> {
     (table(group, "v1", resource).cells)(object, CellContext { now })
 }
 
-/// Files of the reference data beside the workspace, if they are here.
-fn shared(path: &str) -> Option<PathBuf> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared").join(path);
-    if path.exists() {
-        return Some(path);
-    }
-    eprintln!("skipped: no reference data");
-    None
-}
-
 #[test]
 fn columns_match_the_reference() {
-    let Some(path) = shared("reference/table-columns.json") else { return };
-    let reference: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
-    for (key, columns) in reference.as_object().unwrap() {
+    for (key, columns) in reference::COLUMNS.values() {
         let parts: Vec<&str> = key.split('/').collect();
         let (group, version, resource) = match parts[..] {
             [version, resource] => ("", version, resource),
@@ -44,7 +31,7 @@ fn columns_match_the_reference() {
                 })
             })
             .collect();
-        assert_eq!(&Value::Array(ours), columns, "{key}");
+        assert_eq!(Value::Array(ours), columns, "{key}");
     }
 }
 
@@ -61,46 +48,39 @@ fn every_row_belongs_to_a_resource() {
 /// Recorded tables whose rows carry the whole object, or whose object was created in the step before.
 #[test]
 fn recorded_tables() {
-    let Some(golden) = shared("tools/apidiff/golden") else { return };
     let (mut columns_seen, mut rows_seen) = (0, 0);
-    for area in std::fs::read_dir(golden).unwrap().filter_map(Result::ok) {
-        let Ok(files) = std::fs::read_dir(area.path()) else { continue };
-        for file in files.filter_map(Result::ok) {
-            let Ok(recording) = std::fs::read(file.path()) else { continue };
-            let Ok(recording) = serde_json::from_slice::<Value>(&recording) else { continue };
-            for step in recording["steps"].as_array().into_iter().flatten() {
-                let answer = &step["want"]["body"];
-                if answer["kind"] != "Table" || answer["apiVersion"] != "meta.k8s.io/v1" {
+    for (name, recording) in reference::RECORDINGS.values() {
+        for step in recording["steps"].as_array().into_iter().flatten() {
+            let answer = &step["want"]["body"];
+            if answer["kind"] != "Table" || answer["apiVersion"] != "meta.k8s.io/v1" {
+                continue;
+            }
+            let Some((group, resource)) = resource_of(step["path"].as_str().unwrap_or("")) else {
+                continue;
+            };
+            let table = table(&group, "v1", &resource);
+            let label = format!("{name}: {group}/{resource}");
+            if let Some(columns) = answer["columnDefinitions"].as_array().filter(|c| !c.is_empty()) {
+                let ours: Vec<&str> = table.columns.iter().map(|column| column.description).collect();
+                let theirs: Vec<&str> =
+                    columns.iter().map(|c| c["description"].as_str().unwrap_or("")).collect();
+                assert_eq!(ours, theirs, "{label}");
+                columns_seen += 1;
+            }
+            for row in answer["rows"].as_array().into_iter().flatten() {
+                let object = &row["object"];
+                if object.is_null() || object["kind"] == "PartialObjectMetadata" {
                     continue;
                 }
-                let Some((group, resource)) = resource_of(step["path"].as_str().unwrap_or("")) else {
-                    continue;
-                };
-                let table = table(&group, "v1", &resource);
-                let label = format!("{}: {group}/{resource}", file.path().display());
-                if let Some(columns) = answer["columnDefinitions"].as_array().filter(|c| !c.is_empty()) {
-                    let ours: Vec<&str> = table.columns.iter().map(|column| column.description).collect();
-                    let theirs: Vec<&str> =
-                        columns.iter().map(|c| c["description"].as_str().unwrap_or("")).collect();
-                    assert_eq!(ours, theirs, "{label}");
-                    columns_seen += 1;
+                let ours = (table.cells)(object, CellContext { now: 0 });
+                for (ours, theirs) in ours.iter().zip(row["cells"].as_array().unwrap()) {
+                    let masked = theirs.as_str().is_some_and(|text| text.contains('<'));
+                    assert!(masked || ours == theirs, "{label}: {ours} != {theirs}");
                 }
-                for row in answer["rows"].as_array().into_iter().flatten() {
-                    let object = &row["object"];
-                    if object.is_null() || object["kind"] == "PartialObjectMetadata" {
-                        continue;
-                    }
-                    let ours = (table.cells)(object, CellContext { now: 0 });
-                    for (ours, theirs) in ours.iter().zip(row["cells"].as_array().unwrap()) {
-                        let masked = theirs.as_str().is_some_and(|text| text.contains('<'));
-                        assert!(masked || ours == theirs, "{label}: {ours} != {theirs}");
-                    }
-                    let conditions =
-                        table.conditions.map(|conditions| conditions(object)).unwrap_or_default();
-                    let expected = row["conditions"].as_array().cloned().unwrap_or_default();
-                    assert_eq!(conditions, expected, "{label}");
-                    rows_seen += 1;
-                }
+                let conditions = table.conditions.map(|conditions| conditions(object)).unwrap_or_default();
+                let expected = row["conditions"].as_array().cloned().unwrap_or_default();
+                assert_eq!(conditions, expected, "{label}");
+                rows_seen += 1;
             }
         }
     }

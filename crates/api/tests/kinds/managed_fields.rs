@@ -4,7 +4,6 @@ use machinery::Value;
 use machinery::apply::{Context, Reset, apply, update};
 use machinery::status::Status;
 use std::collections::HashMap;
-use std::path::PathBuf;
 
 const NOW: &str = "<time>";
 
@@ -31,22 +30,6 @@ const ELSEWHERE: [&str; 7] = [
     "subresources/pods-ephemeralcontainers",
     "subresources/scale",
 ];
-
-fn recordings() -> Option<Vec<(String, Value)>> {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/tools/apidiff/golden");
-    let mut out = Vec::new();
-    for area in std::fs::read_dir(root).ok()?.flatten() {
-        for file in std::fs::read_dir(area.path()).ok()?.flatten() {
-            let name = format!("{}/{}", area.file_name().display(), file.file_name().display());
-            let text = std::fs::read_to_string(file.path()).ok()?;
-            if let Ok(recording) = serde_json::from_str(&text) {
-                out.push((name, recording));
-            }
-        }
-    }
-    out.sort_by(|a, b| a.0.cmp(&b.0));
-    Some(out)
-}
 
 fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or("")
@@ -104,10 +87,7 @@ fn replay(step: &Value, before: Option<&Value>) -> Option<Result<Value, Status>>
 
 #[test]
 fn recorded_writes() {
-    let Some(recordings) = recordings() else {
-        println!("skipped: no reference data");
-        return;
-    };
+    let recordings = reference::RECORDINGS.values();
     let (mut replayed, mut wrong) = (0, Vec::new());
     for (name, recording) in recordings.iter().filter(|(n, _)| !ELSEWHERE.iter().any(|e| n.starts_with(e))) {
         let mut live: HashMap<String, Value> = HashMap::new();

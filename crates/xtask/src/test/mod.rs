@@ -8,6 +8,7 @@ mod event;
 mod process;
 mod report;
 mod schedule;
+mod skips;
 mod suite;
 
 use anyhow::{Result, bail};
@@ -19,7 +20,7 @@ use report::Report;
 /// Limit per test binary. The slowest takes minutes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(1200);
 
-const USAGE: &str = "xtask test [--fast] [--binary NAME] [--jobs N] [--prune] [FILTER]";
+const USAGE: &str = "xtask test [--fast] [--binary NAME] [--jobs N] [--prune] [--deny-skips] [FILTER]";
 
 /// Command-line options.
 #[derive(Debug, Default, PartialEq)]
@@ -32,6 +33,8 @@ struct Options {
     jobs: Option<usize>,
     /// Removes the test executables of earlier builds.
     prune: bool,
+    /// Fails if a test was skipped for a reason other than the accepted ones.
+    deny_skips: bool,
     /// Part of the names of the tests to run.
     filter: Option<String>,
 }
@@ -44,6 +47,7 @@ impl Options {
             match argument.as_str() {
                 "--fast" => options.fast = true,
                 "--prune" => options.prune = true,
+                "--deny-skips" => options.deny_skips = true,
                 "--binary" | "--jobs" => {
                     let Some(value) = rest.next() else { bail!("{argument} needs a value; usage: {USAGE}") };
                     match argument.as_str() {
@@ -65,7 +69,7 @@ impl Options {
     }
 }
 
-/// Builds and runs the tests. Exits with status 1 when a test fails, a binary crashes or no test ran.
+/// Builds and runs the tests. Exits with status 1 when a test fails, a binary crashes, no test ran or a skip is denied.
 pub fn run(root: &Path, arguments: &[String]) -> Result<()> {
     let options = Options::parse(arguments)?;
     let root = root.canonicalize()?;
@@ -89,9 +93,14 @@ pub fn run(root: &Path, arguments: &[String]) -> Result<()> {
     let outcomes = schedule::run(chosen, jobs, LIMIT, options.filter.as_deref());
     let report = Report::new(&outcomes);
     print!("{report}");
+    let denied = if options.deny_skips { report.denied_skips() } else { Vec::new() };
+    if !denied.is_empty() {
+        println!("skipped without an accepted reason, which is a failure here:");
+        denied.iter().for_each(|line| println!("  {line}"));
+    }
     println!("ran for {} with {jobs} jobs", report::seconds(begin.elapsed()));
     println!("{}", report.summary());
-    if !report.is_success() {
+    if !report.is_success() || !denied.is_empty() {
         // An error would add lines after the summary, which has to be the last one.
         std::process::exit(1);
     }
@@ -108,12 +117,13 @@ mod tests {
 
     #[test]
     fn options_flags_and_filter_are_parsed() {
-        let all = parse("--fast --binary store/ --jobs 3 --prune watch").expect("valid");
+        let all = parse("--fast --binary store/ --jobs 3 --prune --deny-skips watch").expect("valid");
         let expected = Options {
             fast: true,
             binary: Some("store/".to_owned()),
             jobs: Some(3),
             prune: true,
+            deny_skips: true,
             filter: Some("watch".to_owned()),
         };
         assert_eq!(all, expected);

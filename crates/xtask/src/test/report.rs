@@ -90,22 +90,27 @@ impl<'a> Report<'a> {
             .flat_map(|outcome| outcome.results.iter().map(|test| (outcome.label.as_str(), test)))
     }
 
-    /// `binary test: reason`, sorted.
-    fn skipped(&self) -> Vec<String> {
-        let mut lines = Vec::new();
+    /// Skipped tests and parts of tests as (`binary test`, reason), sorted.
+    fn skips(&self) -> Vec<(String, &'a str)> {
+        let mut skips = Vec::new();
         for (label, test) in self.results() {
             if let Verdict::Skipped(reason) = &test.verdict {
-                lines.push(format!("{label} {}: {reason}", test.name));
+                skips.push((format!("{label} {}", test.name), reason.as_str()));
             }
-            lines.extend(
-                test.partly_skipped.iter().map(|reason| format!("{label} {} (partly): {reason}", test.name)),
-            );
+            let partly = test.partly_skipped.iter();
+            skips.extend(partly.map(|reason| (format!("{label} {} (partly)", test.name), reason.as_str())));
         }
         for outcome in self.outcomes {
-            lines.extend(outcome.skipped.iter().map(|reason| format!("{}: {reason}", outcome.label)));
+            skips.extend(outcome.skipped.iter().map(|reason| (outcome.label.clone(), reason.as_str())));
         }
-        lines.sort();
-        lines
+        skips.sort();
+        skips
+    }
+
+    /// `binary test: reason` of skips without an accepted reason.
+    pub fn denied_skips(&self) -> Vec<String> {
+        let skips = self.skips().into_iter().filter(|(_, reason)| !super::skips::is_accepted(reason));
+        skips.map(|(test, reason)| format!("{test}: {reason}")).collect()
     }
 
     fn slowest(&self) -> Vec<(Duration, String)> {
@@ -133,12 +138,12 @@ impl Display for Report<'_> {
         for (time, name) in self.slowest() {
             writeln!(f, "  {:>7} {name}", seconds(time))?;
         }
-        let skipped = self.skipped();
-        if !skipped.is_empty() {
+        let skips = self.skips();
+        if !skips.is_empty() {
             writeln!(f, "\nskipped:")?;
         }
-        for line in skipped {
-            writeln!(f, "  {line}")?;
+        for (test, reason) in skips {
+            writeln!(f, "  {test}: {reason}")?;
         }
         let mut failed: Vec<_> = self
             .results()
@@ -203,6 +208,17 @@ mod tests {
         assert_eq!(report.summary(), "2 passed, 1 failed, 1 skipped");
         assert!(!report.is_success());
         assert_eq!(progress(3, 47, &outcomes[0]), "[ 3/47]   2m05s FAILED store: 1 passed, 1 failed");
+    }
+
+    #[test]
+    fn skips_are_denied_unless_the_kernel_lacks_a_feature() {
+        let skipped = |name: &str, reason: &str| result(name, Verdict::Skipped(reason.to_owned()), 0);
+        let mut partly = result("c", Verdict::Passed, 1);
+        partly.partly_skipped.push("no perl".to_owned());
+        let results = vec![skipped("a", "no etcd"), skipped("b", "IPVS does not work here"), partly];
+        let outcomes = [outcome("store", results, None)];
+        let report = Report::new(&outcomes);
+        assert_eq!(report.denied_skips(), ["store a: no etcd", "store c (partly): no perl"]);
     }
 
     #[test]
