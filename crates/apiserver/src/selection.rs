@@ -5,6 +5,7 @@ use crate::cache::{Entry, Layout};
 use crate::options::ListOptions;
 use crate::registry::{Conversion, Served, Version};
 use machinery::Value;
+use machinery::selector::label::Labels;
 use machinery::selector::{FieldSelector, LabelSelector};
 use machinery::status::{Result, Status};
 use std::borrow::Cow;
@@ -70,15 +71,15 @@ impl Selection {
         self.labels.matches(attributes) && self.fields.matches(|name| attributes.field(layout, name))
     }
 
-    /// Reports whether the selected fields are those of another version than the stored one, which require the
+    /// Reports whether the selectors compare fields or labels of another version than the stored one, which require the
     /// conversion webhook: [`Self::matching_converted`] then replaces [`Self::matches`].
     pub fn needs_conversion(&self, served: &Version) -> bool {
         matches!(served.conversion, Some(Conversion::Batch(_)))
-            && self.fields.terms.iter().any(|term| !is_metadata(&term.field))
+            && (!self.labels.is_empty() || self.fields.terms.iter().any(|term| !is_metadata(&term.field)))
     }
 
-    /// For each entry, whether it matches in the version of the request. Objects that their labels, names or namespaces
-    /// already exclude are not converted.
+    /// For each entry, whether it matches in the version of the request. A webhook may change labels and all fields but
+    /// names and namespaces: objects that those already exclude are not converted.
     pub async fn matching_converted(&self, served: &Version, entries: &[Arc<Entry>]) -> Result<Vec<bool>> {
         let layout = &served.storage.cache.layout;
         let (mut verdicts, mut waiting, mut objects) = (Vec::new(), Vec::new(), Vec::new());
@@ -88,7 +89,7 @@ impl Selection {
                 continue;
             }
             verdicts.push(false);
-            if self.metadata_matches(entry, layout) {
+            if self.names_match(entry, layout) {
                 waiting.push((index, entry));
                 objects.push(entry.value());
             }
@@ -96,17 +97,16 @@ impl Selection {
         let converted = served.converted(objects).await?;
         for ((index, entry), object) in waiting.into_iter().zip(converted) {
             let field = |name: &str| converted_field(entry, &object, layout, name).unwrap_or_default();
-            verdicts[index] =
-                self.fields.terms.iter().all(|term| (field(&term.field) == term.value) == term.equal);
+            verdicts[index] = self.labels.matches(&ConvertedLabels(&object))
+                && self.fields.terms.iter().all(|term| (field(&term.field) == term.value) == term.equal);
         }
         Ok(verdicts)
     }
 
-    fn metadata_matches(&self, entry: &Entry, layout: &Layout) -> bool {
+    fn names_match(&self, entry: &Entry, layout: &Layout) -> bool {
         let attributes = entry.attributes(layout);
         let mut terms = self.fields.terms.iter().filter(|term| is_metadata(&term.field));
-        self.labels.matches(attributes)
-            && terms.all(|term| (attributes.field(layout, &term.field) == Some(&term.value)) == term.equal)
+        terms.all(|term| (attributes.field(layout, &term.field) == Some(&term.value)) == term.equal)
     }
 
     /// A selector that names one object or namespace narrows the keys to look at.
@@ -120,6 +120,15 @@ impl Selection {
 
 fn is_metadata(field: &str) -> bool {
     matches!(field, "metadata.name" | "metadata.namespace")
+}
+
+/// Labels of an object that was converted.
+struct ConvertedLabels<'a>(&'a Value);
+
+impl Labels for ConvertedLabels<'_> {
+    fn label(&self, key: &str) -> Option<&str> {
+        self.0.get("metadata")?.get("labels")?.get(key)?.as_str()
+    }
 }
 
 /// A field of an object in another version than `entry` has it. Conversion leaves name and namespace as they are.

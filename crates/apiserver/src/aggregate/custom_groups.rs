@@ -47,11 +47,13 @@ pub struct CustomGroups {
     present: BTreeMap<String, bool>,
     /// Group versions of components of this process.
     extensions: Vec<GroupVersion>,
+    /// Set when any of the above changes, until all APIServices are as they should be.
+    changed: bool,
 }
 
 impl CustomGroups {
     pub fn take_definitions(&mut self, news: &News) {
-        for_each(news, &mut self.served, |entry| {
+        self.changed |= for_each(news, &mut self.served, |entry| {
             let Definition { spec } = serde_json::from_slice(&entry.bytes).ok()?;
             let versions = spec.versions.into_iter().filter(|version| version.served);
             Some(versions.map(|version| (spec.group.clone(), version.name)).collect())
@@ -59,17 +61,21 @@ impl CustomGroups {
     }
 
     pub fn take_api_services(&mut self, news: &News) {
-        for_each(news, &mut self.present, |entry| {
+        self.changed |= for_each(news, &mut self.present, |entry| {
             Some(entry.value().field("metadata").field("labels").text(MANAGED) == "true")
         });
     }
 
     pub fn set_extensions(&mut self, extensions: Vec<GroupVersion>) {
+        self.changed |= self.extensions.len() != extensions.len();
         self.extensions = extensions;
     }
 
     /// Creates the APIServices that are missing, and deletes those that no definition needs.
-    pub async fn reconcile(&self, registry: &Registry) -> Result<()> {
+    pub async fn reconcile(&mut self, registry: &Registry) -> Result<()> {
+        if !self.changed {
+            return Ok(());
+        }
         let wanted: BTreeSet<&(String, String)> = self.served.values().flatten().collect();
         for (group, version) in &wanted {
             if !self.present.contains_key(&name(group, version)) {
@@ -88,6 +94,7 @@ impl CustomGroups {
         for (name, _) in self.present.iter().filter(|(name, managed)| **managed && !names.contains(*name)) {
             delete(registry, name).await?;
         }
+        self.changed = false;
         Ok(())
     }
 }
@@ -96,14 +103,24 @@ fn name(group: &str, version: &str) -> String {
     format!("{version}.{group}")
 }
 
-/// Brings a map by object name up to date; objects that `read` makes nothing of are left out.
-fn for_each<T>(news: &News, map: &mut BTreeMap<String, T>, read: impl Fn(&Entry) -> Option<T>) {
+/// Brings a map by object name up to date; objects that `read` makes nothing of are left out. Reports whether the map
+/// changed.
+fn for_each<T: PartialEq>(
+    news: &News,
+    map: &mut BTreeMap<String, T>,
+    read: impl Fn(&Entry) -> Option<T>,
+) -> bool {
     let name_of = |entry: &Entry| entry.key.rsplit('/').next().unwrap_or_default().to_owned();
+    let mut changed = false;
     let mut apply = |entry: &Entry, gone: bool| {
-        let read = if gone { None } else { read(entry) };
+        let (name, read) = (name_of(entry), if gone { None } else { read(entry) });
+        if map.get(&name) == read.as_ref() {
+            return;
+        }
+        changed = true;
         match read {
-            Some(value) => map.insert(name_of(entry), value),
-            None => map.remove(&name_of(entry)),
+            Some(value) => map.insert(name, value),
+            None => map.remove(&name),
         };
     };
     match news {
@@ -111,9 +128,12 @@ fn for_each<T>(news: &News, map: &mut BTreeMap<String, T>, read: impl Fn(&Entry)
         News::Everything(entries) => {
             entries.iter().for_each(|entry| apply(entry, false));
             let present: BTreeSet<String> = entries.iter().map(|entry| name_of(entry)).collect();
+            let before = map.len();
             map.retain(|name, _| present.contains(name));
+            changed |= map.len() != before;
         }
     }
+    changed
 }
 
 async fn create(registry: &Registry, group: &str, version: &str, priorities: (i32, i32)) -> Result<()> {

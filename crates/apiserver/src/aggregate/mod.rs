@@ -16,6 +16,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 pub(crate) mod user_headers;
+mod worker;
 
 pub use backend::Backend;
 pub use extension::Extension;

@@ -7,11 +7,12 @@ use crate::discovery::{AGGREGATED_PARAMETERS, ApiResource};
 use crate::user::UserInfo;
 use base::http::{Client, Limits, Origin, Trust};
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, HOST};
-use http::{HeaderValue, Request};
+use http::header::{ACCEPT, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
+use http::{HeaderValue, Request, StatusCode};
 use http_body_util::Full;
 use machinery::Value;
 use rustls_pki_types::ServerName;
+use sha2::{Digest, Sha512};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +21,13 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Longest discovery document that is read.
 const MAX_DOCUMENT: usize = 8 << 20;
+
+/// Longest OpenAPI v2 document that is read, and the longest time that takes.
+const MAX_SPEC: usize = 16 << 20;
+const SPEC_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Begin of tags of documents that came without one, as Kubernetes makes them.
+const LOCAL_TAG: &str = "\"6E8F849B434D4B98A569B9D7718876E9-";
 
 /// TLS towards one extension server.
 #[derive(Debug)]
@@ -65,13 +73,14 @@ impl RemoteClient {
     pub async fn check(&self, target: &Target, address: &Address, secured: &Secured) -> Result<(), String> {
         let path = target.discovery_path();
         let url = format!("https://{}{path}", authority(address));
-        let get = self.get(address, secured, &path, "application/json");
+        let fetch = Fetch::new(&path, "application/json");
+        let get = self.get(address, secured, &fetch);
         match tokio::time::timeout(TIMEOUT, get).await {
             Err(_) => Err(format!("timed out waiting for {url}")),
             Ok(Err(reason)) => Err(format!("failing or missing response from {url}: Get {url:?}: {reason}")),
-            Ok(Ok((status, ..))) if !status.is_success() => Err(format!(
+            Ok(Ok(answer)) if !answer.status.is_success() => Err(format!(
                 "failing or missing response from {url}: bad status from {url}: {}",
-                status.as_u16()
+                answer.status.as_u16()
             )),
             Ok(Ok(_)) => Ok(()),
         }
@@ -86,50 +95,114 @@ impl RemoteClient {
     ) -> Result<Discovered, String> {
         let v2beta1 = AGGREGATED_PARAMETERS.replace("v=v2;", "v=v2beta1;");
         let accept = format!("application/json;{AGGREGATED_PARAMETERS},application/json;{v2beta1}");
-        let (status, kind, body) = self.get(address, secured, "/apis", &accept).await?;
+        let Answer { status, kind, body, .. } =
+            self.get(address, secured, &Fetch::new("/apis", &accept)).await?;
         if status.is_success() && kind.contains("as=APIGroupDiscoveryList") {
             let document = parse(&body)?;
             let resources = discovery::aggregated(&document, target).unwrap_or_default();
             return Ok(Discovered { resources });
         }
         let path = target.discovery_path();
-        let (status, _, body) = self.get(address, secured, &path, "application/json").await?;
+        let Answer { status, body, .. } =
+            self.get(address, secured, &Fetch::new(&path, "application/json")).await?;
         if !status.is_success() {
             return Err(format!("failed to download legacy discovery for {path}: {status}"));
         }
         Ok(Discovered { resources: discovery::listed(&parse(&body)?, target) })
     }
 
-    async fn get(
+    /// Reads the target's OpenAPI v2 document, unless it is the one that is known by its tag.
+    pub async fn fetch_spec(
         &self,
         address: &Address,
         secured: &Secured,
-        path: &str,
-        accept: &str,
-    ) -> Result<(http::StatusCode, String, Bytes), String> {
+        known: Option<&str>,
+    ) -> Result<Option<FetchedSpec>, String> {
+        let fetch = Fetch {
+            user: UserInfo { name: "system:aggregator".to_owned(), ..UserInfo::default() },
+            // A tag that was made here means nothing to the server.
+            tag: known.filter(|tag| !tag.starts_with(LOCAL_TAG)),
+            longest: MAX_SPEC,
+            ..Fetch::new("/openapi/v2", "application/json")
+        };
+        let answer = tokio::time::timeout(SPEC_TIMEOUT, self.get(address, secured, &fetch)).await;
+        let answer = answer.map_err(|_| "request timed out".to_owned())??;
+        let is_conditional = fetch.tag.is_some();
+        match answer.status {
+            StatusCode::NOT_MODIFIED if is_conditional => Ok(None),
+            StatusCode::OK => {
+                let tag = match answer.tag {
+                    tag if tag.is_empty() => {
+                        format!("{LOCAL_TAG}{}\"", hex::encode_upper(Sha512::digest(&answer.body)))
+                    }
+                    tag => tag,
+                };
+                let is_new = known != Some(&*tag);
+                Ok(is_new.then_some(FetchedSpec { tag, json: answer.body }))
+            }
+            status => Err(format!("failed to retrieve openAPI spec, http error: {status}")),
+        }
+    }
+
+    async fn get(&self, address: &Address, secured: &Secured, fetch: &Fetch<'_>) -> Result<Answer, String> {
         let origin =
             Origin::secured(&address.0, address.1, Arc::clone(&secured.config), Some(&secured.name.to_str()));
         let origin = origin.map_err(|error| error.to_string())?;
-        // Servers refuse HTTP/1.1 requests without a host.
-        let request = Request::get(path).header(HOST, authority(address));
-        let mut request = request.body(Full::default()).map_err(|error| error.to_string())?;
-        // The identity that is always allowed to read discovery.
+        let request = Request::get(fetch.path).body(Full::default());
+        let mut request = request.map_err(|error| error.to_string())?;
+        user_headers::set(request.headers_mut(), &fetch.user);
+        let headers = [(ACCEPT, Some(fetch.accept)), (IF_NONE_MATCH, fetch.tag)];
+        for (name, value) in headers {
+            if let Some(Ok(value)) = value.map(HeaderValue::from_str) {
+                request.headers_mut().insert(name, value);
+            }
+        }
+        let fetched = async {
+            let response = self.client.send(&origin, request).await?;
+            let header = |name| response.header(name).unwrap_or_default().to_owned();
+            let (status, kind, tag) = (response.status, header(CONTENT_TYPE), header(ETAG));
+            Ok(Answer { status, kind, tag, body: response.bytes(fetch.longest).await? })
+        };
+        fetched.await.map_err(|error: base::http::HttpError| base::errors::chain(&error))
+    }
+}
+
+/// A request for a document.
+struct Fetch<'a> {
+    path: &'a str,
+    accept: &'a str,
+    user: UserInfo,
+    /// The tag of the document that is known.
+    tag: Option<&'a str>,
+    longest: usize,
+}
+
+impl<'a> Fetch<'a> {
+    /// A request of the identity that is always allowed to read discovery.
+    fn new(path: &'a str, accept: &'a str) -> Self {
         let user = UserInfo {
             name: "system:kube-aggregator".to_owned(),
             groups: vec!["system:masters".to_owned()],
             ..UserInfo::default()
         };
-        user_headers::set(request.headers_mut(), &user);
-        if let Ok(accept) = HeaderValue::from_str(accept) {
-            request.headers_mut().insert(ACCEPT, accept);
-        }
-        let fetch = async {
-            let response = self.client.send(&origin, request).await?;
-            let kind = response.header(CONTENT_TYPE).unwrap_or_default().to_owned();
-            Ok((response.status, kind, response.bytes(MAX_DOCUMENT).await?))
-        };
-        fetch.await.map_err(|error: base::http::HttpError| base::errors::chain(&error))
+        Self { path, accept, user, tag: None, longest: MAX_DOCUMENT }
     }
+}
+
+struct Answer {
+    status: StatusCode,
+    /// `Content-Type`.
+    kind: String,
+    /// `ETag`, or empty.
+    tag: String,
+    body: Bytes,
+}
+
+/// An OpenAPI v2 document and its tag.
+#[derive(Debug)]
+pub struct FetchedSpec {
+    pub tag: String,
+    pub json: Bytes,
 }
 
 fn parse(body: &[u8]) -> Result<Value, String> {

@@ -8,7 +8,9 @@ use super::extension::Extension;
 use super::remote::{RemoteClient, Secured};
 use super::resolve::{Address, Routing, resolve};
 use super::target::{ServiceReference, Target};
+use super::worker::Worker;
 use crate::discovery::ApiResource;
+use crate::openapi::RemoteSpec;
 use crate::registry::catalogue::Addition;
 use crate::registry::conditions::{self, Condition};
 use crate::registry::feed::{self, Feed, News};
@@ -61,29 +63,21 @@ struct FrontProxy {
     number: u64,
 }
 
-/// The task of one APIService; dropping it ends the task.
-struct Worker {
-    target: Target,
-    changed: Arc<Notify>,
-    tasks: TaskGroup,
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        self.tasks.abort();
-    }
-}
-
 /// State of a worker between two passes.
 #[derive(Default)]
 struct Known {
     /// TLS with the identity of this number.
     secured: Option<(u64, std::result::Result<Arc<Secured>, String>)>,
     resources: Vec<ApiResource>,
+    /// Its part of OpenAPI v2, and the tag of the document.
+    spec: Option<(String, Arc<RemoteSpec>)>,
     /// The entry in the catalogue, as far as it may change.
-    published: Option<(bool, bool, u64, Value)>,
+    published: Option<PublishedState>,
     failures: u32,
 }
+
+/// Availability, staleness, number of the identity, resources and the tag of OpenAPI v2.
+type PublishedState = (bool, bool, u64, Value, String);
 
 impl Aggregator {
     pub fn new(registry: Arc<Registry>, routing: Routing) -> Self {
@@ -117,7 +111,7 @@ impl Aggregator {
         let extensions = self.extensions.lock().clone();
         for (name, extension) in extensions {
             if !workers.contains_key(&name) && published.insert(name.clone()) {
-                self.publish(&name, extension.discovery(), Some(Backend::InProcess(extension)));
+                self.publish(&name, extension.discovery(), Some(Backend::InProcess(extension)), None);
             }
         }
     }
@@ -212,28 +206,12 @@ impl Aggregator {
         }
     }
 
-    /// Starts the worker of an APIService. One that panics is started again.
     fn start(self: &Arc<Self>, target: Target, tasks: &TaskGroup) -> Worker {
-        let changed = Arc::new(Notify::new());
-        let (aggregator, own, woken) = (Arc::clone(self), target.clone(), Arc::clone(&changed));
-        let tasks = tasks.scope();
-        let group = tasks.clone();
-        tasks.supervise(format!("apiservice-{}", target.name), move || {
-            let (aggregator, own, woken, group) =
-                (Arc::clone(&aggregator), own.clone(), Arc::clone(&woken), group.clone());
-            async move {
-                let mut known = Known::default();
-                loop {
-                    let pause = aggregator.sync(&own, &mut known).await;
-                    tokio::select! {
-                        () = group.stopping() => return,
-                        () = woken.notified() => {}
-                        () = tokio::time::sleep(pause) => {}
-                    }
-                }
-            }
-        });
-        Worker { target, changed, tasks }
+        let aggregator = Arc::clone(self);
+        Worker::start(target, tasks, move |target: &Target, known: &mut Known| {
+            let aggregator = Arc::clone(&aggregator);
+            Box::pin(async move { aggregator.sync(target, known).await })
+        })
     }
 
     /// Ends the worker of an APIService; a component of this process takes over what it served.
@@ -242,7 +220,9 @@ impl Aggregator {
             return;
         }
         match self.extensions.lock().get(name).cloned() {
-            Some(extension) => self.publish(name, extension.discovery(), Some(Backend::InProcess(extension))),
+            Some(extension) => {
+                self.publish(name, extension.discovery(), Some(Backend::InProcess(extension)), None)
+            }
             None => {
                 self.registry.catalogues.change(|additions| {
                     additions.remove(&key(name));
@@ -284,24 +264,80 @@ impl Aggregator {
                 }
             }
         }
-        let discovery = discovery::group_version(target, known.resources.clone(), stale);
-        let state = (availability.available, stale, number, discovery.resource_list());
-        if known.published.as_ref() != Some(&state) {
-            let remote = Remote {
-                target: target.clone(),
-                routing: self.routing,
-                available: availability.available,
-                secured,
-            };
-            self.publish(&target.name, discovery, Some(Backend::Remote(Arc::new(remote))));
-            known.published = Some(state);
+        self.publish_target(target, (availability.available, stale), &secured, number, known);
+        match (availability.available, &address, &secured) {
+            (true, Some(address), Ok(secured)) => {
+                // Published before: its document may take long.
+                known.spec = self.fetch_spec(target, address, secured, known.spec.take()).await;
+            }
+            _ => known.spec = None,
         }
+        self.publish_target(target, (availability.available, stale), &secured, number, known);
         if stale {
             known.failures = known.failures.saturating_add(1);
             FIRST_RETRY.saturating_mul(1 << known.failures.min(5)).min(RESYNC)
         } else {
             known.failures = 0;
             RESYNC
+        }
+    }
+
+    /// Puts the target into the catalogue, unless it is there as it is now.
+    fn publish_target(
+        &self,
+        target: &Target,
+        (available, stale): (bool, bool),
+        secured: &std::result::Result<Arc<Secured>, String>,
+        number: u64,
+        known: &mut Known,
+    ) {
+        let discovery = discovery::group_version(target, known.resources.clone(), stale);
+        let (tag, spec) = known.spec.clone().unzip();
+        let state = (available, stale, number, discovery.resource_list(), tag.unwrap_or_default());
+        if known.published.as_ref() == Some(&state) {
+            return;
+        }
+        let (target, routing, secured) = (target.clone(), self.routing, secured.clone());
+        let name = target.name.clone();
+        let remote = Remote { target, routing, available, secured };
+        self.publish(&name, discovery, Some(Backend::Remote(Arc::new(remote))), spec);
+        known.published = Some(state);
+    }
+
+    /// Reads the target's OpenAPI v2 document, unless it is the known one. `None` if the server has none: as in Kubernetes,
+    /// the merged document is then without it.
+    async fn fetch_spec(
+        &self,
+        target: &Target,
+        address: &Address,
+        secured: &Secured,
+        known: Option<(String, Arc<RemoteSpec>)>,
+    ) -> Option<(String, Arc<RemoteSpec>)> {
+        let tag = known.as_ref().map(|(tag, _)| tag.as_str());
+        let fetched = match self.client.fetch_spec(address, secured, tag).await {
+            Ok(Some(fetched)) => fetched,
+            Ok(None) => return known,
+            Err(reason) => {
+                let api_service = &*target.name;
+                tracing::debug!(api_service, reason, "failed to read OpenAPI v2 of an APIService");
+                return None;
+            }
+        };
+        let own = target.clone();
+        let filtered = tokio::task::spawn_blocking(move || {
+            RemoteSpec::new(&fetched.json, (&own.group, &own.version), own.group_priority)
+                .map(|spec| (fetched.tag, Arc::new(spec)))
+        });
+        match filtered.await {
+            Ok(Ok(spec)) => Some(spec),
+            Ok(Err(error)) => {
+                tracing::warn!(api_service = target.name, %error, "failed to decode OpenAPI v2 of an APIService");
+                None
+            }
+            Err(error) => {
+                tracing::error!(api_service = target.name, %error, "failed to filter OpenAPI v2 of an APIService");
+                None
+            }
         }
     }
 
@@ -362,8 +398,15 @@ impl Aggregator {
         failed(reason)
     }
 
-    fn publish(&self, name: &str, discovery: crate::discovery::GroupVersion, backend: Option<Backend>) {
-        let addition = Addition { served: Vec::new(), discovery: Arc::new(discovery), types: None, backend };
+    fn publish(
+        &self,
+        name: &str,
+        discovery: crate::discovery::GroupVersion,
+        backend: Option<Backend>,
+        v2: Option<Arc<RemoteSpec>>,
+    ) {
+        let discovery = Arc::new(discovery);
+        let addition = Addition { served: Vec::new(), discovery, types: None, backend, v2 };
         self.registry.catalogues.change(|additions| {
             additions.insert(key(name), addition);
         });
@@ -413,7 +456,7 @@ fn key(name: &str) -> String {
 fn notify(workers: &mut BTreeMap<String, Worker>, news: News) {
     let changed: Vec<Value> = match news {
         News::Everything(_) => {
-            workers.values().for_each(|worker| worker.changed.notify_one());
+            workers.values().for_each(|worker| worker.wake());
             return;
         }
         News::Changes(changes) if workers.is_empty() || changes.is_empty() => return,
@@ -427,7 +470,7 @@ fn notify(workers: &mut BTreeMap<String, Worker>, news: News) {
             meta::namespace(object) == service.namespace && name == service.name
         };
         if changed.iter().any(concerns) {
-            worker.changed.notify_one();
+            worker.wake();
         }
     }
 }

@@ -8,9 +8,8 @@ use serde_json::json;
 pub fn objects(discovery: &Discovery) -> impl Iterator<Item = Wanted> {
     // The group of APIServices itself has none.
     let local = PRIORITIES.iter().filter(|row| row.group != "apiregistration.k8s.io");
-    let is_served = |row: &&Priority| {
-        discovery.versions().iter().any(|shown| shown.group == row.group && shown.version == row.version)
-    };
+    let is_served =
+        |row: &&Priority| discovery.versions_of(row.group).iter().any(|shown| shown.version == row.version);
     let local = local.filter(is_served);
     local.map(|row| {
         let (group, version) = (row.group, row.version);

@@ -91,7 +91,15 @@ async fn build(
     make: impl FnOnce(&OpenApi) -> Option<Arc<Document>> + Send + 'static,
 ) -> Result<Option<Arc<Document>>, tokio::task::JoinError> {
     let openapi = Arc::clone(&context.catalogue.openapi);
-    tokio::task::spawn_blocking(move || make(&openapi)).await
+    let gzip = context.accepts_gzip;
+    tokio::task::spawn_blocking(move || {
+        let document = make(&openapi)?;
+        if gzip {
+            document.gzip();
+        }
+        Some(document)
+    })
+    .await
 }
 
 fn answer(
@@ -130,7 +138,7 @@ fn show(document: &Document, media_type: &'static str, context: &Context) -> Rep
     let mut reply = if known.is_some_and(|tag| document.matches(tag)) {
         reply::with_type(304, media_type, "")
     } else if context.accepts_gzip {
-        let mut reply = reply::with_type(200, media_type, document.gzip.clone());
+        let mut reply = reply::with_type(200, media_type, document.gzip());
         reply.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         reply
     } else {

@@ -2,7 +2,7 @@
 
 use super::conditions::{ESTABLISHED, TERMINATING};
 use super::conversion::{ConversionSettings, Webhook};
-use super::known::{EntrySource, KnownDefinition, SpecDigest, digest};
+use super::known::{EntrySource, KnownDefinition, SpecDigest};
 use super::openapi::CustomTypes;
 use super::rules::CustomRules;
 use crate::cache::Entry;
@@ -92,10 +92,10 @@ impl Maker {
     pub fn make(
         &self,
         definition: &Value,
+        spec: SpecDigest,
         entry: &Arc<Entry>,
         previous: Option<&ServedDefinition>,
     ) -> Result<ServedDefinition, CompileError> {
-        let spec = digest(definition.field("spec"));
         let kept = previous.filter(|previous| previous.is_same_storage(&spec, definition));
         let source = match kept {
             Some(kept) => Arc::clone(&kept.source),
@@ -148,7 +148,7 @@ impl Maker {
         let additions = versions.iter().zip(&made).filter(|(row, _)| row.is_served).map(|(row, version)| {
             let served = Arc::new(Served::new(Arc::clone(version), Arc::clone(&several)));
             let Part { discovery, types, .. } = self.part(definition, &row.compiled, verbs, &source);
-            Addition { served: vec![served], discovery, types: Some(types), backend: None }
+            Addition { served: vec![served], discovery, types: Some(types), backend: None, v2: None }
         });
         let additions = additions.collect();
         let at = versions.iter().position(|row| row.is_stored).unwrap_or(0);

@@ -1,10 +1,14 @@
 //! Definitions while conversion webhooks misbehave and servers restart.
 
 use super::tests::{
-    Cluster, DEFINITIONS, MERGE, WIDGETS, condition, converted_definition, definition, widget,
+    Cluster, DEFINITIONS, MERGE, PATIENCE, WIDGETS, condition, converted_definition, definition, widget,
 };
-use crate::test_server::TestServer;
-use http::Method;
+use crate::serve::{RequestBody, ResponseBody};
+use crate::test_server::{ADMIN, TestServer};
+use bytes::Buf;
+use futures_util::FutureExt;
+use http::{Method, Request};
+use http_body_util::BodyExt;
 use machinery::Value;
 use parking_lot::Mutex;
 use serde_json::json;
@@ -29,13 +33,15 @@ enum Fault {
     NoResponse,
     ServerError,
     Slow,
+    /// No answer until another fault is set.
+    Silent,
 }
 
 /// A webhook that renames `spec.size` to `spec.length` and back, with the fault that is set.
 async fn webhook(fault: &Arc<Mutex<Fault>>) -> Responder {
-    let fault = Arc::clone(fault);
+    let set = Arc::clone(fault);
     let answer = move |_: &str, review: &Value| {
-        let fault = *fault.lock();
+        let fault = *set.lock();
         let request = &review["request"];
         let wanted = &request["desiredAPIVersion"];
         let (from, to) = if wanted == "example.com/v2" { ("size", "length") } else { ("length", "size") };
@@ -64,6 +70,13 @@ async fn webhook(fault: &Arc<Mutex<Fault>>) -> Responder {
         let uid = if fault == Fault::WrongUid { json!("x") } else { request["uid"].clone() };
         if fault == Fault::Slow {
             std::thread::sleep(LIMIT * 2);
+        }
+        if fault == Fault::Silent {
+            tokio::task::block_in_place(|| {
+                while *set.lock() == Fault::Silent {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            });
         }
         let response = json!({"uid": uid, "result": {"status": "Success"}, "convertedObjects": objects});
         match fault {
@@ -288,4 +301,76 @@ async fn managers_of_other_versions_are_kept_when_a_webhook_converts() {
         .filter_map(|entry| entry["manager"].as_str())
         .collect();
     assert_eq!(managers, ["two"], "what was forced is no longer owned by the other: {answer}");
+}
+
+/// An open watch, through the whole request chain.
+struct Watch {
+    body: ResponseBody,
+    received: Vec<u8>,
+}
+
+impl Watch {
+    async fn open(cluster: &Cluster, path: &str) -> Self {
+        let request = Request::get(format!("{path}?watch=true&resourceVersion=0"))
+            .header("authorization", format!("Bearer {ADMIN}"))
+            .body(RequestBody::default())
+            .expect("a request");
+        let reply = cluster.server.send(request).await;
+        assert_eq!(reply.status(), 200, "{path}");
+        Self { body: reply.into_body(), received: Vec::new() }
+    }
+
+    /// Type, name and spec of the next event.
+    async fn next(&mut self) -> (String, String, Value) {
+        while !self.received.contains(&b'\n') {
+            let frame = tokio::time::timeout(PATIENCE, self.body.frame()).await.expect("an event in time");
+            let data = frame.expect("an open watch").expect("a frame").into_data().expect("data");
+            self.received.extend_from_slice(data.chunk());
+        }
+        let end = self.received.iter().position(|byte| *byte == b'\n').unwrap_or_default();
+        let line: Vec<u8> = self.received.drain(..=end).collect();
+        let event: Value = serde_json::from_slice(&line).expect("one event");
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let object = &event["object"];
+        (text(&event["type"]), text(&object["metadata"]["name"]), object["spec"].clone())
+    }
+
+    fn has_event(&mut self) -> bool {
+        !self.received.is_empty() || self.body.frame().now_or_never().is_some()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn silent_conversion_webhook_holds_up_only_watches_of_converted_versions() {
+    let fault = Arc::new(Mutex::new(Fault::None));
+    let responder = webhook(&fault).await;
+    let cluster = Cluster::start().await;
+    cluster.define(&converted_definition(&responder)).await;
+    assert_eq!(cluster.ask(Method::POST, WIDGETS, &widget("a", json!({"size": 1}))).await.0, 201);
+    let mut stored = Watch::open(&cluster, WIDGETS).await;
+    let mut converted = Watch::open(&cluster, V2).await;
+    let mut other = Watch::open(&cluster, "/api/v1/namespaces").await;
+    let event = |kind: &str, name: &str, spec: Value| (kind.to_owned(), name.to_owned(), spec);
+    assert_eq!(stored.next().await, event("ADDED", "a", json!({"size": 1})));
+    assert_eq!(converted.next().await, event("ADDED", "a", json!({"length": 1})));
+    while other.next().await.1 != "n" {}
+
+    *fault.lock() = Fault::Silent;
+    for size in 2..5 {
+        let patch = json!({"spec": {"size": size}});
+        assert_eq!(cluster.patch(&format!("{WIDGETS}/a"), MERGE, &patch).await.0, 200);
+        assert!(!converted.has_event(), "the webhook has not answered");
+        assert_eq!(stored.next().await, event("MODIFIED", "a", json!({"size": size})));
+    }
+    let namespace = json!({"metadata": {"name": "m"}});
+    assert_eq!(cluster.ask(Method::POST, "/api/v1/namespaces", &namespace).await.0, 201);
+    assert_eq!(other.next().await.1, "m");
+    // A watch that begins now waits for its own events only.
+    let mut late = Watch::open(&cluster, WIDGETS).await;
+    assert_eq!(late.next().await, event("ADDED", "a", json!({"size": 4})));
+
+    *fault.lock() = Fault::None;
+    for length in 2..5 {
+        assert_eq!(converted.next().await, event("MODIFIED", "a", json!({"length": length})), "none is lost");
+    }
 }

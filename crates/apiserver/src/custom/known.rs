@@ -55,7 +55,7 @@ impl KnownDefinition {
 }
 
 /// Digest of a spec.
-pub fn digest(spec: &Value) -> SpecDigest {
+fn digest(spec: &Value) -> SpecDigest {
     struct Hashing(Sha256);
     impl std::io::Write for Hashing {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {

@@ -17,6 +17,7 @@ mod tests;
 
 use crate::cache::Entry;
 use crate::openapi::BuiltIn;
+use crate::registry::catalogue::Addition;
 use crate::registry::conditions::is_true;
 use crate::registry::feed::{self, Feed, News};
 use crate::registry::update::{Change, Door};
@@ -27,7 +28,7 @@ use base::tasks::TaskGroup;
 pub use conversion::ConversionMetrics;
 use conversion::ConversionSettings;
 use definition::{Maker, ServedDefinition};
-use known::KnownDefinition;
+use known::{KnownDefinition, SpecDigest};
 use machinery::status::{Result, Status};
 use machinery::{Value, meta};
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,7 +58,9 @@ struct Follower {
     feed: Feed,
     maker: Maker,
     definitions: BTreeMap<String, KnownDefinition>,
-    served: BTreeMap<String, ServedDefinition>,
+    served: BTreeMap<String, Arc<ServedDefinition>>,
+    /// Names of definitions that changed since the catalogue was made.
+    changed: BTreeSet<String>,
     /// Names of definitions whose status may have to change.
     pending: BTreeSet<String>,
     /// Time from accepted names until `Established`, so that the other servers have seen the definition.
@@ -94,6 +97,7 @@ impl CustomResources {
             maker,
             definitions: BTreeMap::new(),
             served: BTreeMap::new(),
+            changed: BTreeSet::new(),
             pending: BTreeSet::new(),
             establishing_delay,
             accepted: BTreeMap::new(),
@@ -164,6 +168,7 @@ impl Follower {
                     self.definitions.insert(name, known);
                 }
                 self.pending = self.definitions.keys().cloned().collect();
+                self.changed = self.definitions.keys().chain(self.served.keys()).cloned().collect();
             }
             News::Changes(changes) => {
                 for (entry, is_gone) in changes {
@@ -184,6 +189,7 @@ impl Follower {
         }
         let known = KnownDefinition::new(entry, previous);
         let group = known.head.field("spec").text("group").to_owned();
+        self.changed.insert(name.clone());
         if is_gone {
             self.definitions.remove(&name);
             self.accepted.remove(&name);
@@ -198,49 +204,59 @@ impl Follower {
         self.pending.extend(heads.filter(waits).map(|other| meta::name(other).to_owned()));
     }
 
-    /// Puts into the catalogue what the definitions say now.
+    /// Puts into the catalogue what changed definitions say now.
     async fn serve(&mut self, registry: &Arc<Registry>) {
-        let mut retired: Vec<String> = Vec::new();
-        let mut changed: Vec<Arc<Entry>> = Vec::new();
-        for (name, served) in &self.served {
-            match self.definitions.get(name).filter(|known| definition::is_served(&known.head)) {
-                None => retired.push(name.clone()),
-                Some(known) if served.is_current(known) => served.source.replace(&known.entry),
-                Some(known) => changed.push(Arc::clone(&known.entry)),
-            }
+        let mut pending: Vec<Remade> = Vec::new();
+        for name in std::mem::take(&mut self.changed) {
+            let known = self.definitions.get(&name).filter(|known| definition::is_served(&known.head));
+            let previous = self.served.get(&name).cloned();
+            let definition = match (known, &previous) {
+                (None, None) => continue,
+                (None, Some(_)) => None,
+                (Some(known), Some(previous)) if previous.is_current(known) => {
+                    previous.source.replace(&known.entry);
+                    continue;
+                }
+                (Some(known), _) => Some((Arc::clone(&known.entry), known.spec)),
+            };
+            pending.push(Remade { name, definition, previous, made: None });
         }
-        let is_new = |(name, known): &(&String, &KnownDefinition)| {
-            definition::is_served(&known.head) && !self.served.contains_key(*name)
-        };
-        let new = self.definitions.iter().filter(is_new);
-        changed.extend(new.map(|(_, known)| Arc::clone(&known.entry)));
-        if retired.is_empty() && changed.is_empty() {
+        if pending.is_empty() {
             return;
         }
-        let previous = std::mem::take(&mut self.served);
         let maker = self.maker.clone();
         // Compiling schemas takes time that requests need.
-        let made = tokio::task::spawn_blocking(move || make(&maker, previous, &changed, &retired)).await;
-        let (served, ended) = match made {
+        let made = tokio::task::spawn_blocking(move || make(&maker, pending)).await;
+        let made = match made {
             Ok(made) => made,
             Err(error) => {
                 tracing::error!(%error, "compiling custom resource definitions panicked");
                 return;
             }
         };
-        self.served = served;
         registry.catalogues.change(|additions| {
-            // Those of APIServices stay.
-            additions.retain(|key, _| !key.starts_with(ADDITIONS));
-            for (name, served) in &self.served {
-                for addition in &served.additions {
-                    let key = format!("{ADDITIONS}{name}/{}", addition.discovery.version);
-                    additions.insert(key, addition.clone());
+            for Remade { name, previous, made, .. } in &made {
+                let of = |served: &Arc<ServedDefinition>| served.additions.clone();
+                for addition in previous.as_ref().map(of).unwrap_or_default() {
+                    additions.remove(&addition_name(name, &addition));
+                }
+                for addition in made.as_ref().map(of).unwrap_or_default() {
+                    additions.insert(addition_name(name, &addition), addition);
                 }
             }
         });
-        // Watches of what is no longer served end only now: their clients find what took its place.
-        ended.iter().for_each(|storage| storage.cache.end_watches());
+        for Remade { name, previous, made, .. } in made {
+            // Watches of what is no longer served end only now: their clients find what took its place.
+            if let Some(previous) = previous
+                && made.as_ref().is_none_or(|made| !Arc::ptr_eq(&made.storage, &previous.storage))
+            {
+                previous.storage.cache.end_watches();
+            }
+            match made {
+                Some(made) => self.served.insert(name, made),
+                None => self.served.remove(&name),
+            };
+        }
     }
 
     /// Brings the status of definitions further. Reports whether something is left to do. A definition that fails is
@@ -326,37 +342,32 @@ impl Follower {
     }
 }
 
-/// Makes what changed definitions serve. Returns all that is served, and the storages that no longer are.
-fn make(
-    maker: &Maker,
-    mut served: BTreeMap<String, ServedDefinition>,
-    changed: &[Arc<Entry>],
-    retired: &[String],
-) -> (BTreeMap<String, ServedDefinition>, Vec<Arc<Storage>>) {
-    let mut ended = Vec::new();
-    for name in retired {
-        ended.extend(served.remove(name).map(|gone| gone.storage));
-    }
-    for entry in changed {
-        let definition = entry.value();
-        let name = meta::name(&definition);
-        let previous = served.remove(name);
-        match maker.make(&definition, entry, previous.as_ref()) {
-            Ok(made) => {
-                ended.extend(
-                    previous
-                        .filter(|previous| !Arc::ptr_eq(&previous.storage, &made.storage))
-                        .map(|previous| previous.storage),
-                );
-                served.insert(name.to_owned(), made);
-            }
+/// A definition whose served resources are made anew.
+struct Remade {
+    name: String,
+    /// `None` if it is no longer served.
+    definition: Option<(Arc<Entry>, SpecDigest)>,
+    previous: Option<Arc<ServedDefinition>>,
+    made: Option<Arc<ServedDefinition>>,
+}
+
+/// Makes what changed definitions serve.
+fn make(maker: &Maker, mut pending: Vec<Remade>) -> Vec<Remade> {
+    for Remade { name, definition, previous, made } in &mut pending {
+        let Some((entry, spec)) = definition else { continue };
+        match maker.make(&entry.value(), *spec, entry, previous.as_deref()) {
+            Ok(served) => *made = Some(Arc::new(served)),
             Err(error) => {
                 tracing::error!(definition = name, %error, "failed to compile custom resource definition");
-                ended.extend(previous.map(|previous| previous.storage));
             }
         }
     }
-    (served, ended)
+    pending
+}
+
+/// Name of an addition to the catalogue that a definition makes.
+fn addition_name(definition: &str, addition: &Addition) -> String {
+    format!("{ADDITIONS}{definition}/{}", addition.discovery.version)
 }
 
 /// Writes the status and the finalizers of a definition; `None` if it has changed or gone meanwhile.

@@ -379,6 +379,7 @@ async fn changed_definitions_leave_the_groups_of_api_services_alone() {
         discovery: Arc::new(discovery),
         types: None,
         backend: None,
+        v2: None,
     };
     catalogues.change(|additions| {
         additions.insert("apiservices/v1.extension.example.com".to_owned(), addition);
@@ -425,7 +426,7 @@ async fn definitions_load_while_they_are_followed() {
     assert_eq!(second.get(WIDGETS).await.0, 200);
 }
 
-/// A webhook that renames `spec.size` to `spec.length` and back, until it is set to fail.
+/// A webhook that renames `spec.size` to `spec.length` and back, and sets the label `version`, until it is set to fail.
 async fn renaming_webhook(fails: &Arc<AtomicBool>) -> Responder {
     let fails = Arc::clone(fails);
     let answer = move |_: &str, review: &Value| {
@@ -444,6 +445,7 @@ async fn renaming_webhook(fails: &Arc<AtomicBool>) -> Responder {
                 {
                     spec.insert(to.to_owned(), value);
                 }
+                object["metadata"]["labels"]["version"] = json!(to);
                 object
             };
             let objects = request["objects"].as_array().into_iter().flatten();
@@ -574,7 +576,7 @@ async fn changes(watcher: &mut Watcher) -> Vec<(&'static str, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn field_selectors_compare_fields_of_the_requested_version() {
+async fn selectors_compare_fields_and_labels_of_the_requested_version() {
     const V2: &str = "/apis/example.com/v2/namespaces/n/widgets";
     let fails = Arc::new(AtomicBool::new(false));
     let webhook = renaming_webhook(&fails).await;
@@ -619,6 +621,25 @@ async fn field_selectors_compare_fields_of_the_requested_version() {
         assert_eq!(cluster.patch(&format!("{WIDGETS}/{name}"), MERGE, &patch).await.0, 200);
         assert_eq!(changes(&mut watcher).await, [(seen, name.to_owned())]);
     }
+    // The webhook sets this label in version 2 only.
+    for (path, selector, want) in [
+        (V2, "version=length", "a,b"),
+        (V2, "version!=length", ""),
+        (V2, "version=length&fieldSelector=metadata.name=b", "b"),
+        (WIDGETS, "version=length", ""),
+        (WIDGETS, "!version", "a,b"),
+    ] {
+        assert_eq!(names(&format!("{path}?labelSelector={selector}")).await, want, "{path} {selector}");
+    }
+    let query = Query::parse(Some("labelSelector=version%3Dlength"));
+    let options = ListOptions::read(&query, true).expect("options");
+    let selection = Selection::read(served, &options).expect("a selection");
+    let mut labelled = registry.watch(served, "n", selection, &options).await.expect("a watch");
+    assert_eq!(changes(&mut labelled).await.len(), 2);
+    let patch = json!({"spec": {"size": 3}, "metadata": {"annotations": {"touched": "yes"}}});
+    assert_eq!(cluster.patch(&format!("{WIDGETS}/b"), MERGE, &patch).await.0, 200);
+    assert_eq!(changes(&mut labelled).await, [("MODIFIED", "b".to_owned())]);
+    assert_eq!(changes(&mut watcher).await, [("MODIFIED", "b".to_owned())]);
     fails.store(true, Ordering::Relaxed);
     assert_eq!(cluster.get(&format!("{V2}?fieldSelector=spec.length=3")).await.0, 500);
     let patch = json!({"spec": {"size": 5}});

@@ -18,7 +18,7 @@ use api::Text;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256, Sha512};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 
 /// The media type (without its encoding) that asks for the aggregated form; answers carry it too.
@@ -36,8 +36,7 @@ pub struct Document {
 }
 
 impl Document {
-    fn of(value: &Value) -> Self {
-        let json = value.to_string().into_bytes();
+    fn of(json: Vec<u8>) -> Self {
         let etag = hex::encode_upper(Sha512::digest(&json));
         Document { json: Bytes::from(json), etag }
     }
@@ -48,14 +47,39 @@ impl Document {
     }
 }
 
+/// Discovery of one group: shared by all catalogues in which it is the same.
+#[derive(Debug)]
+struct Group {
+    /// In discovery order, at least one.
+    versions: Vec<Arc<GroupVersion>>,
+    /// Its item in the aggregated form.
+    aggregated: OnceLock<String>,
+}
+
+impl Group {
+    /// `None` without versions.
+    fn new(mut versions: Vec<Arc<GroupVersion>>) -> Option<Arc<Self>> {
+        raise_to_maximum(&mut versions);
+        versions.sort_by(|one, other| one.rank(other));
+        (!versions.is_empty()).then(|| Arc::new(Self { versions, aggregated: OnceLock::new() }))
+    }
+
+    fn name(&self) -> &Text {
+        &self.versions[0].group
+    }
+
+    fn aggregated(&self) -> &str {
+        self.aggregated.get_or_init(|| aggregated_group(&self.versions).to_string())
+    }
+}
+
 /// What the discovery paths answer.
 #[derive(Debug)]
 pub struct Discovery {
-    /// In discovery order: the versions of a group stand together.
-    versions: Vec<Arc<GroupVersion>>,
-    /// Names of the groups.
-    groups: HashSet<Text>,
-    server_address: String,
+    /// In discovery order.
+    groups: Vec<Arc<Group>>,
+    by_name: HashMap<Arc<str>, Arc<Group>>,
+    server_address: Arc<str>,
     aggregated_core: OnceLock<Document>,
     aggregated_groups: OnceLock<Document>,
 }
@@ -69,30 +93,54 @@ impl Discovery {
     /// `server_address` is the `host:port` that `/api` tells clients.
     pub fn new(
         versions: impl IntoIterator<Item = Arc<GroupVersion>>,
-        server_address: impl Into<String>,
+        server_address: impl Into<Arc<str>>,
     ) -> Self {
-        let mut versions: Vec<Arc<GroupVersion>> = versions.into_iter().collect();
-        raise_to_group_maximum(&mut versions);
-        versions.sort_by(|one, other| one.rank(other));
-        let groups = versions.iter().map(|gv| gv.group.clone()).collect();
-        Discovery {
-            versions,
-            groups,
-            server_address: server_address.into(),
-            aggregated_core: OnceLock::new(),
-            aggregated_groups: OnceLock::new(),
+        let mut by_group: HashMap<Text, Vec<Arc<GroupVersion>>> = HashMap::new();
+        for version in versions {
+            by_group.entry(version.group.clone()).or_default().push(version);
         }
+        Self::of_groups(Vec::new(), HashMap::new(), by_group, server_address.into())
+    }
+
+    /// This discovery with other versions of some groups; a group without versions is left out. All others are shared.
+    #[must_use]
+    pub fn with_groups(&self, changed: HashMap<Text, Vec<Arc<GroupVersion>>>) -> Self {
+        let (mut groups, mut by_name) = (self.groups.clone(), self.by_name.clone());
+        groups.retain(|group| !changed.contains_key(group.name()));
+        changed.keys().for_each(|name| drop(by_name.remove(name.as_ref())));
+        Self::of_groups(groups, by_name, changed, Arc::clone(&self.server_address))
+    }
+
+    fn of_groups(
+        mut groups: Vec<Arc<Group>>,
+        mut by_name: HashMap<Arc<str>, Arc<Group>>,
+        added: HashMap<Text, Vec<Arc<GroupVersion>>>,
+        server_address: Arc<str>,
+    ) -> Self {
+        for (name, versions) in added {
+            if let Some(group) = Group::new(versions) {
+                groups.push(Arc::clone(&group));
+                by_name.insert(Arc::from(&*name), group);
+            }
+        }
+        groups.sort_by(|one, other| one.versions[0].rank(&other.versions[0]));
+        let (aggregated_core, aggregated_groups) = (OnceLock::new(), OnceLock::new());
+        Discovery { groups, by_name, server_address, aggregated_core, aggregated_groups }
     }
 
     /// The group versions in discovery order.
-    pub fn versions(&self) -> &[Arc<GroupVersion>] {
-        &self.versions
+    pub fn versions(&self) -> impl Iterator<Item = &Arc<GroupVersion>> {
+        self.groups.iter().flat_map(|group| &group.versions)
+    }
+
+    /// The versions of a group in discovery order.
+    pub fn versions_of(&self, group: &str) -> &[Arc<GroupVersion>] {
+        self.by_name.get(group).map_or(&[], |group| &group.versions)
     }
 
     /// `/api`: an APIVersions.
     pub fn api_versions(&self) -> Value {
-        let versions: Vec<&str> =
-            self.versions.iter().filter(|gv| gv.group.is_empty()).map(|gv| gv.version.as_ref()).collect();
+        let versions: Vec<&str> = self.versions_of("").iter().map(|gv| gv.version.as_ref()).collect();
         json!({
             "kind": "APIVersions",
             "versions": versions,
@@ -108,8 +156,9 @@ impl Discovery {
 
     /// `/apis/{group}`: an APIGroup.
     pub fn group(&self, name: &str) -> Option<Value> {
-        self.named_groups().find(|versions| versions[0].group == name).map(|versions| {
-            let mut group = group(versions);
+        let found = self.by_name.get(name).filter(|_| !name.is_empty());
+        found.map(|found| {
+            let mut group = group(&found.versions);
             let map = group.as_object_mut().expect("an object literal");
             map.insert("kind".to_owned(), json!("APIGroup"));
             map.insert("apiVersion".to_owned(), json!("v1"));
@@ -119,28 +168,28 @@ impl Discovery {
 
     /// Reports whether `/apis/{group}` is served.
     pub fn has_group(&self, name: &str) -> bool {
-        !name.is_empty() && self.groups.contains(name)
+        !name.is_empty() && self.by_name.contains_key(name)
     }
 
     /// `/api/v1` (with an empty group) and `/apis/{group}/{version}`: an APIResourceList.
     pub fn resource_list(&self, group: &str, version: &str) -> Option<Value> {
-        let found = self.versions.iter().find(|gv| gv.group == group && gv.version == version);
+        let found = self.versions_of(group).iter().find(|gv| gv.version == version);
         found.map(|found| found.resource_list())
     }
 
     /// The aggregated form of `/api`: an APIGroupDiscoveryList.
     pub fn aggregated_core(&self) -> &Document {
-        self.aggregated_core.get_or_init(|| Document::of(&self.aggregated_core_value()))
+        self.aggregated_core.get_or_init(|| aggregated_document(self.by_name.get("")))
     }
 
     /// The aggregated form of `/apis`: an APIGroupDiscoveryList.
     pub fn aggregated_groups(&self) -> &Document {
-        self.aggregated_groups.get_or_init(|| Document::of(&self.aggregated_groups_value()))
+        self.aggregated_groups.get_or_init(|| aggregated_document(self.all_named()))
     }
 
     /// [`Self::aggregated_core`] as a value, for the other encodings.
     pub fn aggregated_core_value(&self) -> Value {
-        aggregated(self.groups().filter(|versions| versions[0].group.is_empty()))
+        aggregated(self.by_name.get("").map(|group| &*group.versions).into_iter())
     }
 
     /// [`Self::aggregated_groups`] as a value, for the other encodings.
@@ -151,19 +200,19 @@ impl Discovery {
     /// `/`: the paths this server answers.
     pub fn root_paths(&self) -> Value {
         let mut paths: BTreeSet<String> = root_paths::fixed().into_iter().collect();
-        for gv in self.versions.iter().filter(|gv| !gv.group.is_empty()) {
+        for gv in self.named_groups().flatten() {
             paths.insert(format!("/apis/{}", gv.group));
             paths.insert(format!("/apis/{}/{}", gv.group, gv.version));
         }
         json!({ "paths": paths })
     }
 
-    fn groups(&self) -> impl Iterator<Item = &[Arc<GroupVersion>]> {
-        self.versions.chunk_by(|a, b| a.group == b.group)
+    fn all_named(&self) -> impl Iterator<Item = &Arc<Group>> {
+        self.groups.iter().filter(|group| !group.name().is_empty())
     }
 
     fn named_groups(&self) -> impl Iterator<Item = &[Arc<GroupVersion>]> {
-        self.groups().filter(|versions| !versions[0].group.is_empty())
+        self.all_named().map(|group| &*group.versions)
     }
 }
 
@@ -175,17 +224,10 @@ pub fn storage_version_hash(group: &str, version: &str, kind: &str) -> String {
 }
 
 /// A group stands where its best version puts it.
-fn raise_to_group_maximum(versions: &mut [Arc<GroupVersion>]) {
-    let mut best: HashMap<Text, i32> = HashMap::new();
-    for gv in versions.iter() {
-        let entry = best.entry(gv.group.clone()).or_insert(gv.group_priority);
-        *entry = (*entry).max(gv.group_priority);
-    }
-    for gv in versions {
-        let best = best[gv.group.as_ref()];
-        if gv.group_priority != best {
-            Arc::make_mut(gv).group_priority = best;
-        }
+fn raise_to_maximum(versions: &mut [Arc<GroupVersion>]) {
+    let best = versions.iter().map(|gv| gv.group_priority).max().unwrap_or_default();
+    for gv in versions.iter_mut().filter(|gv| gv.group_priority != best) {
+        Arc::make_mut(gv).group_priority = best;
     }
 }
 
@@ -198,15 +240,31 @@ fn group(versions: &[Arc<GroupVersion>]) -> Value {
     })
 }
 
+/// An APIGroupDiscovery.
+fn aggregated_group(versions: &[Arc<GroupVersion>]) -> Value {
+    let name = &versions[0].group;
+    json!({
+        "metadata": if name.is_empty() { json!({}) } else { json!({"name": name}) },
+        "versions": versions.iter().map(|gv| gv.aggregated()).collect::<Vec<_>>(),
+    })
+}
+
 fn aggregated<'a>(groups: impl Iterator<Item = &'a [Arc<GroupVersion>]>) -> Value {
-    let items: Vec<Value> = groups
-        .map(|versions| {
-            let name = &versions[0].group;
-            json!({
-                "metadata": if name.is_empty() { json!({}) } else { json!({"name": name}) },
-                "versions": versions.iter().map(|gv| gv.aggregated()).collect::<Vec<_>>(),
-            })
-        })
-        .collect();
+    let items: Vec<Value> = groups.map(aggregated_group).collect();
     json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items})
+}
+
+/// [`aggregated`] as text, of items that are written once.
+fn aggregated_document<'a>(groups: impl IntoIterator<Item = &'a Arc<Group>>) -> Document {
+    let mut json = String::from(
+        r#"{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","metadata":{},"items":["#,
+    );
+    for (at, group) in groups.into_iter().enumerate() {
+        if at > 0 {
+            json.push(',');
+        }
+        json.push_str(group.aggregated());
+    }
+    json.push_str("]}");
+    Document::of(json.into_bytes())
 }

@@ -1,45 +1,86 @@
-//! A finished document, and the writer that compresses it while it is written.
+//! A finished document, and the writer that makes it. Documents in use are plain, others are compressed.
 
 use super::gnostic::Encoder;
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
+use parking_lot::Mutex;
 use serde_json::Value;
 use sha2::{Digest, Sha512};
+use std::collections::VecDeque;
 use std::io::{Read as _, Write};
+use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
-/// A document in one encoding, kept compressed.
-#[derive(Clone, Debug)]
+const LEVEL: Compression = Compression::new(5);
+
+/// Plain documents of version 3 that are kept: the number, and the bytes of all.
+const MAX_HOT: usize = 16;
+const MAX_HOT_BYTES: usize = 8 << 20;
+
+/// A document in one encoding.
+#[derive(Debug)]
 pub struct Document {
     /// SHA-512 of the JSON in upper-case hexadecimal: the `hash` of URLs and, in quotes, the ETag. The protobuf
     /// form has that of the JSON.
     pub hash: String,
-    /// The document, gzip-compressed.
-    pub gzip: Bytes,
     /// Length of the plain document.
     pub length: usize,
     /// For `Last-Modified`.
     pub built: SystemTime,
+    body: Mutex<Body>,
+}
+
+/// At least one form of a document.
+#[derive(Debug)]
+struct Body {
+    plain: Option<Bytes>,
+    gzip: Option<Bytes>,
+}
+
+impl Body {
+    fn gzip(&mut self) -> Bytes {
+        let Self { plain, gzip } = self;
+        gzip.get_or_insert_with(|| compress(plain.as_deref().unwrap_or_default())).clone()
+    }
 }
 
 impl Document {
+    fn new(hash: String, length: usize, body: Body) -> Self {
+        Self { hash, length, built: SystemTime::now(), body: Mutex::new(body) }
+    }
+
     /// The plain document, for clients that take no gzip.
     pub fn plain(&self) -> Bytes {
+        let gzip = {
+            let body = self.body.lock();
+            if let Some(plain) = &body.plain {
+                return plain.clone();
+            }
+            body.gzip.clone().unwrap_or_default()
+        };
         let mut plain = Vec::with_capacity(self.length);
-        GzDecoder::new(self.gzip.as_ref())
-            .read_to_end(&mut plain)
-            .expect("what was compressed here inflates");
+        GzDecoder::new(gzip.as_ref()).read_to_end(&mut plain).expect("what was compressed here inflates");
         Bytes::from(plain)
+    }
+
+    /// The document compressed with gzip.
+    pub fn gzip(&self) -> Bytes {
+        self.body.lock().gzip()
+    }
+
+    /// Keeps the compressed form only.
+    fn compact(&self) {
+        let mut body = self.body.lock();
+        body.gzip();
+        body.plain = None;
     }
 
     /// The protobuf form of a document of which this is the JSON.
     pub(super) fn in_protobuf(&self, bytes: &[u8]) -> Document {
-        let mut encoder = GzEncoder::new(Vec::new(), Compression::new(5));
-        encoder.write_all(bytes).expect("memory takes what is written");
-        let gzip = encoder.finish().expect("memory takes what is written");
-        Document { gzip: exactly(gzip), length: bytes.len(), ..self.clone() }
+        let body = Body { plain: None, gzip: Some(compress(bytes)) };
+        Document { built: self.built, ..Document::new(self.hash.clone(), bytes.len(), body) }
     }
 
     /// Whether a request's `If-None-Match` names this document.
@@ -51,14 +92,53 @@ impl Document {
     }
 }
 
+fn compress(bytes: &[u8]) -> Bytes {
+    let mut encoder = GzEncoder::new(Vec::new(), LEVEL);
+    encoder.write_all(bytes).expect("memory takes what is written");
+    exactly(encoder.finish().expect("memory takes what is written"))
+}
+
 /// Bytes without the spare room of the vector they grew in: they are kept for long.
 fn exactly(bytes: Vec<u8>) -> Bytes {
     Bytes::from(bytes.into_boxed_slice())
 }
 
-/// Counts, hashes and compresses what passes through.
+/// The documents that were built last. They are kept plain, so that one that has just changed is answered without being
+/// compressed and inflated; older ones are compressed.
+#[derive(Default)]
+pub struct HotDocuments {
+    documents: Mutex<VecDeque<Weak<Document>>>,
+}
+
+impl HotDocuments {
+    pub fn insert(&self, document: &Arc<Document>) {
+        let cold = {
+            let mut hot = self.documents.lock();
+            hot.retain(|known| known.strong_count() > 0);
+            hot.push_back(Arc::downgrade(document));
+            let length = |known: &Weak<Document>| known.upgrade().map_or(0, |known| known.length);
+            let mut bytes: usize = hot.iter().map(length).sum();
+            let mut cold = Vec::new();
+            while hot.len() > MAX_HOT || bytes > MAX_HOT_BYTES {
+                let Some(oldest) = hot.pop_front() else { break };
+                bytes -= length(&oldest).min(bytes);
+                cold.extend(oldest.upgrade());
+            }
+            cold
+        };
+        cold.iter().for_each(|document| document.compact());
+    }
+}
+
+/// The bytes of a document while it is written.
+enum Form {
+    Plain(Vec<u8>),
+    Compressed(GzEncoder<Vec<u8>>),
+}
+
+/// Counts, hashes and keeps what passes through.
 struct Sink {
-    encoder: GzEncoder<Vec<u8>>,
+    form: Form,
     hasher: Sha512,
     length: usize,
 }
@@ -67,7 +147,10 @@ impl Write for Sink {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.hasher.update(bytes);
         self.length += bytes.len();
-        self.encoder.write_all(bytes)?;
+        match &mut self.form {
+            Form::Plain(plain) => plain.extend_from_slice(bytes),
+            Form::Compressed(encoder) => encoder.write_all(bytes)?,
+        }
         Ok(bytes.len())
     }
 
@@ -76,7 +159,7 @@ impl Write for Sink {
     }
 }
 
-/// What a document is written to, member by member, so that it is never in memory as a whole.
+/// What a document is written to, member by member, so that its value is never in memory as a whole.
 pub trait Output {
     /// A member that is an object, to be filled and closed.
     fn open(&mut self, key: &str);
@@ -92,9 +175,18 @@ pub struct Writer {
 }
 
 impl Writer {
-    pub fn new() -> Self {
-        let encoder = GzEncoder::new(Vec::new(), Compression::new(5));
-        let sink = Sink { encoder, hasher: Sha512::new(), length: 0 };
+    /// A writer of documents that are compressed while they are written.
+    pub fn compressing() -> Self {
+        Self::new(Form::Compressed(GzEncoder::new(Vec::new(), LEVEL)))
+    }
+
+    /// A writer of documents that are kept plain.
+    pub fn plain() -> Self {
+        Self::new(Form::Plain(Vec::new()))
+    }
+
+    fn new(form: Form) -> Self {
+        let sink = Sink { form, hasher: Sha512::new(), length: 0 };
         let mut writer =
             Writer { sink: std::io::BufWriter::with_capacity(32 * 1024, sink), empty: vec![true] };
         writer.put(b"{");
@@ -120,13 +212,14 @@ impl Writer {
         }
         let sink =
             self.sink.into_inner().map_err(|error| error.into_error()).expect("memory takes what is written");
-        let gzip = sink.encoder.finish().expect("memory takes what is written");
-        Document {
-            hash: hex::encode_upper(sink.hasher.finalize()),
-            gzip: exactly(gzip),
-            length: sink.length,
-            built: SystemTime::now(),
-        }
+        let body = match sink.form {
+            Form::Plain(plain) => Body { plain: Some(exactly(plain)), gzip: None },
+            Form::Compressed(encoder) => {
+                let gzip = encoder.finish().expect("memory takes what is written");
+                Body { plain: None, gzip: Some(exactly(gzip)) }
+            }
+        };
+        Document::new(hex::encode_upper(sink.hasher.finalize()), sink.length, body)
     }
 }
 

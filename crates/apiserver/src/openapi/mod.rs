@@ -10,7 +10,8 @@
 //! - All have `ETag` (the hash in quotes), `Last-Modified` and, but for the index, `Vary: Accept`; 304 when
 //!   [`Document::matches`].
 //!
-//! They are built when first asked for and kept compressed. An [`OpenApi`] is
+//! They are built on first demand, and compressed for clients that take gzip and when other documents are used more
+//! recently. An [`OpenApi`] is
 //! immutable: when custom resources or API services come or go, a new one takes its place.
 
 mod definitions;
@@ -18,6 +19,7 @@ mod document;
 mod fixed_routes;
 mod gnostic;
 mod parameters;
+mod remote_spec;
 mod render;
 mod resource_routes;
 mod route;
@@ -28,8 +30,12 @@ mod reference_tests;
 
 pub use definitions::BuiltIn;
 pub use document::Document;
+use document::HotDocuments;
+pub use remote_spec::RemoteSpec;
+use remote_spec::{MergedSpecs, OwnSpec};
 
 use crate::discovery::GroupVersion;
+use api::Text;
 use api::docs::Docs;
 use api::runtime_config::RuntimeConfig;
 use document::{Output, Writer};
@@ -98,14 +104,22 @@ pub struct Part {
 
 /// The documents of a set of group versions.
 pub struct OpenApi {
-    parts: Vec<Part>,
     /// Types of what is no resource: discovery, version.
     base: Arc<dyn Types>,
     v2: Forms,
-    v3: BTreeMap<String, Arc<Path>>,
+    v3: BTreeMap<Arc<str>, Arc<Path>>,
     index: OnceLock<Arc<Document>>,
-    /// Documents of version 3 that other servers have.
-    remote: BTreeSet<String>,
+    /// Documents of version 3 that other servers have, each with its part of that server's document of version 2.
+    remote: BTreeMap<String, Option<Arc<RemoteSpec>>>,
+    hot: Arc<HotDocuments>,
+}
+
+/// Documents of one group.
+pub struct GroupDocuments {
+    pub group: Text,
+    pub parts: Vec<Part>,
+    /// As in [`OpenApi`].
+    pub remote: BTreeMap<String, Option<Arc<RemoteSpec>>>,
 }
 
 /// One document of version 3: shared by catalogues in which it is the same.
@@ -141,34 +155,56 @@ enum Source {
 impl OpenApi {
     /// The documents of these group versions; `base` knows the types of discovery.
     pub fn new(parts: Vec<Part>, base: Arc<dyn Types>) -> Self {
-        let mut v3 = BTreeMap::new();
+        let mut v3: BTreeMap<Arc<str>, Arc<Path>> = BTreeMap::new();
         for (index, (name, ..)) in fixed_routes::all().iter().enumerate() {
-            v3.insert((*name).to_owned(), Path::new(Source::Fixed(index)));
+            v3.insert(Arc::from(*name), Path::new(Source::Fixed(index)));
         }
         for part in parts.iter().filter(|part| !part.custom && !part.discovery.group.is_empty()) {
             let group = part.discovery.group.to_string();
-            v3.insert(format!("apis/{group}"), Path::new(Source::Group(group)));
+            v3.insert(Arc::from(format!("apis/{group}")), Path::new(Source::Group(group)));
         }
         for (path, parts) in by_path(&parts) {
             v3.insert(path, Path::new(Source::Version(parts)));
         }
-        OpenApi { parts, base, v2: Forms::default(), v3, index: OnceLock::new(), remote: BTreeSet::new() }
+        OpenApi {
+            base,
+            v2: Forms::default(),
+            v3,
+            index: OnceLock::new(),
+            remote: BTreeMap::new(),
+            hot: Arc::default(),
+        }
     }
 
-    /// The built-in documents, those of these additions, and references to those that other servers have. What was built of documents that stay the same is kept.
+    /// These documents with other ones for the versions of some groups. Documents that stay the same are shared.
     #[must_use]
-    pub fn with_additions(&self, additions: impl Iterator<Item = Part>, remote: BTreeSet<String>) -> Self {
-        let mut parts = self.parts.clone();
-        parts.retain(|part| !part.custom);
-        parts.extend(additions);
-        let mut next = Self::new(parts, Arc::clone(&self.base));
-        next.remote = remote;
-        for (name, path) in &mut next.v3 {
-            if let Some(known) = self.v3.get(name).filter(|known| known.source.is_same(&path.source)) {
-                *path = Arc::clone(known);
+    pub fn with_groups(&self, groups: Vec<GroupDocuments>) -> Self {
+        let (mut v3, mut remote) = (self.v3.clone(), self.remote.clone());
+        for GroupDocuments { group, parts, remote: added } in groups {
+            let below = if group.is_empty() { "api/".to_owned() } else { format!("apis/{group}/") };
+            for path in paths_below(&v3, &below) {
+                v3.remove(&path);
+            }
+            for path in paths_below(&remote, &below) {
+                remote.remove(&path);
+            }
+            remote.extend(added);
+            for (path, parts) in by_path(&parts) {
+                let source = Source::Version(parts);
+                let known = self.v3.get(&path).filter(|known| known.source.is_same(&source));
+                let document = known.map_or_else(|| Path::new(source), Arc::clone);
+                v3.insert(path, document);
             }
         }
-        next
+        let (v2, index) = (Forms::default(), OnceLock::new());
+        OpenApi { base: Arc::clone(&self.base), v2, v3, index, remote, hot: Arc::clone(&self.hot) }
+    }
+
+    /// The parts of a group's versions.
+    pub fn parts_of(&self, group: &str) -> Vec<Part> {
+        let below = if group.is_empty() { "api/".to_owned() } else { format!("apis/{group}/") };
+        let found = self.v3.range(Arc::from(&*below)..).take_while(|(path, _)| path.starts_with(&below));
+        found.flat_map(|(_, path)| path.source.parts()).cloned().collect()
     }
 
     /// The documents of the built-in kinds that are served.
@@ -190,7 +226,7 @@ impl OpenApi {
     /// `/openapi/v2`.
     pub fn v2_json(&self) -> Arc<Document> {
         let build = || {
-            let mut writer = Writer::new();
+            let mut writer = Writer::compressing();
             self.write_v2(&mut writer);
             Arc::new(writer.finish())
         };
@@ -222,9 +258,11 @@ impl OpenApi {
     pub fn v3_group_version(&self, path: &str) -> Option<Arc<Document>> {
         let Path { source, forms } = &**self.v3.get(path)?;
         let build = || {
-            let mut writer = Writer::new();
+            let mut writer = Writer::plain();
             self.write_v3(source, &mut writer);
-            Arc::new(writer.finish())
+            let document = Arc::new(writer.finish());
+            self.hot.insert(&document);
+            document
         };
         Some(forms.json.get_or_init(build).clone())
     }
@@ -249,7 +287,7 @@ impl OpenApi {
     fn build_index(&self) -> Document {
         // Hold the texts while all documents are built, so that they are inflated once.
         let _docs = self.base.docs();
-        let mut writer = Writer::new();
+        let mut writer = Writer::plain();
         writer.open("paths");
         for path in self.v3.keys() {
             if let Some(document) = self.v3_group_version(path) {
@@ -257,7 +295,7 @@ impl OpenApi {
                 writer.member(path, &json!({"serverRelativeURL": url}));
             }
         }
-        for path in &self.remote {
+        for path in self.remote.keys() {
             writer.member(path, &json!({"serverRelativeURL": format!("/openapi/v3/{path}")}));
         }
         writer.close();
@@ -331,7 +369,7 @@ impl OpenApi {
         }
         let mut groups = BTreeSet::new();
         let parameters = Parameters::new(docs.clone());
-        for part in &self.parts {
+        for part in self.parts() {
             let (group, version) = (part.discovery.group.as_ref(), part.discovery.version.as_ref());
             if !part.custom {
                 if !group.is_empty() && groups.insert(group) {
@@ -351,30 +389,54 @@ impl OpenApi {
         for (path, item) in &items {
             writer.member(path, &render::v2(item, &mut shared));
         }
-        writer.close();
-        writer.open("definitions");
+        let mut parameters = shared.finish();
         let mentioned =
             |name: &str| self.all_types().map(|types| types.mentioned(name)).find(|names| !names.is_empty());
-        for name in closure(types_of(&items), |name| mentioned(name).unwrap_or_default()) {
-            let found = self.all_types().find_map(|types| types.definition(&name, Dialect::V2, None, &docs));
-            if let Some(definition) = found {
-                writer.member(&name, &definition);
+        let names = closure(types_of(&items), |name| mentioned(name).unwrap_or_default());
+        let definition =
+            |name: &str| self.all_types().find_map(|types| types.definition(name, Dialect::V2, None, &docs));
+        let own = OwnSpec {
+            has_path: &|path| items.contains_key(path),
+            definition: &|name| if names.contains(name) { definition(name) } else { None },
+            parameters: &parameters,
+        };
+        let mut merged = MergedSpecs::new(&own, self.remote.values().flatten().map(|spec| &**spec));
+        merged.paths.iter().for_each(|(path, item)| writer.member(path, item));
+        writer.close();
+        writer.open("definitions");
+        for name in &names {
+            if let Some(mut definition) = definition(name) {
+                merged.add_kinds(name, &mut definition);
+                writer.member(name, &definition);
             }
         }
+        merged.definitions.iter().for_each(|(name, definition)| writer.member(name, definition));
         writer.close();
-        writer.member("parameters", &Value::Object(shared.finish()));
+        parameters.extend(std::mem::take(&mut merged.parameters));
+        writer.member("parameters", &Value::Object(parameters));
         writer.member("securityDefinitions", &json!({"BearerToken": bearer_token()}));
         writer.member("security", &json!([{"BearerToken": []}]));
     }
 
-    /// Whoever may know a type: the base, then every custom resource.
+    fn parts(&self) -> impl Iterator<Item = &Part> {
+        self.v3.values().flat_map(|path| path.source.parts())
+    }
+
+    /// Everything that may have a type: the base, then every custom resource.
     fn all_types(&self) -> impl Iterator<Item = &Arc<dyn Types>> {
-        let custom = self.parts.iter().filter(|part| part.custom).map(|part| &part.types);
+        let custom = self.parts().filter(|part| part.custom).map(|part| &part.types);
         [&self.base].into_iter().chain(custom)
     }
 }
 
 impl Source {
+    fn parts(&self) -> &[Part] {
+        match self {
+            Self::Fixed(_) | Self::Group(_) => &[],
+            Self::Version(parts) => parts,
+        }
+    }
+
     /// Reports whether both make the same document.
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
@@ -395,17 +457,21 @@ impl Part {
 }
 
 /// The parts of each group version, by the path of its document.
-fn by_path(parts: &[Part]) -> BTreeMap<String, Vec<Part>> {
-    let mut found: BTreeMap<String, Vec<Part>> = BTreeMap::new();
+fn by_path(parts: &[Part]) -> BTreeMap<Arc<str>, Vec<Part>> {
+    let mut found: BTreeMap<Arc<str>, Vec<Part>> = BTreeMap::new();
     for part in parts {
         let (group, version) = (&part.discovery.group, &part.discovery.version);
         let path = match group.is_empty() {
             true => format!("api/{version}"),
             false => format!("apis/{group}/{version}"),
         };
-        found.entry(path).or_default().push(part.clone());
+        found.entry(Arc::from(path)).or_default().push(part.clone());
     }
     found
+}
+
+fn paths_below<K: Ord + Clone + AsRef<str>, T>(map: &BTreeMap<K, T>, below: &str) -> Vec<K> {
+    map.keys().filter(|path| path.as_ref().starts_with(below)).cloned().collect()
 }
 
 fn info() -> Value {

@@ -15,7 +15,7 @@ use base::http::{HttpError, Limits};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
 use http::{Method, Request, StatusCode};
 use http_body_util::Full;
 use machinery::Value;
@@ -192,7 +192,6 @@ impl Client {
         let mut request = Request::builder()
             .method(method.clone())
             .uri(if whole.is_empty() { "/" } else { &whole })
-            .header(HOST, self.target.origin().authority())
             .header(USER_AGENT, concat!("ferry/", env!("CARGO_PKG_VERSION")))
             .header(ACCEPT, "application/json");
         if !body.is_empty() {

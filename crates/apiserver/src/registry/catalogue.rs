@@ -6,23 +6,27 @@
 use super::version::Served;
 use crate::aggregate::Backend;
 use crate::discovery::{Discovery, GroupVersion};
-use crate::openapi::{OpenApi, Part, Types};
+use crate::openapi::{GroupDocuments, OpenApi, Part, RemoteSpec, Types};
 use api::Text;
 use api::runtime_config::RuntimeConfig;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 /// Lookups by names that users choose: the hasher is seeded.
-type ByName<T> = HashMap<Text, T>;
+type ByName<T> = HashMap<Arc<str>, T>;
+
+/// Resources of a group, by version and name: shared by catalogues in which they are the same.
+type GroupResources = ByName<ByName<Arc<Served>>>;
 
 /// Everything that is served at one moment.
 pub struct Catalogue {
     /// Counts catalogues of this process.
     pub generation: u64,
-    served: ByName<ByName<ByName<Arc<Served>>>>,
+    /// By group.
+    served: ByName<Arc<GroupResources>>,
     /// By group and version.
     backends: ByName<ByName<Backend>>,
     pub discovery: Discovery,
@@ -38,6 +42,8 @@ pub struct Addition {
     pub types: Option<Arc<dyn Types>>,
     /// The server that answers its requests, if that is another one.
     pub backend: Option<Backend>,
+    /// Its part of the OpenAPI v2 document of that server.
+    pub v2: Option<Arc<RemoteSpec>>,
 }
 
 impl Addition {
@@ -55,7 +61,53 @@ pub struct Catalogues {
     built_in: Arc<Catalogue>,
     /// Those of them that are served.
     offered: Arc<Catalogue>,
-    additions: Mutex<BTreeMap<String, Addition>>,
+    additions: Mutex<Additions>,
+}
+
+/// What definitions and APIServices add, by names of the caller's choice. Notes the groups that change, since only those
+/// are made anew.
+#[derive(Default)]
+pub struct Additions {
+    by_name: BTreeMap<String, Addition>,
+    names_by_group: HashMap<Text, BTreeSet<String>>,
+    changed: HashSet<Text>,
+}
+
+impl Additions {
+    pub fn insert(&mut self, name: String, addition: Addition) {
+        self.remove(&name);
+        let group = addition.discovery.group.clone();
+        self.names_by_group.entry(group.clone()).or_default().insert(name.clone());
+        self.changed.insert(group);
+        self.by_name.insert(name, addition);
+    }
+
+    pub fn remove(&mut self, name: &str) -> Option<Addition> {
+        let gone = self.by_name.remove(name)?;
+        let group = gone.discovery.group.clone();
+        if let Some(names) = self.names_by_group.get_mut(&group) {
+            names.remove(name);
+            if names.is_empty() {
+                self.names_by_group.remove(&group);
+            }
+        }
+        self.changed.insert(group);
+        Some(gone)
+    }
+
+    pub fn get(&self, name: &str) -> Option<&Addition> {
+        self.by_name.get(name)
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = &String> {
+        self.by_name.keys()
+    }
+
+    /// Additions to a group in the order of their names.
+    fn of_group(&self, group: &str) -> impl Iterator<Item = &Addition> {
+        let names = self.names_by_group.get(group).into_iter().flatten();
+        names.filter_map(|name| self.by_name.get(name))
+    }
 }
 
 impl Catalogue {
@@ -70,13 +122,12 @@ impl Catalogue {
 
     /// Reports whether discovery shows a resource, stored or not.
     pub fn shows(&self, group: &str, version: &str, resource: &str) -> bool {
-        let of_version = |shown: &&Arc<GroupVersion>| shown.group == group && shown.version == version;
-        let shown = self.discovery.versions().iter().find(of_version);
+        let shown = self.discovery.versions_of(group).iter().find(|shown| shown.version == version);
         shown.is_some_and(|shown| shown.resources.iter().any(|row| row.name == resource))
     }
 
     pub fn all(&self) -> impl Iterator<Item = &Arc<Served>> {
-        self.served.values().flat_map(HashMap::values).flat_map(HashMap::values)
+        self.served.values().flat_map(|group| group.values()).flat_map(HashMap::values)
     }
 
     fn new(generation: u64, served: &[Arc<Served>], discovery: Discovery, openapi: OpenApi) -> Self {
@@ -87,17 +138,19 @@ impl Catalogue {
             discovery,
             openapi: Arc::new(openapi),
         };
-        served.iter().for_each(|served| catalogue.insert(served));
+        let mut by_group: ByName<GroupResources> = ByName::default();
+        for served in served {
+            insert(by_group.entry(Arc::from(served.kind.group())).or_default(), served);
+        }
+        catalogue.served = by_group.into_iter().map(|(name, group)| (name, Arc::new(group))).collect();
         catalogue
     }
+}
 
-    fn insert(&mut self, served: &Arc<Served>) {
-        let kind = &served.kind;
-        let text = |name: &str| Text::Owned(name.to_owned());
-        let versions = self.served.entry(text(kind.group())).or_default();
-        let resources = versions.entry(text(kind.version())).or_default();
-        resources.insert(text(kind.resource()), Arc::clone(served));
-    }
+fn insert(group: &mut GroupResources, served: &Arc<Served>) {
+    let kind = &served.kind;
+    let resources = group.entry(Arc::from(kind.version())).or_default();
+    resources.insert(Arc::from(kind.resource()), Arc::clone(served));
 }
 
 impl Catalogues {
@@ -142,37 +195,63 @@ impl Catalogues {
         &self.built_in
     }
 
-    /// Changes what definitions add, by names of the caller's choice, and makes the next catalogue of it. Requests are not
-    /// held up: those that began earlier end on the catalogue they have.
-    pub fn change(&self, change: impl FnOnce(&mut BTreeMap<String, Addition>)) -> u64 {
+    /// Changes what definitions and APIServices add, and makes the next catalogue of it. Requests are not held up: those
+    /// that began earlier end on the catalogue they have.
+    pub fn change(&self, change: impl FnOnce(&mut Additions)) -> u64 {
         let mut additions = self.additions.lock();
         change(&mut additions);
         let previous = self.current.load_full();
-        let next = self.next(&previous, &additions);
+        let changed = std::mem::take(&mut additions.changed);
+        if changed.is_empty() {
+            return previous.generation;
+        }
+        let next = self.next(&previous, &additions, &changed);
         let generation = next.generation;
         self.current.store(Arc::new(next));
         generation
     }
 
-    fn next(&self, previous: &Catalogue, additions: &BTreeMap<String, Addition>) -> Catalogue {
-        let served: Vec<Arc<Served>> = self.offered.all().cloned().collect();
-        let mut versions: Vec<Arc<GroupVersion>> = self.offered.discovery.versions().to_vec();
-        merge(&mut versions, additions.values().map(|addition| &addition.discovery));
-        let discovery = Discovery::new(versions, self.offered.discovery.server_address());
-        let parts = additions.values().filter_map(Addition::part);
-        let remote = additions.values().filter(|addition| addition.types.is_none());
-        let remote = remote
-            .map(|Addition { discovery, .. }| format!("apis/{}/{}", discovery.group, discovery.version));
-        let openapi = previous.openapi.with_additions(parts, remote.collect());
-        let mut next = Catalogue::new(previous.generation + 1, &served, discovery, openapi);
-        for addition in additions.values() {
-            addition.served.iter().for_each(|served| next.insert(served));
-            if let Some(backend) = &addition.backend {
+    /// The previous catalogue with the changed groups made anew of what is built in and what is added.
+    fn next(&self, previous: &Catalogue, additions: &Additions, changed: &HashSet<Text>) -> Catalogue {
+        let (mut served, mut backends) = (previous.served.clone(), previous.backends.clone());
+        let mut discovery = HashMap::new();
+        let mut documents = Vec::new();
+        for name in changed {
+            let group: &str = name;
+            backends.remove(group);
+            let mut versions = self.offered.discovery.versions_of(group).to_vec();
+            merge(&mut versions, additions.of_group(group).map(|addition| &addition.discovery));
+            discovery.insert(name.clone(), versions);
+            let mut resources =
+                self.offered.served.get(group).map(|group| GroupResources::clone(group)).unwrap_or_default();
+            let mut parts = self.offered.openapi.parts_of(group);
+            let mut remote = BTreeMap::new();
+            for addition in additions.of_group(group) {
+                addition.served.iter().for_each(|served| insert(&mut resources, served));
+                parts.extend(addition.part());
                 let GroupVersion { group, version, .. } = &*addition.discovery;
-                next.backends.entry(group.clone()).or_default().insert(version.clone(), backend.clone());
+                if addition.types.is_none() {
+                    remote.insert(format!("apis/{group}/{version}"), addition.v2.clone());
+                }
+                if let Some(backend) = &addition.backend {
+                    let versions = backends.entry(Arc::from(&**group)).or_default();
+                    versions.insert(Arc::from(&**version), backend.clone());
+                }
             }
+            if resources.is_empty() {
+                served.remove(group);
+            } else {
+                served.insert(Arc::from(group), Arc::new(resources));
+            }
+            documents.push(GroupDocuments { group: name.clone(), parts, remote });
         }
-        next
+        Catalogue {
+            generation: previous.generation + 1,
+            served,
+            backends,
+            discovery: previous.discovery.with_groups(discovery),
+            openapi: Arc::new(previous.openapi.with_groups(documents)),
+        }
     }
 }
 

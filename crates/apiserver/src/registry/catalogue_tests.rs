@@ -224,7 +224,7 @@ fn widgets(registry: &Registry, convert: &Arc<Renaming>) -> Vec<Addition> {
     let served = versions.iter().map(|version| {
         let served = Arc::new(Served::new(Arc::clone(version), Arc::clone(&versions)));
         let Part { discovery, types, .. } = part(version.kind.version());
-        Addition { served: vec![served], discovery, types: Some(types), backend: None }
+        Addition { served: vec![served], discovery, types: Some(types), backend: None, v2: None }
     });
     served.collect()
 }
@@ -232,8 +232,11 @@ fn widgets(registry: &Registry, convert: &Arc<Renaming>) -> Vec<Addition> {
 /// Serves widgets, or no longer does.
 fn register(registry: &Registry, additions: Vec<Addition>) {
     registry.catalogues.change(|known| {
-        known.clear();
-        known.extend(additions.into_iter().map(|addition| (addition.discovery.api_version(), addition)));
+        let names: Vec<String> = known.names().cloned().collect();
+        names.iter().for_each(|name| drop(known.remove(name)));
+        for addition in additions {
+            known.insert(addition.discovery.api_version(), addition);
+        }
     });
 }
 

@@ -1,4 +1,5 @@
 //! Connections that behave, and some that do not.
 
+mod catalogue;
 mod serving;
 mod slow_clients;
