@@ -22,7 +22,7 @@ mod resource_quota;
 mod runtime_class;
 mod secret_references;
 mod service_account;
-mod signers;
+pub mod signers;
 mod storage_object_in_use_protection;
 mod taint_nodes_by_condition;
 #[cfg(test)]
