@@ -104,10 +104,8 @@ fn validate(request: &Value) -> ErrorList {
 fn user_annotations(annotations: &Map<String, Value>, path: &Path<'_>) -> ErrorList {
     let keys = annotations.keys().map(|key| key.to_lowercase());
     let mut errors: ErrorList = keys.flat_map(|key| names::domain_prefixed_key(path, &key)).collect();
-    let size: usize = annotations
-        .iter()
-        .map(|(key, value)| key.len() + value.as_str().map_or(0, str::len))
-        .sum();
+    let size: usize =
+        annotations.iter().map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum();
     if size > ANNOTATIONS_MAX {
         errors.push(FieldError::too_long(path, ANNOTATIONS_MAX));
     }
@@ -250,9 +248,9 @@ fn issued(new: &Value, old: &Value, now: Timestamp) -> Result<(), ErrorList> {
     let leaf = blocks
         .next()
         .ok_or_else(|| refuse("issued certificate chain must contain at least one certificate"))?;
-    let leaf = leaf.as_ref().ok_or_else(|| {
-        refuse("issued certificate chain must consist entirely of CERTIFICATE PEM blocks")
-    })?;
+    let leaf = leaf
+        .as_ref()
+        .ok_or_else(|| refuse("issued certificate chain must consist entirely of CERTIFICATE PEM blocks"))?;
     let (_, leaf) = X509Certificate::from_der(leaf)
         .ok()
         .filter(|(rest, _)| rest.is_empty())
@@ -275,7 +273,8 @@ fn issued(new: &Value, old: &Value, now: Timestamp) -> Result<(), ErrorList> {
     let consistent = "must be present and consistent with the issued certificate";
     let not_before = moment("notBefore", consistent);
     let not_after = moment("notAfter", consistent);
-    let refresh = moment("beginRefreshAt", "must be present and in the range [notbefore+10min, notafter-10min]");
+    let refresh =
+        moment("beginRefreshAt", "must be present and in the range [notbefore+10min, notafter-10min]");
     let (Some(not_before), Some(not_after), Some(refresh)) = (not_before, not_after, refresh) else {
         return Err(errors);
     };

@@ -78,7 +78,8 @@ fn bare_key_needs_a_proof_for_the_pod() {
     request["spec"]["proofOfPossession"] = STANDARD.encode(key.sign(b"u1").expect("a signature")).into();
     assert_eq!(messages(validate(&request)), Vec::<String>::new());
     request["spec"]["podUID"] = "other".into();
-    let unproven = "spec.proofOfPossession: Invalid value: <omitted>: could not verify proof-of-possession signature";
+    let unproven =
+        "spec.proofOfPossession: Invalid value: <omitted>: could not verify proof-of-possession signature";
     assert_eq!(messages(validate(&request)), [unproven]);
 }
 
@@ -118,7 +119,9 @@ fn status_changes_once() {
     assert_eq!(status_errors(&denied, &old), Vec::<String>::new());
     assert_eq!(
         status_errors(&denied, &issued),
-        ["status: Invalid value: <omitted>: immutable after PodCertificateRequest is issued, denied, or failed"]
+        [
+            "status: Invalid value: <omitted>: immutable after PodCertificateRequest is issued, denied, or failed"
+        ]
     );
     denied["status"]["notBefore"] = text(NOW).into();
     assert_eq!(

@@ -218,7 +218,12 @@ fn device(device: &Value, old: Option<&Value>, per_device_nodes: bool, path: &Pa
         errors.extend(capacity(value, device.flag("allowMultipleAllocations"), &capacity_path.key(key)));
     }
     if !old.is_some_and(|old| same(old.field("taints"), device.field("taints"))) {
-        errors.extend(device::bounded(device.items("taints"), TAINTS_MAX, &path.child("taints"), |taint, path| device::taint(taint, None, path)));
+        errors.extend(device::bounded(
+            device.items("taints"),
+            TAINTS_MAX,
+            &path.child("taints"),
+            |taint, path| device::taint(taint, None, path),
+        ));
     }
     errors.extend(device::bounded_set(
         device.items("consumesCounters"),

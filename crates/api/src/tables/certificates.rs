@@ -65,9 +65,9 @@ pub(super) static POD_CERTIFICATE_REQUEST: Table = plain(
     |request, _| {
         let spec = |field| text(request, &["spec", field]).into();
         let conditions = list(request, &["status", "conditions"]).iter();
-        let state = conditions.map(|condition| text(condition, &["type"])).rfind(|kind| {
-            matches!(*kind, "Issued" | "Denied" | "Failed")
-        });
+        let state = conditions
+            .map(|condition| text(condition, &["type"]))
+            .rfind(|kind| matches!(*kind, "Issued" | "Denied" | "Failed"));
         vec![
             name(request),
             spec("podName"),

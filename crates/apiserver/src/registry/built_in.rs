@@ -8,8 +8,7 @@ use crate::request_info::Verbs;
 use api::Kind;
 use api::kinds::{
     KINDS, cluster_role, cluster_role_binding, persistent_volume, pod, pod_certificate_request,
-    resource_slice, role, role_binding,
-    volume_attachment,
+    resource_slice, role, role_binding, volume_attachment,
 };
 use api::resources::{OPTIONAL, RESOURCES, Resource};
 use api::runtime_config::RuntimeConfig;
