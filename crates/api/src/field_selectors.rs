@@ -97,6 +97,7 @@ fn of(group: &str, _version: &str, resource: &str) -> &'static Fields {
         ("batch", "jobs") => &JOBS,
         ("certificates.k8s.io", "certificatesigningrequests") => &CERTIFICATE_SIGNING_REQUESTS,
         ("certificates.k8s.io", "clustertrustbundles") => &CERTIFICATE_SIGNING_REQUESTS,
+        ("certificates.k8s.io", "podcertificaterequests") => &POD_CERTIFICATE_REQUESTS,
         ("resource.k8s.io", "resourceslices") => &RESOURCE_SLICES,
         _ => &GENERIC,
     }
@@ -222,6 +223,16 @@ static JOBS: Fields = Fields {
 
 static CERTIFICATE_SIGNING_REQUESTS: Fields = Fields {
     fields: &[NAME, field("spec.signerName", |request| text(request, "/spec/signerName"))],
+    wording: Wording::Label,
+};
+
+static POD_CERTIFICATE_REQUESTS: Fields = Fields {
+    fields: &[
+        NAME,
+        field("spec.signerName", |request| text(request, "/spec/signerName")),
+        field("spec.podName", |request| text(request, "/spec/podName")),
+        field("spec.nodeName", |request| text(request, "/spec/nodeName")),
+    ],
     wording: Wording::Label,
 };
 

@@ -21,6 +21,7 @@ mod options;
 pub mod outbound;
 mod query;
 mod registry;
+mod reload;
 mod reply;
 mod request_info;
 mod rest;

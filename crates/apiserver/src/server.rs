@@ -12,12 +12,12 @@ use crate::custom::{ConversionMetrics, CustomResources};
 use crate::discovery::CHECKS;
 use crate::registry::allocate::{ServiceConfig, Services};
 use crate::registry::{Registry, Tuning};
+use crate::reload::{self, ReloadMetrics};
 use crate::rest::connect::{Connections, KubeletIdentity};
 use crate::rest::{Limits, Rest};
 use crate::serve::{self, ClientTrust, InProcess, ServerConfig, Tls};
 use api::runtime_config::RuntimeConfig;
 use base::clock::Clock;
-use base::file_changes::FileChanges;
 use base::metrics::{Metrics, MetricsError};
 use base::pki::ServiceAccountKey;
 use base::readiness::{Gate, Probes, Readiness};
@@ -25,7 +25,7 @@ use base::tasks::TaskGroup;
 use futures_util::future::BoxFuture;
 use machinery::status::Status;
 use rustls_pki_types::CertificateDer;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
@@ -100,6 +100,8 @@ pub struct ApiServer {
     advertise: String,
     trust: AuthenticationTrust,
     authorization_file: Option<Arc<AuthorizationFile>>,
+    authentication_reloads: ReloadMetrics,
+    authorization_reloads: ReloadMetrics,
     clock: Clock,
     started: Vec<Gate>,
     shutdown: Gate,
@@ -130,6 +132,8 @@ impl ApiServer {
         let aggregator = Arc::new(Aggregator::new(Arc::clone(&registry), config.aggregator_routing));
         let rest =
             Rest { registry, authentication, limits: config.limits, connections: Connections::default() };
+        let authentication_reloads = ReloadMetrics::new(&metrics, "authentication", clock)?;
+        let authorization_reloads = ReloadMetrics::new(&metrics, "authorization", clock)?;
         let audit = Audit::build(&config.audit, &metrics, clock)?;
         let chain = Chain::new(rest, readiness, metrics, clock.clone(), audit, config.chain)?;
         Ok(Self {
@@ -139,6 +143,8 @@ impl ApiServer {
             advertise: config.advertise,
             trust: config.trust,
             authorization_file,
+            authentication_reloads,
+            authorization_reloads,
             clock: clock.clone(),
             started,
             shutdown,
@@ -229,17 +235,14 @@ impl ApiServer {
     pub fn follow_configuration(&self, tasks: &TaskGroup) {
         let oidc = Arc::clone(&self.chain.rest.authentication.oidc);
         if let Some(path) = oidc.file().map(Path::to_owned) {
-            follow(path, "authentication configuration", tasks, move || {
+            let metrics = self.authentication_reloads.clone();
+            reload::follow(path, "authentication configuration", metrics, tasks, move || {
                 oidc.reload().map_err(|error| base::errors::chain(&error))
             });
         }
         if let Some(file) = self.authorization_file.clone() {
-            let authorization = Arc::clone(&self.chain.rest.registry.authorization);
-            follow(file.path.clone(), "authorization configuration", tasks, move || {
-                let choices = file.reload().map_err(|error| base::errors::chain(&error))?;
-                authorization.replace(choices);
-                Ok(())
-            });
+            let metrics = self.authorization_reloads.clone();
+            follow_authorization(file, &self.chain.rest.registry, metrics, tasks);
         }
     }
 
@@ -306,34 +309,21 @@ async fn repair_services(registry: Arc<Registry>, group: TaskGroup) {
     }
 }
 
-/// Calls `reload` whenever a file changes, until the group stops.
-fn follow(
-    path: PathBuf,
-    what: &'static str,
+/// Authorizes as the file says; a file that is not usable changes nothing.
+fn follow_authorization(
+    file: Arc<AuthorizationFile>,
+    registry: &Arc<Registry>,
+    metrics: ReloadMetrics,
     tasks: &TaskGroup,
-    reload: impl Fn() -> Result<(), String> + Send + 'static,
 ) {
-    let group = tasks.clone();
-    tasks.spawn(async move {
-        let mut changes = match FileChanges::of(&path) {
-            Ok(changes) => changes,
-            Err(error) => {
-                tracing::warn!(%error, path = %path.display(), "changes are not noticed");
-                return;
-            }
-        };
-        loop {
-            tokio::select! {
-                () = group.stopping() => return,
-                changed = changes.changed() => if let Err(error) = changed {
-                    tracing::warn!(%error, path = %path.display(), "changes are no longer noticed");
-                    return;
-                }
-            }
-            match reload() {
-                Ok(()) => tracing::info!(path = %path.display(), "{what} is in use"),
-                Err(error) => tracing::error!(error, "{what} stays as it was"),
-            }
-        }
+    let registry = Arc::clone(registry);
+    reload::follow(file.path.clone(), "authorization configuration", metrics, tasks, move || {
+        let choices = file.reload().map_err(|error| base::errors::chain(&error))?;
+        registry.authorization.replace(choices);
+        Ok(())
     });
 }
+
+#[cfg(test)]
+#[path = "server_tests.rs"]
+mod tests;

@@ -147,8 +147,9 @@ impl TestServer {
         (code, serde_json::from_slice(&body).unwrap_or_default())
     }
 
-    pub async fn create(&self, path: &str, object: &Value) {
+    pub async fn create(&self, path: &str, object: &Value) -> Value {
         let (code, body) = self.ask(ADMIN, Method::POST, path, "application/json", object.to_string()).await;
         assert_eq!(code, 201, "{path}: {body}");
+        body
     }
 }

@@ -16,6 +16,7 @@ pub mod custom_resource_definition;
 pub mod daemon_set;
 pub mod deployment;
 pub mod device_class;
+pub mod device_taint_rule;
 pub mod endpoint_slice;
 pub mod endpoints;
 pub mod event;
@@ -37,6 +38,7 @@ pub mod node;
 pub mod persistent_volume;
 pub mod persistent_volume_claim;
 pub mod pod;
+pub mod pod_certificate_request;
 pub mod pod_disruption_budget;
 pub mod pod_template;
 pub mod priority_class;
@@ -86,6 +88,7 @@ pub static KINDS: &[&Kind] = &[
     &device_class::KIND,
     &device_class::KIND_V1BETA2,
     &device_class::KIND_V1BETA1,
+    &device_taint_rule::KIND,
     &endpoint_slice::KIND,
     &endpoints::KIND,
     &event::KIND,
@@ -115,6 +118,7 @@ pub static KINDS: &[&Kind] = &[
     &persistent_volume::KIND,
     &persistent_volume_claim::KIND,
     &pod::KIND,
+    &pod_certificate_request::KIND,
     &pod_disruption_budget::KIND,
     &pod_template::KIND,
     &priority_class::KIND,

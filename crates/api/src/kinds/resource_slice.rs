@@ -1,8 +1,8 @@
 //! ResourceSlice: the devices of a pool, or a part of them.
 
 use crate::kind::{StoredAs, renamed_version};
-use crate::validation::checks::{dns_label, dns_subdomain, invalid_each, required_one_of};
-use crate::validation::device::{self, EFFECTS};
+use crate::validation::checks::{dns_label, dns_subdomain};
+use crate::validation::device;
 use crate::validation::device_attribute::{attribute, capacity, has_lists, value_count};
 use crate::validation::device_v1beta1;
 use crate::validation::storage::driver_name;
@@ -10,7 +10,7 @@ use crate::validation::values::{same, unchanged};
 use crate::value::Fields;
 use crate::{Kind, Scope};
 use machinery::field::{ErrorList, FieldError, Path};
-use machinery::{Value, meta, names};
+use machinery::{Value, meta};
 
 pub static KIND: Kind = Kind {
     default,
@@ -60,12 +60,7 @@ fn default(slice: &mut Value) {
         return;
     };
     for device in spec.items_mut("devices") {
-        for taint in device.items_mut("taints") {
-            if !taint.has("timeAdded") {
-                let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-                taint.set("timeAdded", now);
-            }
-        }
+        device.items_mut("taints").iter_mut().for_each(device::default_taint);
     }
 }
 
@@ -223,7 +218,12 @@ fn device(device: &Value, old: Option<&Value>, per_device_nodes: bool, path: &Pa
         errors.extend(capacity(value, device.flag("allowMultipleAllocations"), &capacity_path.key(key)));
     }
     if !old.is_some_and(|old| same(old.field("taints"), device.field("taints"))) {
-        errors.extend(device::bounded(device.items("taints"), TAINTS_MAX, &path.child("taints"), taint));
+        errors.extend(device::bounded(
+            device.items("taints"),
+            TAINTS_MAX,
+            &path.child("taints"),
+            |taint, path| device::taint(taint, None, path),
+        ));
     }
     errors.extend(device::bounded_set(
         device.items("consumesCounters"),
@@ -292,14 +292,6 @@ fn counters(set: &Value, name_field: &str, path: &Path<'_>) -> ErrorList {
         }
         Some(counters) => errors.extend(counters.keys().flat_map(|name| dns_label(&path, name))),
     }
-    errors
-}
-
-fn taint(taint: &Value, path: &Path<'_>) -> ErrorList {
-    let mut errors = names::validate_label_name(taint.text("key"), &path.child("key"));
-    let value = taint.text("value");
-    errors.extend(invalid_each(&path.child("value"), value, names::label_value(value)));
-    errors.extend(required_one_of(&path.child("effect"), taint.text("effect"), EFFECTS));
     errors
 }
 

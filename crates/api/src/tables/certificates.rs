@@ -1,7 +1,7 @@
 //! Certificate signing requests.
 
-use super::cell::{NONE, age, get, human_duration, list, name, or, text};
-use super::{AGE, NAME, column, doc, plain};
+use super::cell::{NONE, age, get, human_duration, labels_text, list, name, or, text};
+use super::{AGE, NAME, column, doc, plain, wide};
 use crate::kind::Table;
 use machinery::Value;
 
@@ -46,4 +46,36 @@ fn status(request: &Value) -> String {
 pub(super) static CLUSTER_TRUST_BUNDLE: Table = plain(
     &[NAME, column("SignerName", "string", "signerName indicates the associated signer, if any.")],
     |bundle, _| vec![name(bundle), or(text(bundle, &["spec", "signerName"]), NONE).into()],
+);
+
+pub(super) static POD_CERTIFICATE_REQUEST: Table = plain(
+    &[
+        NAME,
+        column("PodName", "string", "Name of the pod into which the certificate will be mounted."),
+        column("ServiceAccountName", "string", "Name of the service account that the pod runs as."),
+        column("NodeName", "string", "Name of the node to which the pod is assigned."),
+        column("SignerName", "string", "Name of the signer that is to issue the certificate."),
+        column("State", "string", "Is the request Pending, Issued, Denied, or Failed?"),
+        wide(
+            "UnverifiedUserAnnotations",
+            "string",
+            "Data of the pod's author for the signer, verified by no part of Kubernetes.",
+        ),
+    ],
+    |request, _| {
+        let spec = |field| text(request, &["spec", field]).into();
+        let conditions = list(request, &["status", "conditions"]).iter();
+        let state = conditions
+            .map(|condition| text(condition, &["type"]))
+            .rfind(|kind| matches!(*kind, "Issued" | "Denied" | "Failed"));
+        vec![
+            name(request),
+            spec("podName"),
+            spec("serviceAccountName"),
+            spec("nodeName"),
+            spec("signerName"),
+            state.unwrap_or("Pending").into(),
+            labels_text(get(request, &["spec", "unverifiedUserAnnotations"])).into(),
+        ]
+    },
 );

@@ -132,6 +132,8 @@ static TABLES: &[(&str, &str, &Table)] = &[
     ("storage.k8s.io", "volumeattachments", &storage::VOLUME_ATTACHMENT),
     ("storage.k8s.io", "volumeattributesclasses", &storage::VOLUME_ATTRIBUTES_CLASS),
     ("certificates.k8s.io", "clustertrustbundles", &certificates::CLUSTER_TRUST_BUNDLE),
+    ("certificates.k8s.io", "podcertificaterequests", &certificates::POD_CERTIFICATE_REQUEST),
+    ("resource.k8s.io", "devicetaintrules", &resource::DEVICE_TAINT_RULE),
     ("coordination.k8s.io", "leasecandidates", &node::LEASE_CANDIDATE),
     ("storagemigration.k8s.io", "storageversionmigrations", &storage::STORAGE_VERSION_MIGRATION),
 ];

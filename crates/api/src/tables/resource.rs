@@ -1,6 +1,6 @@
 //! Dynamic resource allocation: device classes, claims, claim templates, slices.
 
-use super::cell::{age, get, list, name, text};
+use super::cell::{age, get, list, name, since, text};
 use super::{AGE, NAME, column, doc, plain};
 use crate::kind::Table;
 use machinery::{Value, meta};
@@ -33,6 +33,30 @@ fn state(claim: &Value) -> String {
     }
     states.join(",")
 }
+
+pub(super) static DEVICE_TAINT_RULE: Table = plain(
+    &[
+        NAME,
+        column("Key", "string", "The taint key to be applied to a device. Must be a label name."),
+        column("Value", "string", "The taint value corresponding to the taint key. Must be a label value."),
+        column("Effect", "string", "The effect of the taint on claims that do not tolerate the taint."),
+        column("TimeAdded", "string", "TimeAdded represents the time at which the taint was added."),
+        AGE,
+    ],
+    |rule, context| {
+        let taint = |field| text(rule, &["spec", "taint", field]);
+        let added = taint("timeAdded");
+        let added = if added.is_empty() { String::new() } else { since(added, context) };
+        vec![
+            name(rule),
+            taint("key").into(),
+            taint("value").into(),
+            taint("effect").into(),
+            added.into(),
+            age(rule, context),
+        ]
+    },
+);
 
 pub(super) static RESOURCE_SLICE: Table = plain(
     &[

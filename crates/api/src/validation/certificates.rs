@@ -74,6 +74,11 @@ pub fn certificate_problem(certificate: &str) -> Option<String> {
     blocks.is_empty().then(|| "must contain at least one CERTIFICATE PEM block".to_owned())
 }
 
+/// The certificates of a PEM text; `None` stands for a block of another type.
+pub fn certificates(text: &str) -> Vec<Option<Vec<u8>>> {
+    blocks(text).into_iter().map(|block| (block.kind == "CERTIFICATE").then_some(block.bytes)).collect()
+}
+
 /// Problems of a PEM text that must hold certificates of authorities, each once.
 pub fn trust_bundle(text: &str) -> Vec<String> {
     let mut problems = Vec::new();

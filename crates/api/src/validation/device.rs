@@ -312,6 +312,25 @@ fn identifier(id: &str, path: &Path<'_>) -> ErrorList {
     errors
 }
 
+/// Sets the time of a taint that has none.
+pub fn default_taint(taint: &mut Value) {
+    if !taint.has("timeAdded") {
+        let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        taint.set("timeAdded", now);
+    }
+}
+
+/// A taint of a device; an effect that has not changed is not checked again.
+pub fn taint(taint: &Value, old: Option<&Value>, path: &Path<'_>) -> ErrorList {
+    let mut errors = names::validate_label_name(taint.text("key"), &path.child("key"));
+    let (value, effect) = (taint.text("value"), taint.text("effect"));
+    errors.extend(invalid_each(&path.child("value"), value, names::label_value(value)));
+    if old.is_none_or(|old| old.text("effect") != effect) {
+        errors.extend(required_one_of(&path.child("effect"), effect, EFFECTS));
+    }
+    errors
+}
+
 /// The name of a pool: subdomains separated by slashes.
 pub fn pool_name(name: &str, path: &Path<'_>) -> ErrorList {
     if name.is_empty() {

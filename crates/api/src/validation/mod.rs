@@ -14,6 +14,7 @@ pub mod flow_control;
 pub mod label_selector;
 pub mod node_labels;
 pub mod persistent_volume;
+pub mod public_key;
 pub mod rbac;
 pub mod resource_names;
 pub mod service;

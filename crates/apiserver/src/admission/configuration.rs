@@ -1,6 +1,8 @@
 //! `AdmissionConfiguration`: settings of plugins, by file.
 
+use super::event_rate_limit::{self, Limit};
 use super::pod_security::{self, PodSecuritySettings};
+use super::resource_quota::limited::{self, LimitedResource};
 use crate::configuration::{self, ConfigurationError};
 use crate::outbound::Users;
 use machinery::Value;
@@ -34,6 +36,8 @@ pub struct PluginSettings {
     /// Users for the servers of mutating and of validating webhooks.
     pub mutating_users: Users,
     pub validating_users: Users,
+    pub limited_resources: Vec<LimitedResource>,
+    pub event_limits: Vec<Limit>,
 }
 
 /// A `WebhookAdmissionConfiguration`.
@@ -86,6 +90,14 @@ pub fn read(path: &Path) -> Result<PluginSettings, ConfigurationError> {
             "PodSecurity" => {
                 settings.pod_security =
                     pod_security::read(&text).map_err(|why| invalid(format!("PodSecurity: {why}")))?;
+            }
+            "ResourceQuota" => {
+                settings.limited_resources =
+                    limited::read(&text).map_err(|why| invalid(format!("ResourceQuota: {why}")))?;
+            }
+            "EventRateLimit" => {
+                settings.event_limits =
+                    event_rate_limit::read(&text).map_err(|why| invalid(format!("EventRateLimit: {why}")))?;
             }
             "MutatingAdmissionWebhook" | "ValidatingAdmissionWebhook" => {
                 let users = webhook_users(&text).map_err(|why| invalid(format!("{}: {why}", row.name)))?;

@@ -7,6 +7,7 @@ mod cluster_trust_bundle_attest;
 mod configuration;
 mod default_class;
 mod default_toleration_seconds;
+mod event_rate_limit;
 mod limit_ranger;
 mod matching;
 mod namespace_lifecycle;
@@ -22,12 +23,12 @@ mod resource_quota;
 mod runtime_class;
 mod secret_references;
 mod service_account;
-mod signers;
+pub mod signers;
 mod storage_object_in_use_protection;
 mod taint_nodes_by_condition;
 #[cfg(test)]
 pub(crate) mod test_cluster;
-mod webhooks;
+pub mod webhooks;
 
 pub(crate) use webhooks::call::{Failure as CallFailure, service as service_address, with_query, words};
 
@@ -152,6 +153,11 @@ pub trait Plugin: Send + Sync {
     /// Whether the plugin has anything to say about this write; the cheap test comes first.
     fn handles(&self, attributes: &Attributes<'_>) -> bool;
 
+    /// Reports whether the plugin is on unless it is disabled; others are on only if they are enabled.
+    fn is_default(&self) -> bool {
+        true
+    }
+
     /// Whether the plugin has a say in connections, too.
     fn admits_connections(&self) -> bool {
         false
@@ -199,6 +205,7 @@ static PLUGINS: &[&dyn Plugin] = &[
     &default_class::INGRESS,
     &pod_topology_labels::PodTopologyLabels,
     &pod_resize_validator::PodResizeValidator,
+    &event_rate_limit::EventRateLimit,
     &policies::MutatingAdmissionPolicy,
     &webhooks::MutatingAdmissionWebhook,
     &policies::ValidatingAdmissionPolicy,
@@ -213,6 +220,7 @@ pub struct Admission {
     policies: policies::Policies,
     hooks: webhooks::Hooks,
     quota_turns: resource_quota::Turns,
+    event_limits: Vec<event_rate_limit::Enforcer>,
 }
 
 /// Which plugins are on, by name. All of the chain are, unless told otherwise.
@@ -242,15 +250,25 @@ impl Admission {
             Some(path) => configuration::read(path)?,
             None => configuration::PluginSettings::default(),
         };
+        if settings.event_limits.is_empty() && config.enable.iter().any(|name| name == "EventRateLimit") {
+            let path = config.file.clone().unwrap_or_else(|| "--admission-control-config-file".into());
+            let why = format!("EventRateLimit: {}", event_rate_limit::NO_LIMITS);
+            return Err(ConfigurationError::invalid(&path, why));
+        }
         Ok(Self::with_settings(config, settings))
     }
 
     fn with_settings(config: &AdmissionConfig, settings: configuration::PluginSettings) -> Self {
         let named = |names: &[String], plugin: &dyn Plugin| names.iter().any(|name| name == plugin.name());
-        let is_on = |plugin: &&dyn Plugin| named(&config.enable, *plugin) || !named(&config.disable, *plugin);
+        let is_on = |plugin: &&dyn Plugin| {
+            named(&config.enable, *plugin) || (plugin.is_default() && !named(&config.disable, *plugin))
+        };
         let plugins = PLUGINS.iter().copied().filter(is_on).collect();
+        let event_limits =
+            settings.event_limits.iter().cloned().map(event_rate_limit::Enforcer::new).collect();
         Self {
             plugins,
+            event_limits,
             settings,
             policies: policies::Policies::default(),
             hooks: webhooks::Hooks::default(),

@@ -1,10 +1,14 @@
 //! Signers of certificates, and who may act for them.
 
+use super::Attributes;
 use crate::authorize::{self, Decision};
 use crate::registry::Registry;
 use crate::user::UserInfo;
+use api::value::Fields;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use machinery::Value;
+use machinery::field::{FieldError, Path};
 use machinery::status::Result;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer;
@@ -12,6 +16,7 @@ use x509_parser::x509::X509Name;
 
 pub const GROUP: &str = "certificates.k8s.io";
 pub const REQUESTS: &str = "certificatesigningrequests";
+const POD_REQUESTS: &str = "podcertificaterequests";
 
 /// Whether the user may do this for the signer, or for all signers of its domain.
 pub async fn may(registry: &Registry, user: &UserInfo, verb: &str, signer: &str) -> Result<bool> {
@@ -31,6 +36,26 @@ pub async fn may(registry: &Registry, user: &UserInfo, verb: &str, signer: &str)
         }
     }
     Ok(false)
+}
+
+/// The refusal of a changed status of a pod certificate request by a user who may not sign for its signer. No plugin:
+/// the check cannot be switched off.
+pub async fn pod_certificate_problem(
+    registry: &Registry,
+    attributes: &Attributes<'_>,
+    new: &Value,
+    old: &Value,
+) -> Result<Option<FieldError>> {
+    if !attributes.is_subresource(GROUP, POD_REQUESTS, "status") || new.get("status") == old.get("status") {
+        return Ok(None);
+    }
+    let (user, signer) = (attributes.context.user, old.field("spec").text("signerName"));
+    if may(registry, user, "sign", signer).await? {
+        return Ok(None);
+    }
+    let path = Path::new("spec");
+    let detail = format!("User {:?} is not permitted to \"sign\" for signer {signer:?}", user.name);
+    Ok(Some(FieldError::forbidden(&path.child("signerName"), detail)))
 }
 
 /// Something of the subject that a signing request is for; `None` if the request cannot be read.

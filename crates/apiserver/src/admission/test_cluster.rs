@@ -21,10 +21,14 @@ pub type Made = (Value, Vec<String>, Vec<(String, String)>);
 impl Cluster {
     /// With nothing in it.
     pub fn empty() -> Self {
+        Self::with_admission(Admission::default())
+    }
+
+    /// With these plugins, and nothing in it.
+    pub fn with_admission(admission: Admission) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let store = Embedded::open(EmbeddedOptions::new(directory.path().join("store"))).expect("a store");
-        let registry =
-            Registry::new(Arc::new(store), Admission::default(), Services::new(ServiceConfig::default()));
+        let registry = Registry::new(Arc::new(store), admission, Services::new(ServiceConfig::default()));
         Self { registry, _directory: directory }
     }
 

@@ -3,6 +3,7 @@
 use super::Chain;
 use super::audit::{Audit, Record};
 use super::offload;
+use crate::admission::webhooks::annotations::PATCH_PREFIX;
 use crate::context::Context;
 use crate::reply::Reply;
 use crate::serve::{RequestBody, ResponseBody};
@@ -63,7 +64,9 @@ impl Chain {
     pub(super) fn audited(&self, context: &mut Context, reply: Reply) -> Reply {
         let (Some(audit), Some(record)) = (&self.audit, context.audit.take()) else { return reply };
         for (key, value) in context.warnings.take_annotations() {
-            record.annotate(key, value);
+            if record.wants_request() || !key.starts_with(PATCH_PREFIX) {
+                record.annotate(key, value);
+            }
         }
         let status = reply.extensions().get::<Arc<Status>>().map(|status| &**status);
         record.answered(reply.status().as_u16(), status);

@@ -7,8 +7,8 @@ use crate::authorize::node::{self, Node};
 use crate::request_info::Verbs;
 use api::Kind;
 use api::kinds::{
-    KINDS, cluster_role, cluster_role_binding, persistent_volume, pod, resource_slice, role, role_binding,
-    volume_attachment,
+    KINDS, cluster_role, cluster_role_binding, persistent_volume, pod, pod_certificate_request,
+    resource_slice, role, role_binding, volume_attachment,
 };
 use api::resources::{OPTIONAL, RESOURCES, Resource};
 use api::runtime_config::RuntimeConfig;
@@ -68,6 +68,7 @@ impl BuiltIn {
             persistent_volumes: self.storage(&persistent_volume::KIND),
             volume_attachments: self.storage(&volume_attachment::KIND),
             resource_slices: self.storage(&resource_slice::KIND),
+            pod_certificate_requests: self.storage(&pod_certificate_request::KIND),
         });
         let rbac = [&cluster_role::KIND, &cluster_role_binding::KIND, &role::KIND, &role_binding::KIND];
         (node, Rbac::new(rbac.map(|kind| self.storage(kind))))

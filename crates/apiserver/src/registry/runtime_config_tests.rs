@@ -1,6 +1,7 @@
 //! `--runtime-config` through the whole request chain.
 
 use crate::test_server::{ADMIN, ALICE, TestServer};
+use base64::Engine as _;
 use http::Method;
 use machinery::Value;
 use serde_json::json;
@@ -33,6 +34,8 @@ async fn beta_versions_are_served_when_switched_on_only() {
         "networking.k8s.io/v1beta1/servicecidrs",
         "resource.k8s.io/v1beta1/resourceslices",
         "certificates.k8s.io/v1beta1/clustertrustbundles",
+        "certificates.k8s.io/v1beta1/podcertificaterequests",
+        "resource.k8s.io/v1beta2/devicetaintrules",
         "coordination.k8s.io/v1beta1/leasecandidates",
         "admissionregistration.k8s.io/v1beta1/mutatingadmissionpolicies",
         "storage.k8s.io/v1beta1/volumeattributesclasses",
@@ -110,6 +113,46 @@ async fn trust_bundle_of_a_signer_needs_the_permission_to_attest() {
     server.grant(&[("create", "clustertrustbundles"), ("attest", "signers")]);
     let (code, answer) = server.ask(ALICE, Method::POST, path, JSON, bundle.to_string()).await;
     assert_eq!(code, 201, "{answer}");
+}
+
+#[tokio::test]
+async fn pod_certificate_request_is_decided_by_who_may_sign() {
+    let server = TestServer::start().beside_with("certificates.k8s.io/v1beta1=true");
+    server.create("/api/v1/namespaces", &json!({"metadata": {"name": "default"}})).await;
+    let path = "/apis/certificates.k8s.io/v1beta1/namespaces/default/podcertificaterequests";
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let stub = rcgen::CertificateParams::default().serialize_request(&key).expect("a request");
+    let stub = base64::engine::general_purpose::STANDARD.encode(stub.der());
+    let request = json!({
+        "apiVersion": "certificates.k8s.io/v1beta1", "kind": "PodCertificateRequest", "metadata": {"name": "r"},
+        "spec": {"signerName": "example.com/s", "podName": "p", "podUID": "u1", "serviceAccountName": "a",
+            "serviceAccountUID": "u2", "nodeName": "n", "nodeUID": "u3", "stubPKCS10Request": stub},
+    });
+    let created = server.create(path, &request).await;
+    assert_eq!(created["spec"]["maxExpirationSeconds"], 86_400);
+    let mut denied = created.clone();
+    denied["status"] = json!({"conditions": [{"type": "Denied", "status": "True", "reason": "No", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
+    let status = format!("{path}/r/status");
+    server.grant(&[("update", "podcertificaterequests/status")]);
+    let (code, answer) = server.ask(ALICE, Method::PUT, &status, JSON, denied.to_string()).await;
+    let message = answer["message"].as_str().unwrap_or_default();
+    assert_eq!(code, 422, "{answer}");
+    assert!(message.contains("is not permitted to \"sign\" for signer \"example.com/s\""), "{message}");
+    server.grant(&[("update", "podcertificaterequests/status"), ("sign", "signers")]);
+    let (code, answer) = server.ask(ALICE, Method::PUT, &status, JSON, denied.to_string()).await;
+    assert_eq!(code, 200, "{answer}");
+    // A decision is final, and the spec never changes.
+    let mut changed = answer.clone();
+    changed["status"]["conditions"][0]["type"] = json!("Failed");
+    let (code, _) = server.ask(ALICE, Method::PUT, &status, JSON, changed.to_string()).await;
+    assert_eq!(code, 422);
+    let mut changed = answer;
+    changed["spec"]["podUID"] = json!("other");
+    let (code, _) = server.ask(ADMIN, Method::PUT, &format!("{path}/r"), JSON, changed.to_string()).await;
+    assert_eq!(code, 422);
+    let selector = format!("{path}?fieldSelector=spec.nodeName%3Dn,spec.signerName%3Dexample.com/s");
+    assert_eq!(get(&server, &selector).await.1["items"].as_array().map(Vec::len), Some(1));
 }
 
 /// The certificate of an authority, in PEM.

@@ -6,7 +6,7 @@ use super::metadata::{
     keep_system_fields, refuse,
 };
 use super::{MODIFIED, Registry, Served, WriteContext, Written, store_error, write_error};
-use crate::admission::{Attributes, Operation};
+use crate::admission::{Attributes, Operation, signers};
 use crate::authorize::escalation;
 use crate::cache::Entry;
 use crate::chain::offload;
@@ -231,6 +231,9 @@ impl Registry {
         let (found, tolerated) = door.validate(&new, &old);
         errors.extend(found);
         drop(budget);
+        if errors.is_empty() {
+            errors.extend(signers::pod_certificate_problem(self, &attributes, &new, &old).await?);
+        }
         refuse(served, name, errors, context)?;
         let warnings = match context.subresource {
             "status" => rules.status_warnings(&new),

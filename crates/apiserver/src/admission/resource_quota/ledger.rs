@@ -1,10 +1,26 @@
 //! Which quotas a write is charged to, and whether it fits. Pure.
 
 use super::super::{Attributes, Operation};
-use super::{scopes, usage};
+use super::limited::LimitedResource;
+use super::{limited, scopes, usage};
 use api::value::Fields;
 use machinery::{Value, meta};
+use std::collections::BTreeSet;
 use usage::Amounts;
+
+/// The reason why a write is refused.
+#[derive(Debug, PartialEq, Eq)]
+pub enum QuotaRefusal {
+    Forbidden(String),
+    /// Reported as it is, as Kubernetes does: 500.
+    Plain(String),
+}
+
+impl From<String> for QuotaRefusal {
+    fn from(message: String) -> Self {
+        Self::Forbidden(message)
+    }
+}
 
 /// A quota whose usage grows.
 #[derive(Debug)]
@@ -19,13 +35,15 @@ pub fn plan<'a>(
     object: &Value,
     old: Option<&Value>,
     quotas: &'a [Value],
-) -> Result<Vec<Charge<'a>>, String> {
+    limited: &[LimitedResource],
+) -> Result<Vec<Charge<'a>>, QuotaRefusal> {
     let kind = &attributes.served.kind;
     let request = Request {
         resource: (kind.group(), kind.resource()),
         object,
         old: old.filter(|_| attributes.operation == Operation::Update),
         enforced: attributes.subresource() != "status",
+        limited,
     };
     request.plan(quotas)
 }
@@ -36,11 +54,14 @@ struct Request<'a> {
     old: Option<&'a Value>,
     /// A status update is charged, but never refused.
     enforced: bool,
+    /// Resources that need a quota which covers them.
+    limited: &'a [LimitedResource],
 }
 
 impl Request<'_> {
-    fn plan<'a>(&self, quotas: &'a [Value]) -> Result<Vec<Charge<'a>>, String> {
+    fn plan<'a>(&self, quotas: &'a [Value]) -> Result<Vec<Charge<'a>>, QuotaRefusal> {
         let mut interesting = Vec::new();
+        let mut covered = BTreeSet::new();
         for quota in quotas {
             let hard = usage::amounts(quota.at("status.hard"));
             let tracked: Vec<&str> =
@@ -55,18 +76,23 @@ impl Request<'_> {
             }
             let used = usage::amounts(quota.at("status.used"));
             if tracked.iter().any(|resource| !used.contains_key(*resource)) {
-                return Err(format!("status unknown for quota: {name}, resources: {}", tracked.join(",")));
+                let tracked = tracked.join(",");
+                return Err(format!("status unknown for quota: {name}, resources: {tracked}").into());
             }
+            covered.extend(tracked.iter().map(|resource| (*resource).to_owned()));
             interesting.push((quota, hard, used));
         }
-        if interesting.is_empty() {
+        if interesting.is_empty() && self.limited.is_empty() {
             return Ok(Vec::new());
         }
         let wanted = usage::of(self.resource, self.object);
         let negative: Vec<&str> =
             wanted.iter().filter(|(_, amount)| amount.sign() < 0).map(|(name, _)| name.as_str()).collect();
         if !negative.is_empty() {
-            return Err(format!("quota usage is negative for resource(s): {}", negative.join(",")));
+            return Err(format!("quota usage is negative for resource(s): {}", negative.join(",")).into());
+        }
+        if self.grows(&wanted, &interesting) {
+            limited::check(self.limited, self.resource, self.object, &wanted, quotas, &covered)?;
         }
         let mut charges = Vec::new();
         for (quota, hard, used) in interesting {
@@ -96,11 +122,20 @@ impl Request<'_> {
                     part(&requested),
                     part(&used),
                     part(&hard)
-                ));
+                )
+                .into());
             }
             charges.push(Charge { quota, used: total });
         }
         Ok(charges)
+    }
+
+    /// Reports whether the write uses more than before of anything.
+    fn grows(&self, wanted: &Amounts, interesting: &[(&Value, Amounts, Amounts)]) -> bool {
+        let uses = |amounts: &Amounts| amounts.values().any(|amount| !amount.is_zero());
+        let Some(old) = self.old else { return uses(wanted) };
+        let newly = interesting.iter().any(|(quota, ..)| !scopes::matches(quota, self.resource, old));
+        (newly && uses(wanted)) || uses(&usage::growth(wanted, &usage::of(self.resource, old)))
     }
 }
 
@@ -119,7 +154,7 @@ mod tests {
     }
 
     fn create<'a>(resource: (&'a str, &'a str), object: &'a Value) -> Request<'a> {
-        Request { resource, object, old: None, enforced: true }
+        Request { resource, object, old: None, enforced: true, limited: &[] }
     }
 
     #[test]
@@ -140,7 +175,7 @@ mod tests {
             let got = create(("", "pods"), &pod).plan(&one);
             match want {
                 Ok(used) => assert_eq!(usage::show(&got.expect("it fits")[0].used), used),
-                Err(why) => assert_eq!(got.map(|_| ()), Err(why.to_owned())),
+                Err(why) => assert_eq!(got.map(|_| ()), Err(why.to_owned().into())),
             }
         }
     }
@@ -151,11 +186,14 @@ mod tests {
         assert!(create(("", "configmaps"), &map).plan(&[quota(json!({"pods": "0"}), json!({}))]).is_ok());
         let new = [quota(json!({"configmaps": "1"}), json!({}))];
         let unknown = create(("", "configmaps"), &map).plan(&new);
-        assert_eq!(unknown.map(|_| ()), Err("status unknown for quota: q, resources: configmaps".to_owned()));
+        assert_eq!(
+            unknown.map(|_| ()),
+            Err("status unknown for quota: q, resources: configmaps".to_owned().into())
+        );
         let full = [quota(json!({"count/deployments.apps": "1"}), json!({"count/deployments.apps": "1"}))];
         assert_eq!(
             create(("apps", "deployments"), &map).plan(&full).map(|_| ()),
-            Err("exceeded quota: q, requested: count/deployments.apps=1, used: count/deployments.apps=1, limited: count/deployments.apps=1".to_owned())
+            Err("exceeded quota: q, requested: count/deployments.apps=1, used: count/deployments.apps=1, limited: count/deployments.apps=1".to_owned().into())
         );
     }
 
@@ -169,10 +207,60 @@ mod tests {
             object,
             old: Some(&old),
             enforced: true,
+            limited: &[],
         };
         let charges = update(&new).plan(&quotas).expect("it fits");
         assert_eq!(usage::show(&charges[0].used), json!({"requests.storage": "8Gi"}));
         assert!(update(&large).plan(&quotas).is_err());
         assert!(update(&old).plan(&quotas).expect("nothing grows").is_empty());
+    }
+
+    #[test]
+    fn limited_resource_needs_a_quota() {
+        let limited = limited::read(
+            br#"{"apiVersion": "resourcequota.admission.k8s.io/v1", "kind": "ResourceQuotaConfiguration",
+                "limitedResources": [
+                    {"resource": "persistentvolumeclaims", "matchContains": ["gold.storageclass"]},
+                    {"resource": "pods", "matchScopes": [
+                        {"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]}]}"#,
+        )
+        .expect("valid");
+        let claim = |class: &str| json!({"spec": {"storageClassName": class, "resources": {"requests": {"storage": "1Gi"}}}});
+        let claims = ("", "persistentvolumeclaims");
+        let (gold, plain) = (claim("gold"), claim("plain"));
+        let create = |resource, object| Request { limited: &limited, ..create(resource, object) };
+        let names = "gold.storageclass.storage.k8s.io/persistentvolumeclaims,gold.storageclass.storage.k8s.io/requests.storage";
+        assert_eq!(
+            create(claims, &gold).plan(&[]).map(|_| ()),
+            Err(format!("insufficient quota to consume: {names}").into())
+        );
+        assert!(create(claims, &plain).plan(&[]).is_ok());
+        let hard = json!({
+            "gold.storageclass.storage.k8s.io/persistentvolumeclaims": "5",
+            "gold.storageclass.storage.k8s.io/requests.storage": "5Gi",
+        });
+        let used = json!({
+            "gold.storageclass.storage.k8s.io/persistentvolumeclaims": "0",
+            "gold.storageclass.storage.k8s.io/requests.storage": "0",
+        });
+        assert_eq!(create(claims, &gold).plan(&[quota(hard, used)]).map(|charges| charges.len()), Ok(1));
+        // An update that uses no more is not refused.
+        let same = Request { old: Some(&gold), ..create(claims, &gold) };
+        assert!(same.plan(&[]).is_ok());
+
+        let mut high = pod(Some("1"));
+        high["spec"]["priorityClassName"] = json!("high");
+        let pods = ("", "pods");
+        assert_eq!(
+            create(pods, &high).plan(&[]).map(|_| ()),
+            Err(QuotaRefusal::Plain(
+                "insufficient quota to match these scopes: [{PriorityClass In [high]}]".to_owned()
+            ))
+        );
+        let mut scoped = quota(json!({"pods": "5"}), json!({"pods": "0"}));
+        scoped["spec"]["scopeSelector"] = json!({"matchExpressions": [
+            {"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]});
+        assert!(create(pods, &high).plan(&[scoped]).is_ok());
+        assert!(create(pods, &pod(Some("1"))).plan(&[]).is_ok());
     }
 }

@@ -2,6 +2,7 @@
 //! it is stored, by compare-and-swap on their status, so that two writes cannot both take the last unit.
 
 mod ledger;
+pub mod limited;
 mod resized;
 mod scopes;
 mod usage;
@@ -12,7 +13,7 @@ use crate::registry::{Registry, Warnings, WriteContext};
 use crate::user::UserInfo;
 use api::value::Fields;
 use futures_util::future::BoxFuture;
-use ledger::Charge;
+use ledger::{Charge, QuotaRefusal};
 use machinery::status::{Result, Status};
 use machinery::{Value, meta};
 use std::hash::{BuildHasher, RandomState};
@@ -70,7 +71,8 @@ impl Plugin for ResourceQuota {
                 return Ok(());
             };
             let namespace = attributes.context.namespace;
-            if registry.find_all(QUOTAS, namespace, "").await?.is_empty() {
+            let limits_nothing = registry.admission.settings.limited_resources.is_empty();
+            if limits_nothing && registry.find_all(QUOTAS, namespace, "").await?.is_empty() {
                 return Ok(());
             }
             let _turn = registry.admission.quota_turns.of(namespace).lock().await;
@@ -92,8 +94,16 @@ async fn charge(
         if let Some(only) = &only {
             quotas.retain(|quota| only.iter().any(|name| name == meta::name(quota)));
         }
+        // Quotas that are charged again were found sufficient before.
+        let limited = match only {
+            None => registry.admission.settings.limited_resources.as_slice(),
+            Some(_) => &[],
+        };
         let charges =
-            ledger::plan(attributes, object, old, &quotas).map_err(|why| attributes.forbidden(why))?;
+            ledger::plan(attributes, object, old, &quotas, limited).map_err(|refusal| match refusal {
+                QuotaRefusal::Forbidden(why) => attributes.forbidden(why),
+                QuotaRefusal::Plain(why) => Status::new(500, "", why),
+            })?;
         if attributes.context.dry_run {
             return Ok(());
         }

@@ -3,19 +3,28 @@
 use api::pod::qos;
 use api::value::{Fields, texts};
 use machinery::Value;
+use serde_json::json;
 
-/// Whether every scope of the quota holds for the object.
-pub fn matches(quota: &Value, (group, resource): (&str, &str), object: &Value) -> bool {
+/// Reports whether every scope of the quota holds for the object.
+pub fn matches(quota: &Value, resource: (&str, &str), object: &Value) -> bool {
+    of(quota).iter().all(|scope| holds(scope, resource, object))
+}
+
+/// The scopes of a quota as selectors.
+pub fn of(quota: &Value) -> Vec<Value> {
     let spec = quota.field("spec");
-    let holds = |scope: &str, operator: &str, values: &[Value]| match (group, resource) {
-        ("", "pods") => pod_is(object, scope, operator, values),
-        ("", "persistentvolumeclaims") => claim_is(object, scope, operator, values),
+    let plain = texts(spec.items("scopes")).map(|scope| json!({"scopeName": scope, "operator": "Exists"}));
+    plain.chain(spec.field("scopeSelector").items("matchExpressions").iter().cloned()).collect()
+}
+
+/// Reports whether a scope selector holds for the object.
+pub fn holds(scope: &Value, resource: (&str, &str), object: &Value) -> bool {
+    let (name, operator, values) = (scope.text("scopeName"), scope.text("operator"), scope.items("values"));
+    match resource {
+        ("", "pods") => pod_is(object, name, operator, values),
+        ("", "persistentvolumeclaims") => claim_is(object, name, operator, values),
         _ => false,
-    };
-    texts(spec.items("scopes")).all(|scope| holds(scope, "Exists", &[]))
-        && spec.field("scopeSelector").items("matchExpressions").iter().all(|expression| {
-            holds(expression.text("scopeName"), expression.text("operator"), expression.items("values"))
-        })
+    }
 }
 
 /// A pod that ends by itself after some time.
@@ -74,7 +83,6 @@ fn reaches_other_namespaces(spec: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn scopes_select_pods() {

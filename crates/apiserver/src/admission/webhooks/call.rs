@@ -9,6 +9,7 @@ use api::value::Fields;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use machinery::Value;
+use machinery::names::qualified_name;
 use machinery::status::{Result, Status};
 use serde_json::json;
 use std::io::ErrorKind;
@@ -16,6 +17,8 @@ use std::io::ErrorKind;
 /// What a hook lets happen.
 pub enum Outcome {
     Allowed,
+    /// The hook failed, and its failure policy ignores that.
+    FailedOpen,
     /// A list of JSON patch operations.
     Patched(Value),
 }
@@ -53,8 +56,12 @@ pub async fn ask(
         attributes.context.warnings.add(warning);
     }
     for (key, value) in answer.entries("auditAnnotations").into_iter().flatten() {
-        let value = value.as_str().unwrap_or_default();
-        attributes.context.warnings.annotate(format!("{}/{key}", hook.name), value);
+        let (key, value) = (format!("{}/{key}", hook.name), value.as_str().unwrap_or_default());
+        if qualified_name(&key).is_empty() {
+            attributes.context.warnings.annotate(key, value);
+        } else {
+            tracing::warn!(hook = hook.name, key, "failed to set audit annotation: not a qualified name");
+        }
     }
     if !answer.flag("allowed") {
         return Err(denied(hook, answer.field("status")));
@@ -75,7 +82,7 @@ pub async fn ask(
 fn failed(hook: &Hook, why: &str) -> Result<Outcome> {
     if hook.ignores_failure {
         tracing::warn!(hook = hook.name, why, "webhook failed, and is ignored");
-        return Ok(Outcome::Allowed);
+        return Ok(Outcome::FailedOpen);
     }
     Err(Status::internal(format!("failed calling webhook {:?}: {why}", hook.name)))
 }

@@ -19,6 +19,8 @@ const DEFAULT_TIMEOUT: i64 = 10;
 
 pub struct Hook {
     pub name: String,
+    /// Name of its configuration.
+    pub configuration: String,
     pub client_config: Value,
     pub ignores_failure: bool,
     pub has_side_effects: bool,
@@ -39,15 +41,17 @@ impl Hook {
     /// All hooks of a configuration.
     pub fn all(configuration: &Value) -> Vec<Self> {
         let is_mutating = configuration.text("kind") == "MutatingWebhookConfiguration";
-        configuration.items("webhooks").iter().map(|hook| Self::new(hook, is_mutating)).collect()
+        let name = machinery::meta::name(configuration);
+        configuration.items("webhooks").iter().map(|hook| Self::new(hook, name, is_mutating)).collect()
     }
 
-    fn new(hook: &Value, is_mutating: bool) -> Self {
+    fn new(hook: &Value, configuration: &str, is_mutating: bool) -> Self {
         let seconds = hook.opt_int("timeoutSeconds").unwrap_or(DEFAULT_TIMEOUT);
         let version =
             texts(hook.items("admissionReviewVersions")).find(|version| matches!(*version, "v1" | "v1beta1"));
         Self {
             name: hook.text("name").to_owned(),
+            configuration: configuration.to_owned(),
             client_config: hook.field("clientConfig").clone(),
             ignores_failure: hook.text("failurePolicy") == "Ignore",
             has_side_effects: !matches!(hook.text("sideEffects"), "None" | "NoneOnDryRun"),

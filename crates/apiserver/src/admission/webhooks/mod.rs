@@ -3,6 +3,7 @@
 //! Which hooks there are is read from the watch caches and kept until they change; a cluster without hooks pays one
 //! comparison per write.
 
+pub mod annotations;
 pub mod call;
 mod hook;
 #[cfg(test)]
@@ -14,6 +15,7 @@ use super::{Attributes, Operation, Plugin};
 use crate::cache::{Cache, Cursor};
 use crate::chain::offload;
 use crate::registry::{Registry, store_error};
+use annotations::Annotator;
 use call::Outcome;
 use futures_util::future::{BoxFuture, join_all};
 use hook::Hook;
@@ -193,13 +195,30 @@ impl Plugin for MutatingAdmissionWebhook {
                     if round == 1 && !again.contains(&hook.name.as_str()) {
                         continue;
                     }
-                    let outcome = ask(hook, registry, attributes, object.as_deref(), old).await?;
+                    let annotator = Annotator::new(&hooks, hook, round, &attributes.context.warnings);
+                    let outcome = ask(hook, registry, attributes, object.as_deref(), old).await;
                     let changed = match (&mut object, outcome) {
-                        (Some(object), Outcome::Patched(patch)) => {
-                            apply(hook, attributes, object, &patch).await?
+                        (Some(object), Ok(Outcome::Patched(patch))) => {
+                            let changed = apply(hook, attributes, object, &patch).await;
+                            if changed.is_ok() {
+                                annotator.patch(&patch);
+                            }
+                            changed
                         }
-                        _ => false,
+                        (_, Ok(Outcome::FailedOpen)) => {
+                            annotator.failed_open();
+                            Ok(false)
+                        }
+                        (None, Ok(Outcome::Patched(patch))) if patch != Value::Array(Vec::new()) => {
+                            Err(Status::internal(format!(
+                                "admission webhook {:?} attempted to modify the object, which is not supported for this operation",
+                                hook.name
+                            )))
+                        }
+                        (_, outcome) => outcome.map(|_| false),
                     };
+                    annotator.mutation(matches!(changed, Ok(true)));
+                    let changed = changed?;
                     if changed {
                         changed_any = true;
                         changed_since.extend(asked.iter().copied());
@@ -282,7 +301,17 @@ impl Plugin for ValidatingAdmissionWebhook {
             // All at once; the first refusal in their order is the one that is told.
             let answers =
                 wanted.iter().map(|(hook, attributes)| ask(hook, registry, attributes, object, old));
-            join_all(answers).await.into_iter().collect::<Result<Vec<_>>>().map(drop)
+            let answers = join_all(answers).await;
+            for (index, answer) in answers.iter().enumerate() {
+                if let Ok(Outcome::FailedOpen) = answer {
+                    annotations::validating_failed_open(
+                        index,
+                        &wanted[index].0.name,
+                        &attributes.context.warnings,
+                    );
+                }
+            }
+            answers.into_iter().collect::<Result<Vec<_>>>().map(drop)
         })
     }
 }

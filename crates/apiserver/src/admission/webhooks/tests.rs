@@ -1,6 +1,8 @@
 use super::*;
 use crate::admission::test_cluster::Cluster;
+use crate::chain::audit::{Audit, AuditConfig, Format, LogConfig, Mode, Rotation};
 use crate::registry::{Warnings, WriteContext};
+use crate::test_server::TestServer;
 use crate::user::UserInfo;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -207,4 +209,104 @@ async fn hooks_see_the_version_they_ask_for() {
         assert_eq!(request["requestResource"]["version"], requested);
     }
     assert_eq!(checked["object"]["spec"]["targetCPUUtilizationPercentage"], 55);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_are_annotated_for_the_audit_log() {
+    let responder = Responder::start(|path, review| match path {
+        "/b-label.example.com" => {
+            let patch = json!([{"op": "add", "path": "/metadata/labels", "value": {"seen": "yes"}}]);
+            let patch = STANDARD.encode(patch.to_string());
+            response(review, json!({"patch": patch, "patchType": "JSONPatch"}))
+        }
+        "/a-quiet.example.com" => response(
+            review,
+            json!({"auditAnnotations": {"note": "seen", "not/a/name": "dropped", "": "dropped"}}),
+        ),
+        "/c-open.example.com" | "/d-check.example.com" => (500, Value::Null),
+        _ => response(review, json!({})),
+    })
+    .await
+    .expect("a server");
+    let cluster = Cluster::with_label(LABEL).await;
+    let open = json!({"failurePolicy": "Ignore"});
+    let again = json!({"reinvocationPolicy": "IfNeeded"});
+    cluster.configure(MUTATING, hook("a-quiet.example.com", &responder, again)).await;
+    cluster.configure(MUTATING, hook("b-label.example.com", &responder, json!({}))).await;
+    cluster.configure(MUTATING, hook("c-open.example.com", &responder, open.clone())).await;
+    cluster.configure(VALIDATING, hook("d-check.example.com", &responder, open)).await;
+    let (_, _, mut notes) = cluster.config_map("n", "a", json!({"k": "v"})).await.expect("allowed");
+    notes.sort();
+    let mutation = |hook: &str, mutated: bool| {
+        format!(
+            r#"{{"configuration":"{hook}-example-com","webhook":"{hook}.example.com","mutated":{mutated}}}"#
+        )
+    };
+    let want = [
+        ("a-quiet.example.com/note", "seen".to_owned()),
+        ("failed-open.mutation.webhook.admission.k8s.io/round_0_index_2", "c-open.example.com".to_owned()),
+        ("failed-open.validating.webhook.admission.k8s.io/round_0_index_0", "d-check.example.com".to_owned()),
+        ("mutation.webhook.admission.k8s.io/round_0_index_0", mutation("a-quiet", false)),
+        ("mutation.webhook.admission.k8s.io/round_0_index_1", mutation("b-label", true)),
+        ("mutation.webhook.admission.k8s.io/round_0_index_2", mutation("c-open", false)),
+        ("mutation.webhook.admission.k8s.io/round_1_index_0", mutation("a-quiet", false)),
+        (
+            "patch.webhook.admission.k8s.io/round_0_index_1",
+            r#"{"configuration":"b-label-example-com","webhook":"b-label.example.com","patch":[{"op":"add","path":"/metadata/labels","value":{"seen":"yes"}}],"patchType":"JSONPatch"}"#.to_owned(),
+        ),
+    ];
+    assert_eq!(notes, want.map(|(key, value)| (key.to_owned(), value)));
+}
+
+/// Patches may contain what requests contain, so they are recorded at the levels that record requests.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn patch_annotations_need_the_request_level() {
+    let responder = Responder::start(|_, review| {
+        let patch = json!([{"op": "add", "path": "/data", "value": {"k": "v"}}]).to_string();
+        response(review, json!({"patch": STANDARD.encode(patch), "patchType": "JSONPatch"}))
+    })
+    .await
+    .expect("a server");
+    let directory = tempfile::tempdir().expect("a directory");
+    let (policy, log) = (directory.path().join("policy.yaml"), directory.path().join("audit.log"));
+    let rules = "rules:\n- level: Metadata\n  namespaces: [brief]\n- level: Request\n  namespaces: [detailed]\n- level: None\n";
+    std::fs::write(&policy, format!("apiVersion: audit.k8s.io/v1\nkind: Policy\n{rules}")).expect("written");
+    let config = AuditConfig {
+        policy_file: Some(policy),
+        log: Some(LogConfig {
+            path: log.clone(),
+            rotation: Rotation { max_bytes: 0, max_backups: 0, max_age_days: 0, compress: false },
+            format: Format::Json,
+            mode: Mode::Blocking,
+            buffer: 10,
+            max_event_bytes: None,
+        }),
+        ..AuditConfig::default()
+    };
+    let clock = base::clock::Clock::system();
+    let metrics = base::metrics::Metrics::new(&clock).expect("metrics");
+    let mut server = TestServer::start();
+    server.chain.audit = Audit::build(&config, &metrics, &clock).expect("usable");
+    let all = hook("label.example.com", &responder, json!({"namespaceSelector": {}}));
+    let configuration = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": "c"}, "webhooks": [all]});
+    let path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
+    server.create(path, &configuration).await;
+    for namespace in ["brief", "detailed"] {
+        server.create("/api/v1/namespaces", &json!({"metadata": {"name": namespace}})).await;
+        let path = format!("/api/v1/namespaces/{namespace}/configmaps");
+        server.create(&path, &json!({"metadata": {"name": "m"}})).await;
+    }
+    let text = std::fs::read_to_string(&log).expect("an audit log");
+    let noted = |namespace: &str, prefix: &str| {
+        let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let mut of_map = events.filter(|event| {
+            event["objectRef"]["resource"] == "configmaps" && event["objectRef"]["namespace"] == namespace
+        });
+        of_map.any(|event| {
+            !event["annotations"][format!("{prefix}.webhook.admission.k8s.io/round_0_index_0")].is_null()
+        })
+    };
+    assert!(noted("brief", "mutation") && noted("detailed", "mutation"), "{text}");
+    assert!(!noted("brief", "patch") && noted("detailed", "patch"), "{text}");
 }

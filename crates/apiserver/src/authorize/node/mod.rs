@@ -48,6 +48,7 @@ pub struct Storages {
     pub persistent_volumes: Arc<Storage>,
     pub volume_attachments: Arc<Storage>,
     pub resource_slices: Arc<Storage>,
+    pub pod_certificate_requests: Arc<Storage>,
 }
 
 pub struct Node {
@@ -180,6 +181,7 @@ impl Node {
             ("coordination.k8s.io", "leases") => Ok(lease(node, wanted)),
             ("storage.k8s.io", "csinodes") => Ok(csi_node(node, wanted)),
             ("resource.k8s.io", "resourceslices") => self.slice(node, wanted).await,
+            ("certificates.k8s.io", "podcertificaterequests") => self.pod_certificate(node, wanted).await,
             ("", "nodes") => Ok(node_object(node, wanted)),
             ("", "pods") => self.pod(node, wanted).await,
             _ if self.rules.iter().any(|rule| rule.allows(wanted)) => Ok(Ok(())),
@@ -255,10 +257,30 @@ impl Node {
             return Ok(Err("cannot get subresource".to_owned()));
         }
         feed::ready(storage).await?;
-        let entry = storage.cache.get(&format!("{}{}", storage.cache.root, wanted.name));
+        let root = &storage.cache.root;
+        let key = match wanted.namespace {
+            "" => format!("{root}{}", wanted.name),
+            namespace => format!("{root}{namespace}/{}", wanted.name),
+        };
+        let entry = storage.cache.get(&key);
         let object = entry.and_then(|entry| serde_json::from_slice::<Slim>(&entry.bytes).ok());
         let named = object.and_then(|object| object.spec.node_name);
         Ok(if named.as_deref() == Some(node) { Ok(()) } else { Err(unrelated(node)) })
+    }
+
+    /// NodeRestriction checks what a node creates.
+    async fn pod_certificate(&self, node: &str, wanted: &Attributes<'_>) -> Result<Result<(), String>> {
+        let why = match wanted.verb {
+            _ if !wanted.subresource.is_empty() => {
+                "nodes may not access the status subresource of PodCertificateRequests"
+            }
+            "create" => return Ok(Ok(())),
+            "get" => return self.own(node, &self.storages.pod_certificate_requests, wanted).await,
+            "list" | "watch" if selects(wanted, "spec.nodeName", node) => return Ok(Ok(())),
+            "list" | "watch" => "can only list/watch podcertificaterequests with nodeName field selector",
+            verb => return Ok(Err(format!("nodes may not {verb} podcertificaterequests"))),
+        };
+        Ok(Err(why.to_owned()))
     }
 
     async fn slice(&self, node: &str, wanted: &Attributes<'_>) -> Result<Result<(), String>> {

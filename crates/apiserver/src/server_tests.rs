@@ -1,0 +1,87 @@
+use super::*;
+use crate::authorize::AuthorizationConfig;
+use crate::test_server::{ALICE, TestServer};
+use http::Method;
+use std::time::Duration;
+
+const PODS: &str = "/api/v1/pods";
+
+/// The answer to a user without permissions of its own, once it is the wanted one or a deadline has passed.
+async fn answer(server: &TestServer, want: u16) -> u16 {
+    let mut code = 0;
+    for _ in 0..500 {
+        code = server.ask(ALICE, Method::GET, PODS, "application/json", "").await.0;
+        if code == want {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    code
+}
+
+/// Lines of the metrics that contain a text.
+fn shown(metrics: &Metrics, text: &str) -> Vec<String> {
+    let all = String::from_utf8(metrics.encode().expect("encoded")).expect("UTF-8");
+    let lines = all.lines().filter(|line| line.starts_with("apiserver_authorization") && line.contains(text));
+    lines.map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn changed_authorization_file_is_followed_and_a_broken_one_is_not() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("authorization.yaml");
+    let write = |text: &str| {
+        let text = format!(
+            "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers: {text}\n"
+        );
+        // As editors and kubelets do it: the new file takes the place of the old one.
+        let new = directory.path().join("new");
+        std::fs::write(&new, text).expect("written");
+        std::fs::rename(&new, &path).expect("renamed");
+    };
+    let (deny, allow) = ("{type: AlwaysDeny, name: deny}", "{type: AlwaysAllow, name: allow}");
+    write(&format!("[{deny}, {allow}]"));
+    let config = AuthorizationConfig { file: Some(path.clone()), ..AuthorizationConfig::default() };
+    let file = AuthorizationFile::of(&config).expect("read").expect("a file");
+    let server = TestServer::start();
+    server.chain.rest.registry.authorization.replace(file.reload().expect("usable"));
+    let tasks = TaskGroup::new();
+    let metrics = Metrics::new(&Clock::system()).expect("metrics");
+    let reloads = ReloadMetrics::new(&metrics, "authorization", &Clock::system()).expect("new names");
+    follow_authorization(Arc::new(file), &server.chain.rest.registry, reloads, &tasks);
+    assert_eq!(answer(&server, 403).await, 403);
+    assert!(shown(&metrics, "reloads_total").is_empty());
+    let first = shown(&metrics, "last_config_info");
+    assert_eq!(first.len(), 1);
+
+    write(&format!("[{allow}, {deny}]"));
+    assert_eq!(answer(&server, 200).await, 200);
+
+    // A broken file and one of other types change nothing.
+    let second = shown(&metrics, "last_config_info");
+    assert_ne!(second, first);
+    for (text, failures) in [("[{type: Nonsense".to_owned(), "1"), (format!("[{deny}]"), "2")] {
+        write(&text);
+        let counted = || {
+            shown(&metrics, "automatic_reloads_total{")
+                .iter()
+                .any(|line| line.contains("failure") && line.ends_with(failures))
+        };
+        for _ in 0..500 {
+            if counted() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(counted(), "{text}: {:?}", shown(&metrics, "config_controller"));
+        assert_eq!(answer(&server, 200).await, 200);
+        assert_eq!(shown(&metrics, "last_config_info"), second);
+    }
+    write(&format!("[{deny}, {allow}]"));
+    assert_eq!(answer(&server, 403).await, 403);
+    assert_eq!(shown(&metrics, "last_config_info"), first);
+    let totals = shown(&metrics, "automatic_reloads_total{");
+    assert!(totals.iter().any(|line| line.contains("success") && line.ends_with(" 2")), "{totals:?}");
+    assert_eq!(shown(&metrics, "automatic_reload_last_timestamp_seconds{").len(), 2);
+    tasks.stop();
+}
