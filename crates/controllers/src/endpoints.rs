@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -22,6 +23,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 const MANAGED_BY: (&str, &str) = ("endpoints.kubernetes.io/managed-by", "endpoint-controller");
+const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
 /// Addresses in all, at most.
 const CAPACITY: usize = 1000;
@@ -37,30 +39,43 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
     let services = ctx.watch_self::<Service>();
     let known = services.clone();
     let pods = ctx.watch::<Pod>(move |change| services::of_pod(change, &known));
-    let endpoints = ctx.watch_self::<Endpoints>();
+    let endpoints = watch_endpoints(ctx, services.clone());
     Box::new(EndpointsOfServices { services, pods, endpoints, times: TriggerTimes::default() })
+}
+
+/// Watches endpoints. Those that exist at the start are leftovers if their service is gone, records of leader elections
+/// aside; later, endpoints without a service are left alone.
+fn watch_endpoints(ctx: &Context, services: Cache<Service>) -> Cache<Endpoints> {
+    let known = ctx.cache::<Endpoints>();
+    let registering = Arc::new(AtomicBool::new(true));
+    let registers = Arc::clone(&registering);
+    let endpoints = ctx.watch::<Endpoints>(move |change| {
+        let key = Key::of(&**change.object());
+        let at_start = registers.load(Ordering::Relaxed) || !known.is_synced();
+        let due = if at_start { !is_election(change.object()) } else { services.get_key(&key).is_some() };
+        if due { vec![key] } else { Vec::new() }
+    });
+    registering.store(false, Ordering::Relaxed);
+    endpoints
 }
 
 #[async_trait]
 impl Loop for EndpointsOfServices {
     async fn reconcile(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
-        let current = self.endpoints.get_key(key);
         let Some(service) = self.services.get_key(key) else {
             self.times.forget(key);
-            // Ours go with their service; those without one may be somebody else's lock or record.
-            let ours = current.as_ref().is_some_and(|current| is_ours(current));
-            if ours {
-                let options = client::DeleteOptions::default();
-                match ctx.client.delete::<Endpoints>(&key.namespace, &key.name, &options).await {
-                    Err(error) if !error.is_not_found() => return Err(error.into()),
-                    _ => {}
-                }
+            // Endpoints written by users for a service without a selector go with it, too.
+            let options = client::DeleteOptions::default();
+            match ctx.client.delete::<Endpoints>(&key.namespace, &key.name, &options).await {
+                Err(error) if !error.is_not_found() => return Err(error.into()),
+                _ => {}
             }
             return Ok(Action::Done);
         };
         if !services::selects(&service) {
             return Ok(Action::Done);
         }
+        let current = self.endpoints.get_key(key);
         let pods = services::pods_of(&service, &self.pods);
         let since = self.times.observe(key, &service, &pods);
         let Some(new) = plan(&service, &pods, current.as_deref(), since) else { return Ok(Action::Done) };
@@ -76,9 +91,8 @@ impl Loop for EndpointsOfServices {
     }
 }
 
-fn is_ours(endpoints: &Endpoints) -> bool {
-    let labels = endpoints.metadata.labels.as_ref();
-    labels.is_some_and(|labels| labels.get(MANAGED_BY.0).is_some_and(|value| value == MANAGED_BY.1))
+fn is_election(endpoints: &Endpoints) -> bool {
+    endpoints.metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(LEADER))
 }
 
 /// The endpoints as they should be; nothing if they are. `since` is when they became due to change.
@@ -239,7 +253,7 @@ mod tests {
         assert_eq!(ips(&subset.addresses), ["10.1.0.1", "10.1.0.2"]);
         assert_eq!(ips(&subset.not_ready_addresses), ["10.1.0.3"]);
         assert_eq!(subset.ports.as_ref().expect("one")[0].port, 80);
-        assert!(is_ours(&new));
+        assert_eq!(new.metadata.labels.as_ref().expect("labels")[MANAGED_BY.0], MANAGED_BY.1);
         assert!(plan(&service(), &pods, Some(&new), Some(time(9).0)).is_none());
         let emptied = plan(&service(), &[], Some(&new), None).expect("a change");
         assert!(emptied.subsets.is_none() && emptied.metadata.annotations.is_none());

@@ -174,3 +174,39 @@ async fn services_find_their_pods() -> Result<()> {
     eventually("one less", PATIENCE, ready, |seen| *seen == (2, 1, 1)).await;
     world.stop().await
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn endpoints_go_with_their_service_and_leftovers_at_the_start() -> Result<()> {
+    let mut world = World::outside().await?;
+    let endpoints = |name: &str, annotation: &str| {
+        let meta = json!({
+            "name": name, "annotations": {annotation: "{}"},
+            "labels": {"endpoints.kubernetes.io/managed-by": "endpoint-controller"},
+        });
+        serde_json::from_value::<Endpoints>(json!({"metadata": meta})).expect("endpoints")
+    };
+    world.admin.create("default", &endpoints("leftover", "example.com/note")).await?;
+    let election = endpoints("election", "control-plane.alpha.kubernetes.io/leader");
+    world.admin.create("default", &election).await?;
+    world.start_loops("endpoints")?;
+    let left = async || {
+        let mut names = names::<Endpoints>(&world, "default").await;
+        names.retain(|name| name != "kubernetes");
+        names
+    };
+    eventually("no leftovers", PATIENCE, left, |names| *names == ["election"]).await;
+
+    // Endpoints without a service are left alone while the loop runs; those of a service go with it.
+    world.admin.create("default", &endpoints("alone", "example.com/note")).await?;
+    let service: Service =
+        serde_json::from_value(json!({"metadata": {"name": "manual"}, "spec": {"ports": [{"port": 80}]}}))?;
+    world.admin.create("default", &service).await?;
+    let mut manual = endpoints("manual", "example.com/note");
+    manual.metadata.labels = None;
+    world.admin.create("default", &manual).await?;
+    world.admin.delete::<Service>("default", "manual", &delete_options(None, None)).await?;
+    eventually("the service's are gone", PATIENCE, left, |names| !names.iter().any(|name| name == "manual"))
+        .await;
+    assert_eq!(left().await, ["alone", "election"]);
+    world.stop().await
+}

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, mkdirat, openat2};
+use rustix::fs::{Mode, OFlags, ResolveFlags, fchmod, fstat, mkdirat, openat2};
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 
 /// Opens `part` of `volume`, making missing directories, and binds it to `target`, which is then safe to hand to the
@@ -27,7 +27,8 @@ pub fn bind(volume: &Path, part: &str, target: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Walks from `volume` down; symbolic links are followed only within the volume.
+/// Walks from `volume` down; symbolic links are followed only within the volume. Missing directories get the volume's mode,
+/// so that a container that may write to the volume may write to them.
 fn open_within(volume: &Path, part: &str) -> io::Result<OwnedFd> {
     for component in Path::new(part).components() {
         if !matches!(component, Component::Normal(_) | Component::CurDir) {
@@ -37,6 +38,7 @@ fn open_within(volume: &Path, part: &str) -> io::Result<OwnedFd> {
     let root = rustix::fs::open(volume, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let within = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let mode = Mode::from_raw_mode(fstat(&root)?.st_mode & 0o7777);
     let mut so_far = PathBuf::new();
     let names: Vec<_> = Path::new(part).components().filter(|c| matches!(c, Component::Normal(_))).collect();
     let mut current = openat2(&root, ".", flags, Mode::empty(), within)?;
@@ -45,8 +47,12 @@ fn open_within(volume: &Path, part: &str) -> io::Result<OwnedFd> {
         match openat2(&root, &so_far, flags, Mode::empty(), within) {
             Ok(opened) => current = opened,
             Err(rustix::io::Errno::NOENT) => {
-                mkdirat(&current, name.as_os_str(), Mode::from_raw_mode(0o750))?;
-                current = openat2(&root, &so_far, flags, Mode::empty(), within)?;
+                mkdirat(&current, name.as_os_str(), mode)?;
+                // The directory may have been replaced since: without following a link, and never outside of the volume.
+                let made = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                current = openat2(&root, &so_far, made, Mode::empty(), within)?;
+                // The umask of the process was subtracted by `mkdirat`.
+                fchmod(&current, mode)?;
             }
             Err(error) => return Err(error.into()),
         }
@@ -125,6 +131,25 @@ mod tests {
         assert!(open_within(&volume, "good").is_ok());
         assert!(open_within(&volume, "inside/new/deep").is_ok());
         assert!(volume.join("inside/new/deep").is_dir());
+    }
+
+    #[test]
+    fn missing_directories_get_the_mode_of_the_volume() {
+        use std::os::unix::fs::PermissionsExt;
+        for mode in [0o777, 0o2775, 0o1777, 0o700] {
+            let directory = tempfile::tempdir().expect("a directory");
+            let volume = directory.path().join("v");
+            fs::create_dir_all(volume.join("there")).expect("directories");
+            let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
+            set(&volume.join("there"), 0o711).expect("a mode");
+            set(&volume, mode).expect("a mode");
+            drop(open_within(&volume, "there/new/deep").expect("opened"));
+            let mode_of = |part: &str| {
+                fs::metadata(volume.join(part)).expect("a directory").permissions().mode() & 0o7777
+            };
+            assert_eq!(mode_of("there"), 0o711);
+            assert_eq!((mode_of("there/new"), mode_of("there/new/deep")), (mode, mode));
+        }
     }
 
     #[test]
