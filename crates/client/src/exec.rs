@@ -5,9 +5,10 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use machinery::codec::time;
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
 use crate::KubeconfigError;
 
@@ -15,6 +16,8 @@ use crate::KubeconfigError;
 const LIMIT: Duration = Duration::from_secs(60);
 /// The most a program may print.
 const MAX_OUTPUT: u64 = 1 << 20;
+/// The part of its error output that is reported.
+const MAX_ERRORS: u64 = 4 << 10;
 const VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
 
 /// A program that prints an ExecCredential.
@@ -27,6 +30,7 @@ pub struct Exec {
     /// Cluster information for the program, passed if `provideClusterInfo` is set.
     cluster: Option<Value>,
     hint: String,
+    limit: Duration,
 }
 
 /// Output of a program. Its values are secret: `Debug` leaves them out.
@@ -75,6 +79,7 @@ impl Exec {
             api_version: text("apiVersion").to_owned(),
             cluster: wants_cluster.then(|| told_cluster(cluster)),
             hint: text("installHint").to_owned(),
+            limit: LIMIT,
         })
     }
 
@@ -96,22 +101,42 @@ impl Exec {
             .env("KUBERNETES_EXEC_INFO", info)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
+            .stderr(Stdio::piped())
+            .process_group(0)
             .kill_on_drop(true)
             .spawn()
             .map_err(|error| failed(error.to_string()))?;
-        let mut output = Vec::new();
-        let running = async {
-            if let Some(stdout) = child.stdout.take() {
-                stdout.take(MAX_OUTPUT).read_to_end(&mut output).await?;
+        let mut group = ProcessGroup::of(&child);
+        let (mut output, mut errors) = (Vec::new(), Vec::new());
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let text = |error: std::io::Error| error.to_string();
+        let printing = async {
+            if let Some(stdout) = stdout {
+                stdout.take(MAX_OUTPUT + 1).read_to_end(&mut output).await.map_err(text)?;
             }
-            child.wait().await
+            let is_complete = u64::try_from(output.len()).is_ok_and(|length| length <= MAX_OUTPUT);
+            is_complete.then_some(()).ok_or_else(|| format!("it printed more than {MAX_OUTPUT} bytes"))
         };
-        let status = tokio::time::timeout(LIMIT, running).await;
-        let status = status.map_err(|_| failed(format!("it did not end within {} s", LIMIT.as_secs())))?;
-        let status = status.map_err(|error| failed(error.to_string()))?;
+        let complaining = async {
+            let Some(mut stderr) = stderr else { return Ok(()) };
+            (&mut stderr).take(MAX_ERRORS).read_to_end(&mut errors).await.map_err(text)?;
+            // A program that prints more does not fail because of it.
+            tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await.map(drop).map_err(text)
+        };
+        let ending = async { child.wait().await.map_err(text) };
+        let running = async { tokio::try_join!(printing, complaining, ending) };
+        let outcome = tokio::time::timeout(self.limit, running).await;
+        let errors = String::from_utf8_lossy(&errors);
+        let errors = if errors.trim().is_empty() { String::new() } else { format!(": {}", errors.trim()) };
+        let outcome =
+            outcome.map_err(|_| failed(format!("it did not end within {:?}{errors}", self.limit)))?;
+        let ((), (), status) = outcome.map_err(failed)?;
+        group.has_ended();
         if !status.success() {
-            return Err(failed(format!("it failed with {status}")));
+            return Err(failed(format!("it failed with {status}{errors}")));
+        }
+        if !errors.is_empty() {
+            tracing::info!(command = %self.command.display(), "credential plugin printed{errors}");
         }
         self.read(&output).map_err(failed)
     }
@@ -136,6 +161,28 @@ impl Exec {
         let expires = text("expirationTimestamp").map(|end| time::parse(&end, false)).transpose()?;
         let expires = expires.map(|end| end.seconds);
         Ok(ExecCredential { token, certificate: certificate.zip(key), expires })
+    }
+}
+
+/// The program and whatever it has started, killed unless it has ended before.
+struct ProcessGroup(Option<Pid>);
+
+impl ProcessGroup {
+    fn of(child: &Child) -> Self {
+        Self(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)))
+    }
+
+    fn has_ended(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        if let Some(leader) = self.0 {
+            // The group may have ended meanwhile.
+            let _ = kill_process_group(leader, Signal::KILL);
+        }
     }
 }
 
@@ -207,6 +254,33 @@ printf '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential",
             assert!(error.contains(want), "{body}: {error}");
         }
         assert!(exec("./gone", directory.path()).run().await.is_err());
+    }
+
+    #[tokio::test]
+    async fn program_that_hangs_or_floods_its_output_is_bounded() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let printed = r#"printf '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"t"}}'"#;
+        for (body, want) in [
+            ("echo waiting >&2; sleep 1000", Err("it did not end within 500ms: waiting")),
+            ("sleep 1000 & wait", Err("it did not end within 500ms")),
+            ("trap '' PIPE; exec yes", Err("it printed more than 1048576 bytes")),
+            ("yes >&2 & exit 5", Err("it did not end within 500ms: y\ny")),
+            (&format!("head -c 3000000 /dev/zero >&2; {printed}"), Ok("t")),
+            ("head -c 100000 /dev/urandom", Err("its output")),
+            (r"printf '%0100000d' 0 | tr 0 [", Err("its output")),
+        ] {
+            script(directory.path(), body);
+            let mut plugin = exec("./plugin", directory.path());
+            plugin.limit = Duration::from_millis(500);
+            match (plugin.run().await, want) {
+                (Ok(credential), Ok(token)) => assert_eq!(credential.token.as_deref(), Some(token)),
+                (Err(error), Err(want)) => {
+                    let text = error.to_string();
+                    assert!(text.contains(want) && text.len() < 10_000, "{body}: {text:.300}");
+                }
+                (got, _) => panic!("{body}: {got:?}"),
+            }
+        }
     }
 
     #[test]

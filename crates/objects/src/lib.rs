@@ -8,6 +8,7 @@
 mod any;
 mod codec;
 pub mod csi_migration;
+pub mod csi_topology;
 mod kinds;
 mod partial;
 

@@ -1,7 +1,8 @@
 //! What plugins for volumes have in common: classes of claims, and where a volume can be reached.
 
-use objects::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use objects::storage::v1::StorageClass;
+use objects::core::v1::{PersistentVolume, PersistentVolumeClaim, VolumeNodeAffinity};
+use objects::csi_topology::{in_tree_plugin, is_migrated_on, translated_affinity};
+use objects::storage::v1::{CSINode, StorageClass};
 
 use crate::state::{NodeInfo, NodeTerms};
 
@@ -31,7 +32,21 @@ pub fn is_delayed(class: &StorageClass) -> bool {
 /// Whether a volume can be used on a node.
 #[must_use]
 pub fn reaches(volume: &PersistentVolume, node: &NodeInfo) -> bool {
-    let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
+    fits(volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref()), node)
+}
+
+/// Whether a volume that a claim is bound to can be used on a node: one of an in-tree plugin by the labels of its CSI
+/// driver, if the node uses that.
+#[must_use]
+pub fn reaches_bound(volume: &PersistentVolume, node: &NodeInfo, csi_node: Option<&CSINode>) -> bool {
+    let is_migrated = in_tree_plugin(volume).is_some_and(|plugin| is_migrated_on(plugin, csi_node));
+    match translated_affinity(volume).filter(|_| is_migrated) {
+        Some(affinity) => fits(Some(&affinity), node),
+        None => reaches(volume, node),
+    }
+}
+
+fn fits(affinity: Option<&VolumeNodeAffinity>, node: &NodeInfo) -> bool {
     let required = affinity.and_then(|affinity| affinity.required.as_ref());
     required.is_none_or(|required| NodeTerms::of(required).matches(&node.name, &node.labels))
 }

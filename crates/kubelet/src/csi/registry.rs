@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use client::{ClientError, Patch};
 use cri::registration::{InfoRequest, RegistrationClient, RegistrationStatus};
 use objects::core::v1::Node;
+use objects::csi_topology::{MIGRATED_PLUGINS, migrated_plugins};
 use objects::meta::v1::{ObjectMeta, OwnerReference};
 use objects::storage::v1::{CSIDriver, CSINode, CSINodeDriver, CSINodeSpec, VolumeNodeResources};
 use serde_json::json;
@@ -168,10 +169,22 @@ async fn register(shared: &Shared, socket: &Path) -> Result<String, String> {
     Ok(info.name)
 }
 
-/// Makes the node's `CSINode` if there is none.
+/// Annotations of a CSINode that are to be added: the in-tree plugins that CSI drivers replace here. `None` if it has them.
+fn migration_annotation(existing: &CSINode) -> Option<serde_json::Value> {
+    let wanted = migrated_plugins();
+    let names = |text: &str| text.split(',').map(str::to_owned).collect::<BTreeSet<_>>();
+    let has = existing.metadata.annotations.as_ref().and_then(|all| all.get(MIGRATED_PLUGINS));
+    let is_same = has.is_some_and(|has| names(has) == names(&wanted));
+    (!is_same).then(|| json!({"metadata": {"annotations": {MIGRATED_PLUGINS: wanted}}}))
+}
+
+/// Makes the node's `CSINode` if there is none, with the in-tree plugins that CSI drivers replace here.
 pub async fn register_node(shared: &Shared, node: &Node) -> Result<(), ClientError> {
     let name = &shared.config.node_name;
-    if shared.find::<CSINode>("", name).await?.is_some() {
+    if let Some(existing) = shared.find::<CSINode>("", name).await? {
+        if let Some(annotations) = migration_annotation(&existing) {
+            shared.client.patch::<CSINode>("", name, None, &Patch::Merge(annotations)).await?;
+        }
         return Ok(());
     }
     let object = CSINode {
@@ -184,6 +197,7 @@ pub async fn register_node(shared: &Shared, node: &Node) -> Result<(), ClientErr
                 uid: node.metadata.uid.clone().unwrap_or_default(),
                 ..OwnerReference::default()
             }]),
+            annotations: Some(BTreeMap::from([(MIGRATED_PLUGINS.to_owned(), migrated_plugins())])),
             ..ObjectMeta::default()
         },
         spec: CSINodeSpec { drivers: Vec::new() },
@@ -223,5 +237,28 @@ fn row(driver: &Driver) -> CSINodeDriver {
         node_id: driver.info.node_id.clone(),
         topology_keys: keys,
         allocatable: most.map(|count| VolumeNodeResources { count: Some(count) }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn csi_node_names_the_replaced_plugins_once() {
+        let node = |annotation: Option<&str>| -> CSINode {
+            let annotations = annotation.map(|text| json!({MIGRATED_PLUGINS: text}));
+            let object =
+                json!({"metadata": {"name": "n", "annotations": annotations}, "spec": {"drivers": []}});
+            serde_json::from_value(object).expect("a node")
+        };
+        let all = "kubernetes.io/aws-ebs,kubernetes.io/azure-disk,kubernetes.io/azure-file,kubernetes.io/cinder,\
+                   kubernetes.io/gce-pd,kubernetes.io/portworx-volume,kubernetes.io/vsphere-volume";
+        let wanted = Some(json!({"metadata": {"annotations": {MIGRATED_PLUGINS: all}}}));
+        assert_eq!(migration_annotation(&node(None)), wanted);
+        assert_eq!(migration_annotation(&node(Some("kubernetes.io/gce-pd"))), wanted);
+        assert_eq!(migration_annotation(&node(Some(all))), None);
+        let reversed: Vec<&str> = all.rsplit(',').collect();
+        assert_eq!(migration_annotation(&node(Some(&reversed.join(",")))), None);
     }
 }

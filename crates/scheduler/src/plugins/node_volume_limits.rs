@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use objects::core::v1::PersistentVolumeClaim;
 use objects::csi_migration::csi_source;
+use objects::csi_topology::{in_tree_plugin, is_migrated_on};
 use objects::storage::v1::CSINode;
 
 use crate::framework::{Actions, Changed, Cycle, Filter, Plugin, PreFilter, Rejection};
@@ -15,14 +16,21 @@ const REASON: &str = "node(s) exceed max volume count";
 pub struct NodeVolumeLimits;
 
 /// A volume as its driver knows it.
-type Attached = (String, String);
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Attached {
+    driver: String,
+    handle: String,
+    /// The in-tree plugin of a volume that the driver has on nodes that use it instead.
+    plugin: Option<&'static str>,
+}
 
 fn attached(cluster: &Cluster, claim: &PersistentVolumeClaim) -> Option<Attached> {
     let volume =
         claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).filter(|name| !name.is_empty());
     if let Some(volume) = volume.and_then(|name| cluster.objects.volumes.get("", name)) {
         let csi = csi_source(volume)?;
-        return Some((csi.driver.clone(), csi.volume_handle.clone()));
+        let plugin = in_tree_plugin(volume);
+        return Some(Attached { driver: csi.driver.clone(), handle: csi.volume_handle.clone(), plugin });
     }
     // Not there yet: its class says which driver will make it, and the claim stands for the volume.
     let class = cluster.objects.storage_classes.get("", class_of(claim))?;
@@ -32,7 +40,7 @@ fn attached(cluster: &Cluster, claim: &PersistentVolumeClaim) -> Option<Attached
         metadata.namespace.as_deref().unwrap_or_default(),
         metadata.name.as_deref().unwrap_or_default()
     );
-    Some((class.provisioner.clone(), handle))
+    Some(Attached { driver: class.provisioner.clone(), handle, plugin: None })
 }
 
 fn of_pod(cluster: &Cluster, pod: &PodInfo, into: &mut HashSet<Attached>) {
@@ -69,13 +77,20 @@ impl<'a> Filter<'a> for Check<'a> {
         for attachment in on_node {
             let volume = attachment.spec.source.persistent_volume_name.as_deref();
             let volume = volume.and_then(|name| objects.volumes.get("", name));
-            if let Some(csi) = volume.and_then(|volume| csi_source(volume)) {
-                held.insert((attachment.spec.attacher.clone(), csi.volume_handle.clone()));
+            if let Some(volume) = volume
+                && let Some(csi) = csi_source(volume)
+            {
+                let (driver, handle) = (attachment.spec.attacher.clone(), csi.volume_handle.clone());
+                held.insert(Attached { driver, handle, plugin: in_tree_plugin(volume) });
             }
         }
         for (driver, limit) in limits {
             let count = |volumes: &mut dyn Iterator<Item = &Attached>| {
-                i64::try_from(volumes.filter(|(own, _)| own == driver).count()).unwrap_or(i64::MAX)
+                let counts = |volume: &&Attached| {
+                    let is_migrated = |plugin| is_migrated_on(plugin, Some(csi_node));
+                    volume.driver == driver && volume.plugin.is_none_or(is_migrated)
+                };
+                i64::try_from(volumes.filter(counts).count()).unwrap_or(i64::MAX)
             };
             let more = count(&mut self.wanted.difference(&held));
             if more > 0 && count(&mut held.iter()) + more > limit {
@@ -178,5 +193,27 @@ mod tests {
         let attached = json!({"metadata": {"name": "va"}, "spec": {"attacher": "d", "nodeName": "a", "source": {"persistentVolumeName": "three"}}});
         cluster.objects.attachments.set(Arc::new(serde_json::from_value(attached).expect("an attachment")));
         assert_eq!(reasons(&NodeVolumeLimits, &cluster, uses("p", &["two"])), [full]);
+    }
+
+    #[test]
+    fn in_tree_volumes_count_where_their_driver_replaces_them() {
+        let mut cluster = cluster([node("a"), node("old")], []);
+        let claim = json!({"metadata": {"name": "c", "namespace": "default"}, "spec": {"volumeName": "v"}});
+        cluster.objects.claims.set(Arc::new(serde_json::from_value(claim).expect("a claim")));
+        let volume = json!({"metadata": {"name": "v"}, "spec": {"gcePersistentDisk": {"pdName": "d"}}});
+        cluster.objects.volumes.set(Arc::new(serde_json::from_value(volume).expect("a volume")));
+        for (name, migrated) in
+            [("a", "kubernetes.io/gce-pd,kubernetes.io/cinder"), ("old", "kubernetes.io/cinder")]
+        {
+            let annotations = json!({objects::csi_topology::MIGRATED_PLUGINS: migrated});
+            let drivers =
+                json!([{"name": "pd.csi.storage.gke.io", "nodeID": name, "allocatable": {"count": 0}}]);
+            let csi_node =
+                json!({"metadata": {"name": name, "annotations": annotations}, "spec": {"drivers": drivers}});
+            cluster.objects.csi_nodes.set(Arc::new(serde_json::from_value(csi_node).expect("a CSINode")));
+        }
+        let mut said = reasons(&NodeVolumeLimits, &cluster, uses("p", &["c"]));
+        said.sort();
+        assert_eq!(said, [format!("a: {REASON}"), "old: ".to_owned()]);
     }
 }

@@ -12,7 +12,7 @@ use crate::framework::{
     Actions, BeforeBinding, Changed, Cycle, Filter, Plugin, PreFilter, Reason, Reasons, Rejection,
 };
 use crate::state::{Cluster, Labels, NodeInfo, PodInfo, Selector};
-use crate::storage::{class_of, class_of_volume, is_delayed, reaches};
+use crate::storage::{class_of, class_of_volume, is_delayed, reaches, reaches_bound};
 
 const REASON_BIND: &str = "node(s) didn't find available persistent volumes to bind";
 const REASON_NODE: &str = "node(s) didn't match PersistentVolume's node affinity";
@@ -128,13 +128,14 @@ struct Plan {
 
 fn plan(cluster: &Cluster, claims: &Claims, node: &NodeInfo) -> Result<Plan, Rejection> {
     let mut reasons: Vec<Reason> = Vec::new();
+    let csi_node = cluster.objects.csi_nodes.get("", &node.name).map(|found| &**found);
     for claim in &claims.bound {
         match cluster.objects.volumes.get("", volume_name(claim)) {
             None => {
                 reasons.push(REASON_GONE.into());
                 break;
             }
-            Some(volume) if !reaches(volume, node) => {
+            Some(volume) if !reaches_bound(volume, node, csi_node) => {
                 reasons.insert(0, REASON_NODE.into());
                 break;
             }

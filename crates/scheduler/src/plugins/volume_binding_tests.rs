@@ -131,3 +131,27 @@ fn volumes_are_made_where_class_and_space_allow() {
         "allowedTopologies": [{"matchLabelExpressions": [{"key": "zone", "values": ["b"]}]}]})));
     assert_eq!(said(&cluster), [format!("a: !{REASON_BIND}"), format!("b: {full}")]);
 }
+
+#[test]
+fn in_tree_volume_needs_the_labels_of_its_driver_where_that_replaces_it() {
+    let zone = |name: &str, zone: &str| node(name).label("topology.gke.io/zone", zone);
+    let mut cluster = cluster([zone("a", "z1"), zone("b", "z2"), zone("old", "z2")], []);
+    cluster.objects.claims.set(claim("c", json!({"volumeName": "v"})));
+    let bound = json!({"metadata": {"name": "c", "namespace": "default", "uid": "c", "resourceVersion": "1",
+        "annotations": {BIND_COMPLETED: "yes"}}, "spec": {"volumeName": "v"}});
+    cluster.objects.claims.set(read(bound));
+    cluster.objects.volumes.set(read(json!({
+        "metadata": {"name": "v", "resourceVersion": "1", "labels": {"topology.kubernetes.io/zone": "z1"}},
+        "spec": {"gcePersistentDisk": {"pdName": "d"}},
+    })));
+    for name in ["a", "b", "old"] {
+        let migrated = if name == "old" { "" } else { "kubernetes.io/gce-pd" };
+        let annotations = json!({objects::csi_topology::MIGRATED_PLUGINS: migrated});
+        let csi_node =
+            json!({"metadata": {"name": name, "annotations": annotations}, "spec": {"drivers": []}});
+        cluster.objects.csi_nodes.set(read(csi_node));
+    }
+    let mut said = reasons(&plugin(), &cluster, uses(&["c"]));
+    said.sort();
+    assert_eq!(said, ["a: ".to_owned(), format!("b: {REASON_NODE}"), "old: ".to_owned()]);
+}
