@@ -89,6 +89,8 @@ pub struct Matches {
     /// Number of words before `--`.
     pub dash: Option<usize>,
     pub help: bool,
+    /// Global flags that a flag of the verb replaces.
+    pub shadowed: Vec<&'static str>,
 }
 
 impl Matches {
@@ -117,7 +119,11 @@ impl Matches {
     pub fn parse(words: &[String], flags: Flags<'_>) -> Result<Self, String> {
         let mut matches = Self::default();
         for flag in flags.iter().flat_map(|group| group.iter()) {
-            matches.defaults.insert(flag.name, flag.default);
+            if matches.defaults.contains_key(flag.name) {
+                matches.shadowed.push(flag.name);
+            } else {
+                matches.defaults.insert(flag.name, flag.default);
+            }
         }
         let mut words = words.iter();
         while let Some(word) = words.next() {

@@ -48,7 +48,10 @@ pub struct Globals {
 
 impl Globals {
     pub fn read(matches: &Matches) -> Result<Self, CliError> {
-        let text = |name: &str| matches.given(name).filter(|value| !value.is_empty()).map(str::to_owned);
+        let text = |name: &str| {
+            let is_own = matches.shadowed.contains(&name);
+            matches.given(name).filter(|value| !value.is_empty() && !is_own).map(str::to_owned)
+        };
         let path = |name: &str| text(name).map(PathBuf::from);
         let mut impersonate = Vec::new();
         impersonate.extend(text("as").map(|user| ("impersonate-user", user)));

@@ -8,10 +8,13 @@ mod error;
 mod flags;
 mod io;
 mod manifest;
+mod openapi;
+mod patches;
 mod printer;
 mod resource;
 mod session;
 mod verbs;
+mod writes;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

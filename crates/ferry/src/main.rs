@@ -15,6 +15,7 @@ mod etcd;
 mod flags;
 mod images;
 mod kubeconfig;
+mod kubectl;
 mod kubelet_file;
 mod kubernetes_flags;
 mod mark;
@@ -54,6 +55,9 @@ fn main() -> ExitCode {
         Some(container::shim::SUBCOMMAND) => return container::shim::main(),
         Some(container::network::SUBCOMMAND) => return network::cni::main(),
         _ => {}
+    }
+    if let Some(words) = kubectl::words(std::env::args_os()) {
+        return kubectl::main(words);
     }
     let cli = match parse() {
         Ok(cli) => cli,
@@ -128,6 +132,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
             println!("{}", cli::version());
             Ok(ExitCode::SUCCESS)
         }
+        Command::Kubectl(arguments) => Ok(kubectl::main(arguments.words)),
         Command::Kubeconfig(arguments) => kubeconfig::run(&arguments),
         Command::Audit(arguments) => audit::run(&arguments),
         Command::Secrets(command) => secrets::run(command),

@@ -1,10 +1,19 @@
 //! The table of verbs: one row and one file each.
 
+mod annotate;
 mod api_resources;
 mod api_versions;
+mod apply;
+mod create;
+mod delete;
+mod generators;
 mod get;
+mod label;
+mod patch;
+mod scale;
 mod sort;
 mod version;
+mod wait;
 
 use futures_util::future::LocalBoxFuture;
 use machinery::field::show_str;
@@ -63,7 +72,20 @@ impl Verb {
 }
 
 /// Verbs in the order of the help.
-const VERBS: &[&Verb] = &[&get::VERB, &api_resources::VERB, &api_versions::VERB, &version::VERB];
+const VERBS: &[&Verb] = &[
+    &create::VERB,
+    &get::VERB,
+    &delete::VERB,
+    &scale::VERB,
+    &patch::VERB,
+    &apply::VERB,
+    &wait::VERB,
+    &label::VERB,
+    &annotate::VERB,
+    &api_resources::VERB,
+    &api_versions::VERB,
+    &version::VERB,
+];
 
 /// Parses and runs a command line.
 pub async fn run(mut words: Vec<String>, environment: Environment, io: &Io) -> Result<(), CliError> {
@@ -258,6 +280,20 @@ fn show_default(flag: &Flag) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const SHADOWED: [&str; 11] = [
+        "certificate-authority",
+        "client-certificate",
+        "client-key",
+        "cluster",
+        "insecure-skip-tls-verify",
+        "namespace",
+        "server",
+        "tls-server-name",
+        "token",
+        "user",
+        "context",
+    ];
 
     async fn outcome(line: &str) -> (u8, String, String) {
         let (io, out, err) = Io::buffers("");
