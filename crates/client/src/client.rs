@@ -54,6 +54,36 @@ struct RawList<'a> {
 /// A request in progress. Boxed, so that its body is compiled in this crate and not in each caller's.
 type Pending<'a, T> = BoxFuture<'a, Result<T, ClientError>>;
 
+/// A request of any form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawRequest {
+    pub method: Method,
+    /// Path and query.
+    pub target: String,
+    pub content_type: String,
+    pub accept: String,
+    pub body: Bytes,
+}
+
+impl RawRequest {
+    /// A request that reads JSON.
+    #[must_use]
+    pub fn get(target: impl Into<String>) -> Self {
+        let (accept, content_type) = (JSON.to_owned(), String::new());
+        Self { method: Method::GET, target: target.into(), content_type, accept, body: Bytes::new() }
+    }
+
+    fn ask(&self) -> Ask<'_> {
+        Ask {
+            method: self.method.clone(),
+            target: self.target.clone(),
+            content_type: &self.content_type,
+            accept: &self.accept,
+            body: self.body.clone(),
+        }
+    }
+}
+
 /// A request, before it has headers.
 pub(crate) struct Ask<'a> {
     pub method: Method,
@@ -296,9 +326,28 @@ impl Client {
         Box::pin(self.open(ask))
     }
 
-    /// Sends a request; the body of a successful answer. Comes back as often as the server asks for it, within
-    /// limits.
+    /// Sends any request and reads its answer to the end, however long that takes.
+    pub fn raw<'a>(&'a self, request: &'a RawRequest) -> Pending<'a, http::Response<Bytes>> {
+        let ask = request.ask();
+        Box::pin(async move {
+            let (head, body) = self.respond(&ask).await?.into_parts();
+            let whole = body.collect().await.map_err(|source| transport_error(&ask, source))?;
+            Ok(http::Response::from_parts(head, whole.to_bytes()))
+        })
+    }
+
+    /// Sends any request; its answer comes piece by piece.
+    pub fn raw_stream<'a>(&'a self, request: &'a RawRequest) -> Pending<'a, http::Response<Body>> {
+        let ask = request.ask();
+        Box::pin(async move { self.respond(&ask).await })
+    }
+
     async fn open(&self, ask: &Ask<'_>) -> Result<Body, ClientError> {
+        Ok(self.respond(ask).await?.into_body())
+    }
+
+    /// Sends a request; a successful answer. Comes back as often as the server asks for it, within limits.
+    async fn respond(&self, ask: &Ask<'_>) -> Result<http::Response<Body>, ClientError> {
         let mut turned_away = 0;
         loop {
             match self.once(ask).await {
@@ -312,7 +361,7 @@ impl Client {
         }
     }
 
-    async fn once(&self, ask: &Ask<'_>) -> Result<Body, ClientError> {
+    async fn once(&self, ask: &Ask<'_>) -> Result<http::Response<Body>, ClientError> {
         let mut request = http::Request::builder()
             .method(ask.method.clone())
             .uri(&ask.target)
@@ -329,7 +378,7 @@ impl Client {
             request.body(ask.body.clone()).map_err(|error| fail(crate::TransportError::Request(error)))?;
         let (head, body) = self.transport.call(request).await.map_err(fail)?.into_parts();
         if head.status.is_success() {
-            return Ok(body);
+            return Ok(http::Response::from_parts(head, body));
         }
         let seconds =
             head.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());

@@ -13,6 +13,14 @@ pub struct ResourceInfo {
     pub key: ResourceKey,
     pub kind: String,
     pub verbs: Vec<String>,
+    /// Name of one object of the resource, such as `pod`.
+    pub singular: String,
+    /// Abbreviations, such as `po`.
+    pub short_names: Vec<String>,
+    /// Names of sets of resources that this one belongs to, such as `all`.
+    pub categories: Vec<String>,
+    /// Names of its subresources, such as `status`.
+    pub subresources: Vec<String>,
 }
 
 impl ResourceInfo {
@@ -31,6 +39,8 @@ pub struct Discovery {
     pub all: Vec<ResourceInfo>,
     /// Groups whose server did not answer: what they have is not known.
     pub stale: Vec<String>,
+    /// Group versions such as `apps/v1`, in the order of the server.
+    pub group_versions: Vec<String>,
 }
 
 impl Discovery {
@@ -83,6 +93,20 @@ struct Resource {
     scope: String,
     #[serde(default)]
     verbs: Vec<String>,
+    #[serde(default)]
+    singular_resource: String,
+    #[serde(default)]
+    short_names: Vec<String>,
+    #[serde(default)]
+    categories: Vec<String>,
+    #[serde(default)]
+    subresources: Vec<Subresource>,
+}
+
+#[derive(Deserialize)]
+struct Subresource {
+    #[serde(default)]
+    subresource: String,
 }
 
 #[derive(Deserialize)]
@@ -112,6 +136,10 @@ impl Discovery {
         let name = group.metadata.name;
         let first = self.preferred.len();
         for version in group.versions {
+            self.group_versions.push(match name.as_str() {
+                "" => version.version.clone(),
+                name => format!("{name}/{}", version.version),
+            });
             if version.freshness == "Stale" {
                 self.stale.push(name.clone());
             }
@@ -125,6 +153,10 @@ impl Discovery {
                     },
                     kind: resource.response_kind.map(|kind| kind.kind).unwrap_or_default(),
                     verbs: resource.verbs,
+                    singular: resource.singular_resource,
+                    short_names: resource.short_names,
+                    categories: resource.categories,
+                    subresources: resource.subresources.into_iter().map(|sub| sub.subresource).collect(),
                 };
                 let known =
                     self.preferred[first..].iter().any(|other| other.key.resource == info.key.resource);

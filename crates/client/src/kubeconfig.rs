@@ -73,14 +73,16 @@ impl Kubeconfig {
     /// The current context of a file. An empty path means the configuration of a pod.
     pub fn load(path: &Path) -> Result<Self, KubeconfigError> {
         if path.as_os_str().is_empty() {
-            let variable = |name| std::env::var(name).ok();
-            return Self::in_cluster(variable, Path::new(SERVICE_ACCOUNT));
+            return Self::of_pod();
         }
-        let text =
-            fs::read(path).map_err(|source| KubeconfigError::Read { path: path.to_owned(), source })?;
-        let parse = |reason: String| KubeconfigError::Parse { path: path.to_owned(), reason };
-        let root = yaml::decode(&text).map_err(|error| parse(error.to_string()))?.value;
+        let root = read(path)?;
         Self::from_value(&root, path)
+    }
+
+    /// The configuration of a pod.
+    pub fn of_pod() -> Result<Self, KubeconfigError> {
+        let variable = |name| std::env::var(name).ok();
+        Self::in_cluster(variable, Path::new(SERVICE_ACCOUNT))
     }
 
     /// The configuration of a pod: environment variables name the server, files in `directory` have the credentials.
@@ -116,7 +118,7 @@ impl Kubeconfig {
         Self { certificate: None, token: None, basic: None, exec: None, ..self }
     }
 
-    fn from_value(root: &Value, path: &Path) -> Result<Self, KubeconfigError> {
+    pub(crate) fn from_value(root: &Value, path: &Path) -> Result<Self, KubeconfigError> {
         let directory = path.parent().unwrap_or(Path::new("."));
         let named = |list: &str, what: &'static str, name: &str| {
             let entries = root.get(list).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
@@ -180,6 +182,13 @@ impl Kubeconfig {
             namespace: text(context, "namespace").filter(|ns| !ns.is_empty()).unwrap_or("default".to_owned()),
         })
     }
+}
+
+/// The content of a file.
+pub(crate) fn read(path: &Path) -> Result<Value, KubeconfigError> {
+    let text = fs::read(path).map_err(|source| KubeconfigError::Read { path: path.to_owned(), source })?;
+    let parse = |reason: String| KubeconfigError::Parse { path: path.to_owned(), reason };
+    Ok(yaml::decode(&text).map_err(|error| parse(error.to_string()))?.value)
 }
 
 fn text(entry: &Value, key: &str) -> Option<String> {

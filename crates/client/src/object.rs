@@ -68,7 +68,8 @@ const RESERVED: &AsciiSet = &CONTROLS
     .add(b'{')
     .add(b'}');
 
-pub(crate) fn escape(text: &str) -> impl std::fmt::Display + '_ {
+/// Text with the characters percent-encoded that mean something in a path or a query.
+pub fn escape(text: &str) -> impl std::fmt::Display + '_ {
     utf8_percent_encode(text, RESERVED)
 }
 

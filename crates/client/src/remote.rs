@@ -20,6 +20,7 @@ use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use crate::exec::ExecCredential;
 use crate::{Body, Call, Kubeconfig, KubeconfigError, Transport, TransportError};
@@ -32,6 +33,9 @@ const QUIET: Duration = Duration::from_secs(30);
 const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
 /// How long a token read from a file is used.
 const TOKEN_LIFE: Duration = Duration::from_secs(60);
+
+/// A connection on which another protocol than HTTP is spoken.
+pub type Upgraded = TokioIo<hyper::upgrade::Upgraded>;
 
 /// An API server somewhere on the network.
 pub struct Remote {
@@ -153,14 +157,17 @@ impl Remote {
         Ok(Some(value))
     }
 
-    async fn connect(
+    /// A TLS connection that speaks `protocol`.
+    async fn dial(
         &self,
         executed: Option<&ExecCredential>,
-    ) -> Result<SendRequest<Full<Bytes>>, TransportError> {
+        protocol: &[u8],
+    ) -> Result<TlsStream<TcpStream>, TransportError> {
         let address = self.address();
         let credentials = |source| TransportError::Credentials { address: address.clone(), source };
         // Files are read anew, so that a renewed certificate is used from the next connection on.
-        let config = tls(&self.config, executed).map_err(credentials)?;
+        let mut config = tls(&self.config, executed).map_err(credentials)?;
+        config.alpn_protocols = vec![protocol.to_vec()];
         let name = self.config.server_name.as_deref().unwrap_or(&self.host);
         let name = ServerName::try_from(name.trim_matches(['[', ']']).to_owned()).map_err(|error| {
             credentials(KubeconfigError::Unusable { what: "the server's name", reason: error.to_string() })
@@ -171,10 +178,21 @@ impl Remote {
                 .map_err(|source| TransportError::Connect { address: address.clone(), source })?;
             // Only latency would suffer.
             let _ = stream.set_nodelay(true);
-            let stream = TlsConnector::from(Arc::new(config))
-                .connect(name, stream)
-                .await
-                .map_err(|source| TransportError::Handshake { address: address.clone(), source })?;
+            let connecting = TlsConnector::from(Arc::new(config)).connect(name, stream);
+            connecting.await.map_err(|source| TransportError::Handshake { address: address.clone(), source })
+        };
+        tokio::time::timeout(CONNECT, connecting)
+            .await
+            .map_err(|_| TransportError::Slow { address: address.clone(), limit: CONNECT })?
+    }
+
+    async fn connect(
+        &self,
+        executed: Option<&ExecCredential>,
+    ) -> Result<SendRequest<Full<Bytes>>, TransportError> {
+        let address = self.address();
+        let connecting = async {
+            let stream = self.dial(executed, b"h2").await?;
             let (sender, connection) = http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
                 .keep_alive_interval(QUIET)
@@ -213,6 +231,45 @@ impl Remote {
         let stream = Stream::new(&streams);
         connections.push(Connection { sender: sender.clone(), streams });
         Ok((sender, stream))
+    }
+
+    /// Sends a request that asks to switch protocols, on a connection of its own. An answer other than 101 comes back
+    /// as it is.
+    pub async fn upgrade(
+        &self,
+        request: http::Request<()>,
+    ) -> Result<Result<(http::response::Parts, Upgraded), http::Response<Bytes>>, TransportError> {
+        let executed = self.executed().await?;
+        let (mut head, ()) = request.into_parts();
+        let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+        let uri = format!("{}{path}", self.prefix);
+        head.uri =
+            uri.parse().map_err(|error: http::uri::InvalidUri| TransportError::Request(error.into()))?;
+        if let Some(authorization) = self.authorization(executed.as_deref())? {
+            head.headers.insert(header::AUTHORIZATION, authorization);
+        }
+        let host =
+            HeaderValue::try_from(self.address()).map_err(|error| TransportError::Request(error.into()))?;
+        head.headers.insert(header::HOST, host);
+        let stream = self.dial(executed.as_deref(), b"http/1.1").await?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(TransportError::Http)?;
+        // Ends with the connection.
+        tokio::spawn(async move {
+            if let Err(error) = connection.with_upgrades().await {
+                tracing::debug!(%error, "a connection to the API server ended");
+            }
+        });
+        let request = http::Request::from_parts(head, Full::new(Bytes::new()));
+        let mut response = sender.send_request(request).await.map_err(TransportError::Http)?;
+        if response.status() == http::StatusCode::SWITCHING_PROTOCOLS {
+            let upgraded = hyper::upgrade::on(&mut response).await.map_err(TransportError::Http)?;
+            return Ok(Ok((response.into_parts().0, TokioIo::new(upgraded))));
+        }
+        let (head, body) = response.into_parts();
+        let whole = body.collect().await.map_err(|error| TransportError::Broken(Box::new(error)))?;
+        Ok(Err(http::Response::from_parts(head, whole.to_bytes())))
     }
 
     async fn send(&self, request: http::Request<Bytes>) -> Result<http::Response<Body>, TransportError> {

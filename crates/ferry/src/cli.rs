@@ -67,6 +67,9 @@ pub enum Command {
     Etcd(crate::etcd::EtcdArgs),
     /// Run an API server for tests of operators: in a temporary directory, until the tests end.
     Envtest(Box<crate::envtest::EnvtestArgs>),
+    /// Control a cluster by the verbs of kubectl, as a link named `kubectl` to this binary does.
+    #[command(disable_help_flag = true)]
+    Kubectl(crate::kubectl::KubectlArgs),
     /// Run the controllers alone, against any API server.
     ControllerManager(ControllerManagerArgs),
     /// Run the loops of a cloud alone, against any API server: its nodes, routes and load balancers.

@@ -105,7 +105,7 @@ fn configuration(arguments: &EnvtestArgs, directory: &Path) -> Result<Config> {
     }
 }
 
-/// Links Kubernetes' binaries to this one; kubectl is the one on the PATH, if there is one.
+/// Links Kubernetes' binaries to this one; kubectl is the one on the PATH, or this one if there is none.
 fn link_assets(assets: &Path) -> Result<()> {
     let link = |original: &Path, name: &str| {
         let link = assets.join(name);
@@ -120,7 +120,7 @@ fn link_assets(assets: &Path) -> Result<()> {
     let kubectl = std::env::split_paths(&path).map(|directory| directory.join("kubectl"));
     match kubectl.into_iter().find(|file| file.is_file()) {
         Some(kubectl) => link(&kubectl, "kubectl"),
-        None => Ok(()),
+        None => link(&ferry, "kubectl"),
     }
 }
 

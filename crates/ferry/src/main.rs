@@ -16,6 +16,7 @@ mod flags;
 mod generate;
 mod images;
 mod kubeconfig;
+mod kubectl;
 mod kubelet_file;
 mod kubernetes_flags;
 mod mark;
@@ -56,6 +57,9 @@ fn main() -> ExitCode {
         Some(container::shim::SUBCOMMAND) => return container::shim::main(),
         Some(container::network::SUBCOMMAND) => return network::cni::main(),
         _ => {}
+    }
+    if let Some(words) = kubectl::words(std::env::args_os()) {
+        return kubectl::main(words);
     }
     let cli = match parse() {
         Ok(cli) => cli,
@@ -130,6 +134,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Completion(arguments) => generate::completion(&arguments),
         Command::Man(arguments) => generate::man(&arguments),
         Command::Reference => generate::reference(),
+        Command::Kubectl(arguments) => Ok(kubectl::main(arguments.words)),
         Command::Kubeconfig(arguments) => kubeconfig::run(&arguments),
         Command::Audit(arguments) => audit::run(&arguments),
         Command::Secrets(command) => secrets::run(command),

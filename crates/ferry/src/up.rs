@@ -21,7 +21,7 @@ use crate::nodes::{self, NodeRange, Nodes};
 use crate::serve::{Role, configure, say, stop_on_signal, without};
 use crate::traces::Traces;
 
-const DEFAULT_DATA_DIR: &str = "/var/lib/ferry";
+pub(crate) const DEFAULT_DATA_DIR: &str = "/var/lib/ferry";
 
 #[derive(Args, Debug)]
 pub struct UpArgs {

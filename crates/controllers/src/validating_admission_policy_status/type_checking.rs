@@ -137,6 +137,10 @@ mod tests {
             },
             kind: kind.to_owned(),
             verbs: Vec::new(),
+            singular: String::new(),
+            short_names: Vec::new(),
+            categories: Vec::new(),
+            subresources: Vec::new(),
         };
         let mut all = vec![
             info("", "v1", "pods", "Pod"),

@@ -1,0 +1,28 @@
+//! `kubectl api-versions`.
+
+use crate::error::{CliError, fail};
+use crate::session::Session;
+use crate::verbs::Verb;
+
+pub const VERB: Verb = Verb::new(
+    "api-versions",
+    "Print the supported API versions on the server, in the form of \"group/version\"",
+    "",
+    &[],
+    |session, matches| Box::pin(run(session, &matches.words)),
+);
+
+async fn run(session: &mut Session, words: &[String]) -> Result<(), CliError> {
+    if !words.is_empty() {
+        return fail(format!(
+            "unexpected arguments: [{}]\nSee 'kubectl api-versions -h' for help and examples",
+            words.join(" ")
+        ));
+    }
+    let mut versions = session.discovery().await?.group_versions.clone();
+    versions.sort();
+    for version in versions {
+        session.io.out.line(&version);
+    }
+    Ok(())
+}

@@ -1,0 +1,62 @@
+//! `kubectl version`.
+
+use machinery::codec::yaml;
+use serde_json::{Value, json};
+
+use crate::arguments::{Flag, Matches, option, switch};
+use crate::error::{CliError, fail};
+use crate::printer::pretty_json;
+use crate::session::Session;
+use crate::verbs::Verb;
+
+pub const VERB: Verb = Verb::new(
+    "version",
+    "Print the client and server version information",
+    "",
+    &[FLAGS],
+    |session, matches| Box::pin(run(session, matches)),
+);
+
+const FLAGS: &[Flag] = &[
+    switch("client", "If true, shows client version only (no server required)."),
+    option("output", "One of 'yaml' or 'json'.").short('o'),
+];
+
+/// The version of Kubernetes whose kubectl this is.
+const VERSION: &str = "v1.36.4";
+const KUSTOMIZE: &str = "none";
+
+async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
+    if !matches.words.is_empty() {
+        let words = matches.words.join(" ");
+        return fail(format!("extra arguments: [{words}]"));
+    }
+    let output = matches.text("output");
+    if !matches!(output, "" | "yaml" | "json") {
+        return fail("--output must be 'yaml' or 'json'");
+    }
+    let mut versions = json!({
+        "clientVersion": {"gitVersion": VERSION, "major": "1", "minor": "36", "platform": "linux"},
+        "kustomizeVersion": KUSTOMIZE,
+    });
+    let mut failure = None;
+    if !matches.on("client") {
+        match session.read("/version").await {
+            Ok(server) => versions["serverVersion"] = server,
+            Err(error) => failure = Some(error),
+        }
+    }
+    let text = match output {
+        "json" => pretty_json(&versions).replace("    ", "  ") + "\n",
+        "yaml" => String::from_utf8_lossy(&yaml::encode(&versions)).into_owned(),
+        _ => {
+            let mut text = format!("Client Version: {VERSION}\nKustomize Version: {KUSTOMIZE}\n");
+            if let Value::String(server) = &versions["serverVersion"]["gitVersion"] {
+                text.push_str(&format!("Server Version: {}\n", crate::printer::escape_terminal(server)));
+            }
+            text
+        }
+    };
+    session.io.out.text(&text);
+    failure.map_or(Ok(()), Err)
+}
