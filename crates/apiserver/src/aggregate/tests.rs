@@ -5,12 +5,15 @@ use crate::discovery::{ApiResource, GroupVersion};
 use crate::serve::{RequestBody, ResponseBody};
 use crate::test_server::{ADMIN, ALICE, TestServer};
 use base::tasks::TaskGroup;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use futures_util::future::BoxFuture;
 use http::{Method, Request, Response};
 use machinery::Value;
 use parking_lot::Mutex;
 use serde_json::json;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const JSON: &str = "application/json";
@@ -78,10 +81,14 @@ impl Drop for Running {
 
 impl Running {
     fn start() -> Self {
+        Self::with_routing(Routing::Endpoints)
+    }
+
+    fn with_routing(routing: Routing) -> Self {
         let server = TestServer::start();
         let tasks = TaskGroup::new();
         let registry = Arc::clone(&server.chain.rest.registry);
-        let aggregator = Arc::new(Aggregator::new(registry, Routing::Endpoints));
+        let aggregator = Arc::new(Aggregator::new(registry, routing));
         aggregator.spawn(&tasks);
         Self { server, tasks, aggregator }
     }
@@ -154,4 +161,73 @@ async fn api_service_with_a_service_takes_the_place_of_a_component() {
     assert_eq!(code, 200);
     running.until(PARTS, |code, _| code == 200).await;
     running.until(API_SERVICE, |code, found| code == 200 && reason(found) == "Local").await;
+}
+
+/// An extension server with one resource and documents of OpenAPI.
+fn extension_server(path: &str, fails: bool) -> (u16, Value) {
+    match path {
+        _ if fails => (500, json!({})),
+        "/apis/example.com/v1" => (
+            200,
+            json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "example.com/v1", "resources": [
+                {"name": "flunders", "singularName": "flunder", "namespaced": true, "kind": "Flunder", "verbs": ["get"]}]}),
+        ),
+        "/openapi/v2" => {
+            let operation = |name: &str| {
+                let schema = json!({"$ref": format!("#/definitions/{name}")});
+                json!({"get": {"responses": {"200": {"description": "OK", "schema": schema}}}})
+            };
+            // Its own form of a type that this server has, too.
+            let meta = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+            let flunder = json!({"type": "object", "properties": {"metadata": {"$ref": format!("#/definitions/{meta}")}}});
+            (
+                200,
+                json!({"swagger": "2.0", "info": {"title": "x", "version": "1"},
+                    "paths": {"/apis/example.com/v1/flunders": operation("Flunder"), "/api/": operation("Other")},
+                    "definitions": {"Flunder": flunder, meta: {"type": "object"}, "Other": {}}}),
+            )
+        }
+        _ => (404, json!({})),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn openapi_v2_of_an_extension_server_is_merged_while_it_is_available() {
+    const SERVICE: &str = "/api/v1/namespaces/default/services/responder";
+    const OWN: &str = "/apis/apiregistration.k8s.io/v1/apiservices/v1.example.com";
+    let fails = Arc::new(AtomicBool::new(false));
+    let failing = Arc::clone(&fails);
+    let responder =
+        testkit::Responder::start(move |path, _| extension_server(path, failing.load(Ordering::Relaxed)));
+    let responder = responder.await.expect("an extension server");
+    let running = Running::with_routing(Routing::Service);
+    let create = async |path: &str, object: &Value| running.server.create(path, object).await;
+    create("/api/v1/namespaces", &json!({"metadata": {"name": "default"}})).await;
+    let service = json!({"metadata": {"name": "responder"}, "spec": {"type": "ExternalName", "externalName": "localhost"}});
+    create("/api/v1/namespaces/default/services", &service).await;
+    let api_service = json!({"metadata": {"name": "v1.example.com"}, "spec": {
+        "group": "example.com", "version": "v1", "groupPriorityMinimum": 1500, "versionPriority": 15,
+        "caBundle": STANDARD.encode(&responder.certificate),
+        "service": {"namespace": "default", "name": "responder", "port": responder.port().expect("a port")}}});
+    create("/apis/apiregistration.k8s.io/v1/apiservices", &api_service).await;
+
+    let has = |document: &Value| document["paths"].get("/apis/example.com/v1/flunders").is_some();
+    let merged = running.until("/openapi/v2", |_, document| has(document)).await;
+    let definitions = &merged["definitions"];
+    let reference = &definitions["Flunder"]["properties"]["metadata"]["$ref"];
+    assert_eq!(reference, "#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta_v2");
+    assert_eq!(definitions["io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta_v2"], json!({"type": "object"}));
+    assert!(definitions["io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"]["properties"].is_object());
+    assert!(definitions.get("Other").is_none(), "a type of paths outside of the group version");
+    assert!(merged["paths"]["/api/"]["get"]["operationId"].is_string(), "paths of this server stay");
+    assert!(merged["paths"].get("/api/v1/pods").is_some());
+
+    fails.store(true, Ordering::Relaxed);
+    // A change of the service is a reason to look at once.
+    let patch = json!({"metadata": {"annotations": {"touched": "yes"}}}).to_string();
+    let (code, _) =
+        running.server.ask(ADMIN, Method::PATCH, SERVICE, "application/merge-patch+json", patch).await;
+    assert_eq!(code, 200);
+    running.until(OWN, |_, found| reason(found) == "FailedDiscoveryCheck").await;
+    running.until("/openapi/v2", |_, document| !has(document)).await;
 }

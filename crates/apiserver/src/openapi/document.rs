@@ -159,7 +159,7 @@ impl Write for Sink {
     }
 }
 
-/// What a document is written to, member by member, so that its value is never in memory as a whole.
+/// Receiver of a document, member by member, so that its value is never in memory as a whole.
 pub trait Output {
     /// A member that is an object, to be filled and closed.
     fn open(&mut self, key: &str);

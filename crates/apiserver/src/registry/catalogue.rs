@@ -64,8 +64,8 @@ pub struct Catalogues {
     additions: Mutex<Additions>,
 }
 
-/// What definitions and APIServices add, by names of the caller's choice. Notes the groups that change, since only those
-/// are made anew.
+/// Additions of definitions and APIServices, by names of the caller's choice, with the groups that changed since the last
+/// catalogue: only those are made anew.
 #[derive(Default)]
 pub struct Additions {
     by_name: BTreeMap<String, Addition>,

@@ -24,8 +24,8 @@ pub enum Notice {
     Event(Arc<Event>, Change),
     /// Everything up to this revision has been told; the flag marks the end of the initial events.
     Bookmark(u64, bool),
-    /// An error event; the watch ends after it.
-    Error(Status),
+    /// An error event; the watch ends after it. Boxed: every other notice would have its size.
+    Error(Box<Status>),
 }
 
 /// One open watch.
@@ -35,6 +35,8 @@ pub struct Watcher {
     scope: String,
     cursor: Cursor,
     ticks: tokio::sync::watch::Receiver<u64>,
+    /// The cache may have events after the cursor that no tick announces any more.
+    unread: bool,
     pending: Vec<Notice>,
     deadline: Instant,
     /// Set to the next bookmark, if the client wants some, or to the deadline; one timer for the whole life.
@@ -88,7 +90,7 @@ impl Registry {
                 Ok(cursor) => cursor,
                 Err(CacheError::TooOld { asked, oldest }) => {
                     let message = format!("too old resource version: {asked} ({oldest})");
-                    pending.push(Notice::Error(Status::expired(message)));
+                    pending.push(Notice::Error(Box::new(Status::expired(message))));
                     cache.watch_from_now()
                 }
                 Err(CacheError::Store(error)) => return Err(store_error(&error)),
@@ -112,6 +114,7 @@ impl Registry {
             scope,
             cursor,
             ticks,
+            unread: true,
             pending,
             deadline,
             timer: Box::pin(sleep_until(wake)),
@@ -135,11 +138,14 @@ impl Watcher {
             return Some(self.take_pending());
         }
         loop {
-            self.ticks.borrow_and_update();
-            match self.collect().await {
-                None => return None,
-                Some(notices) if !notices.is_empty() => return Some(notices),
-                Some(_) => {}
+            if self.unread || self.ticks.has_changed().unwrap_or(true) {
+                self.unread = true;
+                self.ticks.borrow_and_update();
+                let notices = self.collect().await?;
+                self.unread = false;
+                if !notices.is_empty() {
+                    return Some(notices);
+                }
             }
             tokio::select! {
                 biased;
@@ -147,6 +153,7 @@ impl Watcher {
                     if changed.is_err() {
                         return None;
                     }
+                    self.unread = true;
                 }
                 () = &mut self.timer => {
                     if Instant::now() >= self.deadline {
@@ -200,7 +207,7 @@ impl Watcher {
     /// Notices for the watcher of events.
     fn see(&self, events: Vec<Arc<Event>>) -> Vec<Notice> {
         let layout = &self.cache().layout;
-        let mut notices = Vec::new();
+        let mut notices = Vec::with_capacity(events.len());
         for event in events {
             if let Some(change) = event.seen_through(|entry| self.selection.matches(entry, layout)) {
                 notices.push(Notice::Event(event, change));
@@ -218,7 +225,7 @@ impl Watcher {
         }
         let verdicts = match self.selection.matching_converted(&self.served, &states).await {
             Ok(verdicts) => verdicts,
-            Err(status) => return vec![Notice::Error(status)],
+            Err(status) => return vec![Notice::Error(Box::new(status))],
         };
         let mut verdicts = verdicts.into_iter();
         let mut notices = Vec::new();

@@ -5,6 +5,7 @@
 //! is only noted; the bytes leave at the end of the connection's turn, and before that the streams that
 //! are ready get theirs.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -21,6 +22,24 @@ const FULL: usize = 64 * 1024;
 const PATIENCE: u32 = 16;
 /// Room that a connection keeps while nothing is written.
 const KEPT: usize = 4 * 1024;
+
+thread_local! {
+    /// Room for the turns of this thread, so that gathering neither allocates nor grows.
+    static SPARE: RefCell<BytesMut> = RefCell::default();
+}
+
+/// Empty room for a turn.
+fn take_spare() -> BytesMut {
+    let mut room = SPARE.with(RefCell::take);
+    room.reserve(FULL);
+    room
+}
+
+/// Returns the room of a turn that is over.
+fn put_spare(mut room: BytesMut) {
+    room.clear();
+    SPARE.with(|spare| *spare.borrow_mut() = room);
+}
 
 /// A stream whose output is gathered.
 struct Output<T> {
@@ -68,7 +87,7 @@ impl<T: AsyncWrite + Unpin> Output<T> {
         }
         (self.waits, self.seen) = (0, 0);
         if self.held.capacity() > KEPT {
-            self.held = BytesMut::new();
+            put_spare(std::mem::take(&mut self.held));
         }
         Poll::Ready(Ok(()))
     }
@@ -147,6 +166,9 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Gathered<T> {
             std::task::ready!(output.write_held(cx))?;
             output.unflushed = true;
             return Pin::new(&mut output.io).poll_write_vectored(cx, bufs);
+        }
+        if output.held.capacity() == 0 {
+            output.held = take_spare();
         }
         for buf in bufs {
             output.held.extend_from_slice(buf);
