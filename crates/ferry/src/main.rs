@@ -29,6 +29,7 @@ mod secrets;
 mod serve;
 mod services;
 mod serving_flags;
+mod signing_flags;
 mod token;
 mod traces;
 mod up;
