@@ -72,7 +72,7 @@ impl KeyRing {
         self.keys.iter().any(|key| key.id == id && key.is_hidden)
     }
 
-    /// Whether one of the keys signed the token; why not, otherwise.
+    /// Checks that one of the keys signed the token; the error says why not.
     pub fn verify(&self, token: &Unverified<'_>) -> Result<(), &'static str> {
         let named = token.key_id();
         let mut why = "invalid signature, no keys found";

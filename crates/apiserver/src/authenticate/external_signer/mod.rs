@@ -276,7 +276,7 @@ impl ServiceAccountTokens {
         }
     }
 
-    /// Fetches the keys, unless somebody began to after this call did.
+    /// Fetches the keys, unless another fetch has begun since this call did.
     async fn refresh(&self, external: &ExternalSigner, limit: Duration) -> Result<(), ExternalSignerError> {
         let asked = Instant::now();
         let mut fetching = external.fetching.lock().await;
