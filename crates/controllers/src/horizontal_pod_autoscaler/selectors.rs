@@ -10,9 +10,12 @@ use runtime::Key;
 /// Labels of a pod.
 pub type Labels = BTreeMap<String, String>;
 
+/// Selectors as text and parsed, by name of the autoscaler.
+type ByName = BTreeMap<Arc<str>, (String, LabelSelector)>;
+
 /// The selectors seen last, by namespace and name of the autoscaler.
 #[derive(Default)]
-pub struct Selectors(Mutex<HashMap<Arc<str>, BTreeMap<Arc<str>, (String, LabelSelector)>>>);
+pub struct Selectors(Mutex<HashMap<Arc<str>, ByName>>);
 
 impl Selectors {
     pub fn record(&self, key: &Key, text: &str, selector: LabelSelector) {

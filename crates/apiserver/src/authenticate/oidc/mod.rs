@@ -36,6 +36,9 @@ const NOT_BEFORE_LEEWAY: i64 = 5 * 60;
 const EXPANDED: Duration = Duration::from_secs(10);
 const MAX_EXPANDED: usize = 1024;
 
+/// Claims and the time of their expansion.
+type Expanded = (Instant, Arc<Value>);
+
 /// One issuer.
 struct Issuer {
     config: JwtAuthenticator,
@@ -43,7 +46,7 @@ struct Issuer {
     keys: Keys,
     resolver: Option<ClaimResolver>,
     /// Claims with those that were elsewhere, by hash of the token.
-    expanded: Mutex<HashMap<[u8; 32], (Instant, Arc<Value>)>>,
+    expanded: Mutex<HashMap<[u8; 32], Expanded>>,
 }
 
 /// All issuers in use.
