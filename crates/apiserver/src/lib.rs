@@ -30,6 +30,7 @@ pub mod serve;
 mod server;
 #[cfg(test)]
 mod test_server;
+mod unix_grpc;
 mod user;
 mod webhook_cache;
 

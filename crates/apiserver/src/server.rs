@@ -2,7 +2,10 @@
 
 use crate::admission::{Admission, AdmissionConfig};
 use crate::aggregate::{Aggregator, Routing};
-use crate::authenticate::{Authentication, AuthenticationConfig, AuthenticationError, JwtError};
+use crate::authenticate::{
+    Authentication, AuthenticationConfig, AuthenticationError, ExternalJwtMetrics, ExternalSignerError,
+    JwtError, JwtMetrics,
+};
 use crate::authorize::{AuthorizationConfig, AuthorizationError, AuthorizationFile};
 use crate::bootstrap::{self, AuthenticationTrust};
 use crate::chain::audit::{Audit, AuditConfig, AuditSetupError};
@@ -81,6 +84,8 @@ pub enum BuildError {
     Metrics(#[from] MetricsError),
     #[error("setting up authentication")]
     Authentication(#[from] AuthenticationError),
+    #[error("setting up the external signer of service account tokens")]
+    ExternalSigner(#[from] ExternalSignerError),
     #[error("setting up admission")]
     Admission(#[from] ConfigurationError),
     #[error("setting up authorization")]
@@ -128,6 +133,10 @@ impl ApiServer {
         let custom = CustomResources::new(&registry, conversions, config.api_server_count);
         let custom = Arc::new(custom.map_err(BuildError::Bootstrap)?);
         let authentication = Authentication::new(config.authentication, Arc::clone(&registry), clock)?;
+        authentication.oidc.observe(JwtMetrics::new(&metrics, clock)?);
+        if let Some(external) = &authentication.service_accounts.external {
+            external.observe(ExternalJwtMetrics::new(&metrics, clock)?);
+        }
         let authentication = Arc::new(authentication);
         let aggregator = Arc::new(Aggregator::new(Arc::clone(&registry), config.aggregator_routing));
         let rest =
@@ -154,6 +163,7 @@ impl ApiServer {
     /// Makes sure that the objects every cluster has are there; after that the server is ready.
     pub fn start<'a>(&'a self) -> BoxFuture<'a, Result<(), BuildError>> {
         Box::pin(async move {
+            self.chain.rest.authentication.service_accounts.start_external().await?;
             bootstrap::run(&self.chain.rest.registry, &self.advertise)
                 .await
                 .map_err(BuildError::Bootstrap)?;
@@ -194,6 +204,14 @@ impl ApiServer {
         }
         let (registry, group) = (Arc::clone(&self.chain.rest.registry), tasks.clone());
         tasks.supervise("service-repair", move || repair_services(Arc::clone(&registry), group.clone()));
+        let authentication = Arc::clone(&self.chain.rest.authentication);
+        if authentication.service_accounts.external.is_some() {
+            let group = tasks.clone();
+            tasks.supervise("external-signer-keys", move || {
+                let (authentication, group) = (Arc::clone(&authentication), group.clone());
+                async move { authentication.service_accounts.follow_external(group).await }
+            });
+        }
         self.custom.spawn(tasks);
         self.aggregator.spawn(tasks);
     }

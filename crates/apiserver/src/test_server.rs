@@ -63,9 +63,14 @@ impl Authorizer for Grants {
 
 impl TestServer {
     pub fn start() -> Self {
+        Self::start_with(AuthenticationConfig::default())
+    }
+
+    /// A server that authenticates like this, besides its two users.
+    pub fn start_with(authentication: AuthenticationConfig) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let store = Embedded::open(EmbeddedOptions::new(directory.path().join("store"))).expect("a store");
-        Self::on(Arc::new(store), directory, "")
+        Self::on(Arc::new(store), directory, "", authentication)
     }
 
     /// Another server on the same store.
@@ -76,10 +81,16 @@ impl TestServer {
     /// Another server on the same store with this `--runtime-config`.
     pub fn beside_with(&self, runtime: &str) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
-        Self::on(Arc::clone(&self.chain.rest.registry.store), directory, runtime)
+        let authentication = AuthenticationConfig::default();
+        Self::on(Arc::clone(&self.chain.rest.registry.store), directory, runtime, authentication)
     }
 
-    fn on(store: Arc<dyn Store>, directory: tempfile::TempDir, runtime: &str) -> Self {
+    fn on(
+        store: Arc<dyn Store>,
+        directory: tempfile::TempDir,
+        runtime: &str,
+        authentication: AuthenticationConfig,
+    ) -> Self {
         let tokens = directory.path().join("tokens");
         let lines = format!("{ADMIN},{ADMIN},1,system:masters\n{ALICE},{ALICE},2\n");
         std::fs::write(&tokens, lines).expect("written");
@@ -94,7 +105,7 @@ impl TestServer {
             &runtime,
         ));
         let clock = Clock::system();
-        let config = AuthenticationConfig { token_file: Some(tokens), ..AuthenticationConfig::default() };
+        let config = AuthenticationConfig { token_file: Some(tokens), ..authentication };
         let authentication = Authentication::new(config, registry.clone(), &clock).expect("authentication");
         let rest = Rest {
             registry,

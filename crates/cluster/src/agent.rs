@@ -63,7 +63,8 @@ pub fn run_agent<'a>(
             let prepared = Box::pin(registration);
             node.gate = Some(policies::start(&node.name, reader, on_failure, prepared, tasks));
         }
-        let outcome = run_node(&node, client, &serving, &[&authority], tasks, ready).await;
+        let authorities = serving::authorities(&authority)?;
+        let outcome = run_node(&node, client, &serving, &authorities, tasks, ready).await;
         if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
             tracing::warn!(error = chain(&error), "tasks were cancelled");
         }

@@ -42,8 +42,8 @@ pub struct Components {
     /// Certificate and key, in PEM, of the authority of client certificates and of kubelets' serving certificates;
     /// without them nothing is signed.
     pub signing: Option<(String, String)>,
-    /// Another authority of kubelets' serving certificates.
-    pub kubelet_serving_signing: Option<(String, String)>,
+    /// Authorities of single signers, by their names; signers without one then sign nothing.
+    pub signers: Vec<(&'static str, (String, String))>,
     /// How tokens that are kept in secrets are signed; none are made if absent.
     pub legacy_tokens: Option<LegacyTokens>,
     /// Whether each loop that runs alone is its service account; else all are whom the kubeconfig says.
@@ -150,14 +150,17 @@ fn settings(components: &Components) -> Result<Vec<Box<dyn Any + Send + Sync>>, 
     if let Some(tokens) = &components.legacy_tokens {
         settings.push(Box::new(tokens.clone()));
     }
-    if let Some((certificate, key)) = &components.signing {
-        let authority = |(certificate, key): (&str, &str)| {
-            SigningAuthority::from_pem(certificate, key).map_err(ClusterError::Signing)
-        };
-        let common = (certificate.as_str(), key.as_str());
-        let serving = components.kubelet_serving_signing.as_ref();
-        let serving = serving.map_or(common, |(certificate, key)| (certificate, key));
-        settings.push(Box::new(Signers { client: authority(common)?, serving: authority(serving)? }));
+    let authority = |(certificate, key): &(String, String)| {
+        SigningAuthority::from_pem(certificate, key).map_err(ClusterError::Signing)
+    };
+    if !components.signers.is_empty() {
+        let mut signers = Signers::default();
+        for (signer, files) in &components.signers {
+            signers.set(signer, authority(files)?);
+        }
+        settings.push(Box::new(signers));
+    } else if let Some(files) = &components.signing {
+        settings.push(Box::new(Signers::all(authority(files)?)));
     }
     Ok(settings)
 }

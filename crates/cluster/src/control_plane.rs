@@ -220,7 +220,7 @@ fn act(
         .settings
         .root_ca
         .get_or_insert_with(|| certificates.pki.server_authority.certificate_pem.clone());
-    if components.signing.is_none() {
+    if components.signing.is_none() && components.signers.is_empty() {
         components.signing = certificates.client_authority_pem();
     }
     if components.legacy_tokens.is_none() {

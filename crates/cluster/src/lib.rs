@@ -51,6 +51,7 @@ pub use config::{
 };
 pub use control_plane::ControlPlane;
 pub use controllers::Settings as ControllerSettings;
+pub use controllers::certificate::signing::SIGNERS;
 pub use dns::config::StubDomain;
 pub use error::ClusterError;
 pub use in_process::InProcessClients;

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base::clock::Clock;
-use base::pki::{Pki, ServingNames, certificates_from_pem};
+use base::pki::{Pki, ServingNames};
 use base::tasks::TaskGroup;
 use client::Client;
-use kubelet::server::Serving;
+use kubelet::server::{ClientAuthorities, Serving};
 use kubelet::{Begun, Kubelet};
 
 use crate::join::credential::Credential;
@@ -109,7 +109,7 @@ impl NodeConfig {
         names
     }
 
-    fn kubelet(&self, serving: &Serving, authorities: &[&str]) -> Result<kubelet::Config, ClusterError> {
+    fn kubelet(&self, serving: &Serving, authorities: &ClientAuthorities) -> kubelet::Config {
         let directory = self.data_dir.join("kubelet");
         let mut config = kubelet::Config::new(&self.name, &directory);
         config.logs = self.data_dir.join("logs/pods");
@@ -129,29 +129,25 @@ impl NodeConfig {
         if let Some(path) = &self.resolv_conf {
             config.resolv_conf.clone_from(path);
         }
-        for text in authorities {
-            let more = certificates_from_pem(text)
-                .map_err(|reason| ClusterError::BadFile { path: "client authority".into(), reason })?;
-            config.client_authorities.extend(more);
-        }
+        config.client_authorities = authorities.clone();
         config.clock = self.clock.clone();
-        Ok(config)
+        config
     }
 }
 
-/// Runs a node until `tasks` stops. `authorities` vouch for those who may call the kubelet, as PEM; `serving` is its
+/// Runs a node until `tasks` stops. `authorities` vouch for those who may call the kubelet; `serving` is its
 /// certificate. `ready` is told when the node is registered.
 pub fn run_node<'a>(
     node: &'a NodeConfig,
     client: Client,
     serving: &'a Serving,
-    authorities: &'a [&'a str],
+    authorities: &'a ClientAuthorities,
     tasks: &'a TaskGroup,
     ready: Box<dyn FnOnce(Begun) + Send + 'a>,
 ) -> BoxFuture<'a, Result<(), ClusterError>> {
     Box::pin(async move {
         loop {
-            let config = node.kubelet(serving, authorities)?;
+            let config = node.kubelet(serving, authorities);
             match Kubelet::build(config, client.clone(), tasks.clone()).await {
                 Ok(kubelet) => {
                     return kubelet.run(ready).await.map_err(ClusterError::Kubelet);
@@ -194,8 +190,10 @@ pub fn run_kubelet<'a>(
             credential.keep_fresh(client.clone(), tasks, |_| {});
         }
         let serving = serving::begin(node, &client, tasks)?;
-        let authority = node.client_ca.as_deref().map(serving::read).transpose()?;
-        let authorities: Vec<&str> = authority.as_deref().into_iter().collect();
+        let authorities = match &node.client_ca {
+            Some(path) => serving::followed_authorities(path, tasks)?,
+            None => ClientAuthorities::default(),
+        };
         let outcome = run_node(node, client, &serving, &authorities, tasks, ready).await;
         if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
             tracing::warn!(error = chain(&error), "tasks were cancelled");
@@ -260,7 +258,7 @@ impl NodeBeside {
             async move {
                 let run = async {
                     let serving = serving::issued(&node, &pki, &scope)?;
-                    let authority = pki.client_authority.certificate_pem.as_str();
+                    let authorities = serving::authorities(&pki.client_authority.certificate_pem)?;
                     let flag = Arc::clone(&registered);
                     let ready = Box::new(move |begun: Begun| {
                         flag.store(true, Ordering::Release);
@@ -268,7 +266,7 @@ impl NodeBeside {
                             ready(begun);
                         }
                     });
-                    run_node(&node, client, &serving, &[authority], &scope, ready).await
+                    run_node(&node, client, &serving, &authorities, &scope, ready).await
                 };
                 if let Err(error) = run.await {
                     tracing::error!(error = chain(&error), "the node cannot run");

@@ -459,13 +459,8 @@ pub struct ControllerManagerArgs {
     #[arg(long, value_name = "FILE")]
     pub service_account_private_key_file: Option<PathBuf>,
 
-    /// The authority that signs certificates; nothing is signed without it.
-    #[arg(long, value_name = "FILE", requires = "cluster_signing_key_file")]
-    pub cluster_signing_cert_file: Option<PathBuf>,
-
-    /// The key of `--cluster-signing-cert-file`.
-    #[arg(long, value_name = "FILE", requires = "cluster_signing_cert_file")]
-    pub cluster_signing_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub signing: crate::signing_flags::SigningArgs,
 
     /// Where `/healthz` and `/metrics` are served, in plain HTTP [default: 127.0.0.1:10257, if it is free].
     #[arg(long, value_name = "ADDRESS:PORT")]

@@ -44,10 +44,7 @@ pub async fn controller_manager(arguments: ControllerManagerArgs) -> Result<Exit
         std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))
     };
     components.settings.root_ca = arguments.root_ca_file.as_deref().map(read).transpose()?;
-    let signing = arguments.cluster_signing_cert_file.zip(arguments.cluster_signing_key_file);
-    if let Some((certificate, key)) = signing {
-        components.signing = Some((read(&certificate)?, read(&key)?));
-    }
+    arguments.signing.apply(&mut components)?;
     if let Some(file) = arguments.service_account_private_key_file {
         let root_ca = components.settings.root_ca.clone().unwrap_or_default();
         components.legacy_tokens = Some(cluster::legacy_tokens(&file, root_ca)?);

@@ -1,7 +1,6 @@
 //! Flags of kube-controller-manager that set how controllers work.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -70,19 +69,6 @@ pub struct ControllerArgs {
     /// The max length of duration signed certificates will be given.
     #[arg(long, value_name = "DURATION", default_value = "8760h0m0s", value_parser = parse_duration)]
     pub cluster_signing_duration: Duration,
-
-    /// The authority of the signer kubernetes.io/kubelet-serving, if it is not `--cluster-signing-cert-file`.
-    #[arg(
-        long,
-        value_name = "FILE",
-        requires = "cluster_signing_kubelet_serving_key_file",
-        requires = "cluster_signing_cert_file"
-    )]
-    pub cluster_signing_kubelet_serving_cert_file: Option<PathBuf>,
-
-    /// The key of `--cluster-signing-kubelet-serving-cert-file`.
-    #[arg(long, value_name = "FILE", requires = "cluster_signing_kubelet_serving_cert_file")]
-    pub cluster_signing_kubelet_serving_key_file: Option<PathBuf>,
 
     /// The period for syncing the number of pods in horizontal pod autoscaler.
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = parse_duration)]
@@ -163,14 +149,6 @@ impl ControllerArgs {
         autoscaler.readiness_delay = signed(self.horizontal_pod_autoscaler_initial_readiness_delay)?;
         autoscaler.downscale_window = signed(self.horizontal_pod_autoscaler_downscale_stabilization)?;
         components.workers.0.extend(self.concurrency);
-        let files =
-            self.cluster_signing_kubelet_serving_cert_file.zip(self.cluster_signing_kubelet_serving_key_file);
-        if let Some((certificate, key)) = files {
-            let read = |file: &PathBuf| {
-                std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))
-            };
-            components.kubelet_serving_signing = Some((read(&certificate)?, read(&key)?));
-        }
         Ok(())
     }
 }
@@ -195,8 +173,6 @@ mod tests {
     struct Line {
         #[command(flatten)]
         arguments: ControllerArgs,
-        #[arg(long)]
-        cluster_signing_cert_file: Option<PathBuf>,
     }
 
     fn configured(cidrs: &[&str], flags: &[&str]) -> Result<Components> {

@@ -83,6 +83,12 @@ pub struct KubernetesArgs {
     #[arg(long, value_name = "FILE", help_heading = "API server")]
     pub service_account_signing_key_file: Option<PathBuf>,
 
+    /// Path to socket where an external JWT signer is listening. This flag is mutually exclusive with
+    /// --service-account-signing-key-file and --service-account-key-file. A name that begins with @ is one of the
+    /// abstract namespace.
+    #[arg(long, value_name = "SOCKET", help_heading = "API server")]
+    pub service_account_signing_endpoint: Option<String>,
+
     /// Common names that front proxies may have; by default all that their authority vouches for.
     #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',', help_heading = "API server")]
     pub requestheader_allowed_names: Vec<String>,
@@ -165,6 +171,18 @@ impl KubernetesArgs {
                 version: self.authentication_token_webhook_version,
             });
         authentication.front_proxy_names = self.requestheader_allowed_names;
+        if let Some(endpoint) = &self.service_account_signing_endpoint {
+            ensure!(
+                self.service_account_signing_key_file.is_none() && self.service_account_key_file.is_empty(),
+                "can't set `--service-account-signing-key-file` and/or `--service-account-key-file` with `--service-account-signing-endpoint` (They are mutually exclusive)"
+            );
+            ensure!(
+                endpoint.strip_prefix('@').is_none_or(is_abstract_name),
+                "invalid value {endpoint:?} passed for `--service-account-signing-endpoint`, when prefixed with @ must be a valid abstract socket name"
+            );
+        }
+        authentication.service_accounts.signing_endpoint =
+            self.service_account_signing_endpoint.filter(|endpoint| !endpoint.is_empty()).map(PathBuf::from);
         authentication.service_accounts.key_files = self.service_account_key_file;
         authentication.service_accounts.signing_key_file = self.service_account_signing_key_file;
         config.api.limits.cbor = base::features::enabled("CBORServingAndStorage");
@@ -186,6 +204,12 @@ impl KubernetesArgs {
         config.api.admission.file = self.admission_control_config_file;
         Ok(())
     }
+}
+
+/// Reports whether a name consists of parts of letters, digits, `_` and `-`, with dots between them.
+fn is_abstract_name(name: &str) -> bool {
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    name.split('.').all(|part| !part.is_empty() && part.bytes().all(is_word))
 }
 
 fn parse_mode(text: &str) -> Result<String, String> {
@@ -231,6 +255,31 @@ pub mod tests {
         let Command::Apiserver(arguments) = cli.command else { return Err("another command".to_owned()) };
         crate::serve::configure(arguments, crate::serve::Role::ApiServer)
             .map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn external_signer_excludes_keys() {
+        for endpoint in ["/run/signer.sock", "@signer", "@a.b-c_d.9"] {
+            let config = configured(&["--service-account-signing-endpoint", endpoint]).expect("valid");
+            let accounts = &config.api.authentication.service_accounts;
+            assert_eq!(accounts.signing_endpoint.as_deref(), Some(std::path::Path::new(endpoint)));
+        }
+        for (flags, want) in [
+            (&["--service-account-signing-endpoint=@"][..], "must be a valid abstract socket name"),
+            (&["--service-account-signing-endpoint=@a..b"], "must be a valid abstract socket name"),
+            (&["--service-account-signing-endpoint=@a/b"], "must be a valid abstract socket name"),
+            (
+                &["--service-account-signing-endpoint=/s", "--service-account-key-file=/k"],
+                "They are mutually exclusive",
+            ),
+            (
+                &["--service-account-signing-endpoint=/s", "--service-account-signing-key-file=/k"],
+                "They are mutually exclusive",
+            ),
+        ] {
+            let error = configured(flags).err().unwrap_or_default();
+            assert!(error.contains(want), "{flags:?}: {error}");
+        }
     }
 
     #[test]

@@ -31,6 +31,7 @@ mod secrets;
 mod serve;
 mod services;
 mod serving_flags;
+mod signing_flags;
 mod token;
 mod traces;
 mod up;

@@ -8,9 +8,8 @@ use std::sync::Arc;
 
 use base::clock::Clock;
 
-use crate::server::Serving;
+use crate::server::{ClientAuthorities, Serving};
 use crate::upkeep::Upkeep;
-use rustls_pki_types::CertificateDer;
 
 /// A kubelet's configuration.
 #[derive(Debug)]
@@ -40,7 +39,7 @@ pub struct Config {
     /// Certificate of its HTTPS API.
     pub serving: Option<Serving>,
     /// Who vouches for the certificates of those who call it.
-    pub client_authorities: Vec<CertificateDer<'static>>,
+    pub client_authorities: ClientAuthorities,
     /// How the node keeps itself usable.
     pub upkeep: Upkeep,
     /// Who has to agree before a pod's containers start.
@@ -80,7 +79,7 @@ impl Config {
             labels: BTreeMap::new(),
             cgroup_root: "/kubepods".to_owned(),
             serving: None,
-            client_authorities: Vec::new(),
+            client_authorities: ClientAuthorities::default(),
             upkeep: Upkeep::default(),
             gate: None,
             clock: Clock::system(),

@@ -35,6 +35,9 @@ type Answer = dyn Fn(&str, &Value) -> (u16, Value) + Send + Sync;
 /// Member of an answer whose items are sent as lines of a stream that does not end.
 const STREAM: &str = "stream";
 
+/// Member of an answer whose text is sent as it is.
+const TEXT: &str = "text";
+
 /// The server; it and its connections end when this is dropped.
 pub struct Responder {
     pub url: String,
@@ -148,6 +151,9 @@ async fn accept(
 }
 
 fn body_of(answer: &Value) -> BoxBody<Bytes, Infallible> {
+    if let Some(text) = answer.get(TEXT).and_then(Value::as_str) {
+        return Full::new(Bytes::from(text.to_owned())).boxed();
+    }
     let Some(items) = answer.get(STREAM).and_then(Value::as_array) else {
         return Full::new(Bytes::from(answer.to_string())).boxed();
     };

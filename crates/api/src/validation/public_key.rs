@@ -53,7 +53,7 @@ pub fn request(der: &[u8]) -> Option<X509CertificationRequest<'_>> {
     }
 }
 
-/// Why this key is not accepted.
+/// The reason why a key is not accepted.
 pub fn problem(key: &SubjectPublicKeyInfo<'_>) -> Option<KeyProblem> {
     type_of(key).err()
 }

@@ -114,10 +114,11 @@ impl Enforcer {
         let buckets = &mut *buckets;
         buckets.uses += 1;
         let this_use = buckets.uses;
-        if !buckets.by_key.contains_key(&key) && buckets.by_key.len() >= self.capacity() {
-            if let Some((_, oldest)) = buckets.by_use.pop_first() {
-                buckets.by_key.remove(&oldest);
-            }
+        if !buckets.by_key.contains_key(&key)
+            && buckets.by_key.len() >= self.capacity()
+            && let Some((_, oldest)) = buckets.by_use.pop_first()
+        {
+            buckets.by_key.remove(&oldest);
         }
         let new = || Bucket { tokens: burst, filled: now, last_use: 0 };
         let bucket = buckets.by_key.entry(key).or_insert_with(new);

@@ -7,8 +7,10 @@
 mod bearer;
 mod bootstrap_token;
 mod client_certificate;
+mod external_signer;
 mod front_proxy;
 mod jwt;
+mod key_ring;
 mod legacy_token;
 mod oidc;
 mod public_key;
@@ -16,11 +18,12 @@ mod service_account;
 mod static_tokens;
 mod webhook;
 
+pub use external_signer::{ExternalJwtMetrics, ExternalSignerError};
 pub use jwt::{JwtError, SigningKey};
+pub use key_ring::KeyFileError;
+pub use oidc::JwtMetrics;
 pub use oidc::flags::OidcFlags;
-pub use service_account::{
-    Bound, Claims, KeyFileError, Reference, ServiceAccountConfig, ServiceAccountTokens,
-};
+pub use service_account::{Bound, Claims, Reference, ServiceAccountConfig, ServiceAccountTokens};
 pub use static_tokens::TokenFileError;
 pub use webhook::WebhookTokenConfig;
 

@@ -3,9 +3,10 @@
 //! A signature is checked once per token and remembered; that the objects it is bound to are still there is looked up
 //! in the watch caches every time, so that deleting one revokes the token at once.
 
+use super::external_signer::ExternalSigner;
 use super::jwt::{SigningKey, Unverified};
+use super::key_ring::{KeyFileError, KeyRing, VerificationKey, read_keys};
 use super::legacy_token::{self, LegacyClaims};
-use super::public_key::{PublicKey, key_id};
 use super::{Authenticated, Refusal};
 use crate::registry::{Registry, store_error};
 use crate::user::UserInfo;
@@ -16,7 +17,7 @@ use machinery::status::{Result as ApiResult, Status};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -95,6 +96,8 @@ pub struct ServiceAccountConfig {
     pub max_expiration_seconds: Option<i64>,
     /// A private key to sign with instead of the cluster's own.
     pub signing_key_file: Option<PathBuf>,
+    /// Socket of an external signer, which signs instead of any key of this server.
+    pub signing_endpoint: Option<PathBuf>,
     /// Files with public or private keys whose tokens are accepted, besides the one that signs.
     pub key_files: Vec<PathBuf>,
     /// Tokens of pods live longer than they were asked to, for clients that do not read them again.
@@ -109,6 +112,7 @@ impl Default for ServiceAccountConfig {
             jwks_uri: None,
             max_expiration_seconds: None,
             signing_key_file: None,
+            signing_endpoint: None,
             key_files: Vec::new(),
             extend_expiration: true,
         }
@@ -120,15 +124,11 @@ pub struct ServiceAccountTokens {
     pub(super) registry: Arc<Registry>,
     clock: Clock,
     keys: watch::Sender<Option<Arc<KeyRing>>>,
-    /// Of the files, with the names they go by.
-    more_keys: Vec<(String, PublicKey)>,
+    /// Keys of the files.
+    more_keys: Vec<VerificationKey>,
+    /// Signs instead of a key of this process.
+    pub external: Option<ExternalSigner>,
     verified: Mutex<HashMap<Box<str>, Verified>>,
-}
-
-/// The key that signs and those whose tokens are accepted.
-pub struct KeyRing {
-    pub signing: SigningKey,
-    more: Vec<(String, PublicKey)>,
 }
 
 /// What a token with a good signature says.
@@ -136,53 +136,6 @@ pub struct KeyRing {
 enum Verified {
     Bound(Arc<Claims>),
     Legacy(Arc<LegacyClaims>),
-}
-
-/// Why a file of keys cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum KeyFileError {
-    #[error("reading {}", .path.display())]
-    Read { path: PathBuf, source: std::io::Error },
-    #[error("{} has no key that can be used", .path.display())]
-    Unusable { path: PathBuf },
-}
-
-impl KeyRing {
-    fn all(&self) -> impl Iterator<Item = (&str, &PublicKey)> {
-        let own = (self.signing.id.as_str(), &self.signing.public);
-        let more = self.more.iter().map(|(id, key)| (id.as_str(), key));
-        std::iter::once(own).chain(more.filter(|(id, _)| *id != self.signing.id))
-    }
-
-    /// The key set by which others check tokens.
-    pub fn jwks(&self) -> Value {
-        let keys: Vec<Value> = self.all().map(|(id, key)| key.jwk(id)).collect();
-        serde_json::json!({"keys": keys})
-    }
-
-    /// Whether one of the keys signed the token; why not, otherwise.
-    fn verify(&self, token: &Unverified<'_>) -> Result<(), &'static str> {
-        let named = token.key_id();
-        let mut why = "invalid signature, no keys found";
-        for (_, key) in self.all().filter(|(id, _)| named.is_empty() || *id == named) {
-            match token.verify(key) {
-                Ok(()) => return Ok(()),
-                Err(error) => why = error,
-            }
-        }
-        Err(why)
-    }
-}
-
-/// The public keys of a file, those of private keys included.
-fn read_keys(path: &Path) -> Result<Vec<(String, PublicKey)>, KeyFileError> {
-    let text = std::fs::read(path).map_err(|source| KeyFileError::Read { path: path.to_owned(), source })?;
-    let mut keys: Vec<(String, PublicKey)> =
-        PublicKey::from_pem(&text).into_iter().map(|(key, spki)| (key_id(&spki), key)).collect();
-    if let Ok(private) = SigningKey::from_pem(&text) {
-        keys.push((private.id, private.public));
-    }
-    if keys.is_empty() { Err(KeyFileError::Unusable { path: path.to_owned() }) } else { Ok(keys) }
 }
 
 /// The little of an object that decides whether it still vouches for a token.
@@ -217,27 +170,59 @@ impl ServiceAccountTokens {
                 std::fs::read(path).map_err(|source| KeyFileError::Read { path: path.clone(), source })?;
             let signing =
                 SigningKey::from_pem(&text).map_err(|_| KeyFileError::Unusable { path: path.clone() })?;
-            keys.send_replace(Some(Arc::new(KeyRing { signing, more: more_keys.clone() })));
+            keys.send_replace(Some(Arc::new(KeyRing::new(signing, more_keys.clone()))));
         }
-        Ok(Self { config, registry, clock, keys, more_keys, verified: Mutex::default() })
+        let external = config.signing_endpoint.as_deref().map(ExternalSigner::new);
+        Ok(Self { config, registry, clock, keys, more_keys, external, verified: Mutex::default() })
     }
 
     /// Gives the cluster's own key. It signs from now on, unless another one was given by file: then its tokens are
-    /// still accepted.
+    /// still accepted. An external signer signs alone.
     pub fn set_key(&self, key: &ServiceAccountKey) -> Result<(), super::JwtError> {
+        if self.external.is_some() {
+            return Ok(());
+        }
         let own = SigningKey::new(key)?;
         let mut more = self.more_keys.clone();
         let signing = match &self.config.signing_key_file {
             None => own,
             Some(path) => {
-                more.push((own.id.clone(), own.public));
+                more.push(VerificationKey::new(own.id.clone(), own.public));
                 let text = std::fs::read(path).map_err(|_| super::JwtError::Key)?;
                 SigningKey::from_pem(&text)?
             }
         };
-        self.verified.lock().clear();
-        self.keys.send_replace(Some(Arc::new(KeyRing { signing, more })));
+        self.replace_keys(KeyRing::new(signing, more));
         Ok(())
+    }
+
+    /// Verifies with these keys from now on; tokens of keys that are gone are no longer accepted.
+    pub(super) fn replace_keys(&self, keys: KeyRing) {
+        let is_same = self.current().is_some_and(|known| known.keys() == keys.keys());
+        self.keys.send_replace(Some(Arc::new(keys)));
+        if !is_same {
+            self.verified.lock().clear();
+        }
+    }
+
+    /// The keys, if they are there.
+    pub(super) fn current(&self) -> Option<Arc<KeyRing>> {
+        self.keys.borrow().clone()
+    }
+
+    /// The longest life of a token.
+    pub fn max_expiration_seconds(&self) -> Option<i64> {
+        self.config.max_expiration_seconds.or_else(|| self.external.as_ref()?.longest())
+    }
+
+    /// The life of a token that is extended to `wanted` seconds.
+    pub fn extended(&self, wanted: i64) -> i64 {
+        self.external.as_ref().and_then(ExternalSigner::longest).map_or(wanted, |most| most.min(wanted))
+    }
+
+    /// Seconds that relying parties may keep the key set.
+    pub fn keys_max_age(&self) -> u64 {
+        self.external.as_ref().map_or(3600, ExternalSigner::cache_age)
     }
 
     /// The keys; waits for them while the server starts.
@@ -256,15 +241,21 @@ impl ServiceAccountTokens {
 
     /// Signs any claims, unless there is no key yet.
     pub fn sign_now(&self, claims: &Value) -> Option<String> {
-        let keys = self.keys.borrow().clone()?;
-        keys.signing.sign(claims).ok()
+        self.current()?.signing.as_ref()?.sign(claims).ok()
     }
 
     pub async fn sign(&self, claims: &Claims) -> ApiResult<String> {
-        let keys = self.keys().await?;
         let claims = serde_json::to_value(claims).map_err(Status::internal)?;
+        if let Some(external) = &self.external {
+            return self.sign_externally(external, &claims.to_string()).await.map_err(|error| {
+                Status::new(500, "", format!("failed to generate token: {}", base::errors::chain(&error)))
+            });
+        }
+        let keys = self.keys().await?;
         // Signing takes a millisecond: others go on meanwhile.
-        let signed = tokio::task::spawn_blocking(move || keys.signing.sign(&claims));
+        let signed = tokio::task::spawn_blocking(move || {
+            keys.signing.as_ref().ok_or(super::JwtError::Key)?.sign(&claims)
+        });
         let signed = signed.await.map_err(Status::internal)?;
         signed.map_err(|error| Status::internal(format!("failed to generate token: {error}")))
     }
@@ -315,7 +306,11 @@ impl ServiceAccountTokens {
         if !self.config.issuers.contains(&iss) && iss != legacy_token::ISSUER {
             return Ok(None);
         }
-        let keys = self.keys().await.map_err(|status| Refusal(status.message))?;
+        let mut keys = self.keys().await.map_err(|status| Refusal(status.message))?;
+        if !keys.knows(parsed.key_id()) {
+            self.learn(parsed.key_id()).await;
+            keys = self.keys().await.map_err(|status| Refusal(status.message))?;
+        }
         keys.verify(&parsed).map_err(|why| Refusal(why.to_owned()))?;
         let unreadable = |error| Refusal(format!("claims of the token cannot be read: {error}"));
         let verified = if iss == legacy_token::ISSUER {
@@ -414,14 +409,12 @@ impl ServiceAccountTokens {
     pub async fn discovery(&self, advertise: &str) -> ApiResult<Value> {
         let uri = self.config.jwks_uri.clone();
         let keys = self.keys().await?;
-        let algorithms: std::collections::BTreeSet<&str> =
-            keys.all().map(|(_, key)| key.algorithm()).collect();
         Ok(serde_json::json!({
             "issuer": self.config.issuers.first(),
             "jwks_uri": uri.unwrap_or_else(|| format!("https://{advertise}/openid/v1/jwks")),
             "response_types_supported": ["id_token"],
             "subject_types_supported": ["public"],
-            "id_token_signing_alg_values_supported": algorithms,
+            "id_token_signing_alg_values_supported": keys.algorithms(),
         }))
     }
 }

@@ -36,7 +36,10 @@ impl Chain {
             }
         };
         let mut reply = reply::with_type(200, media_type, document.to_string());
-        reply.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("public, max-age=3600"));
+        let age = format!("public, max-age={}", accounts.keys_max_age());
+        if let Ok(age) = HeaderValue::from_str(&age) {
+            reply.headers_mut().insert(CACHE_CONTROL, age);
+        }
         Some(reply)
     }
 }

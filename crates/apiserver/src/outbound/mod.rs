@@ -109,6 +109,12 @@ impl Client {
         self.call(Method::GET, path, Bytes::new(), limit).await
     }
 
+    /// The bytes at this path below the target's.
+    pub async fn get_bytes(&self, path: &str, limit: Duration) -> Result<Bytes, CallError> {
+        let url = format!("{}{path}", self.target.url());
+        self.answered(Method::GET, path, Bytes::new(), &url, limit).await
+    }
+
     /// Posts JSON to the target's own path.
     pub async fn post(&self, body: &Value, limit: Duration) -> Result<Value, CallError> {
         self.call(Method::POST, "", body.to_string().into(), limit).await

@@ -96,7 +96,7 @@ impl Rest {
         let reference = spec.get("boundObjectRef").cloned().unwrap_or_default();
         let mut bound = self.bound(&reference, account).await?;
         let spec = meta::child_mut(request, "spec");
-        if let Some(longest) = tokens.config.max_expiration_seconds.filter(|longest| life > *longest) {
+        if let Some(longest) = tokens.max_expiration_seconds().filter(|longest| life > *longest) {
             warn(format!("requested expiration of {life} seconds shortened to {longest} seconds"));
             life = longest;
             spec.insert("expirationSeconds".to_owned(), life.into());
@@ -112,7 +112,7 @@ impl Rest {
         let own = audiences.iter().all(|audience| tokens.config.audiences.contains(audience));
         if tokens.config.extend_expiration && bound.pod.is_some() && life == POD_SECONDS && own {
             bound.warnafter = Some(begin + life);
-            life = EXTENDED_SECONDS;
+            life = tokens.extended(EXTENDED_SECONDS);
         }
         let claims = Claims {
             aud: audiences,

@@ -10,9 +10,11 @@ use rcgen::{
     CertificateSigningRequestParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use x509_parser::prelude::FromDer;
 
-use super::request::{KUBELET_SERVING, Request};
+use super::request::{CLIENT, KUBELET_CLIENT, KUBELET_SERVING, LEGACY, Request};
 use super::{IDENTITY, has, is_issued, subject};
 use crate::Settings;
 
@@ -22,6 +24,9 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     identity: IDENTITY,
     workers: 5,
 };
+
+/// The signers of this loop.
+pub const SIGNERS: [&str; 4] = [KUBELET_SERVING, KUBELET_CLIENT, CLIENT, LEGACY];
 
 /// The life of a certificate that asks for none, and the longest one.
 const SHORTEST: SignedDuration = SignedDuration::from_mins(10);
@@ -45,12 +50,26 @@ pub enum SigningError {
     Subject,
 }
 
-/// Setting: the authorities that sign; without it the loop does nothing.
-pub struct Signers {
-    /// Signs client certificates, and those of the legacy signer.
-    pub client: SigningAuthority,
-    /// Signs serving certificates of kubelets.
-    pub serving: SigningAuthority,
+/// Setting: the authorities that sign, by signer; without it the loop does nothing.
+#[derive(Default)]
+pub struct Signers(BTreeMap<&'static str, Arc<SigningAuthority>>);
+
+impl Signers {
+    /// One authority behind all signers of the loop.
+    pub fn all(authority: SigningAuthority) -> Self {
+        let authority = Arc::new(authority);
+        Self(SIGNERS.iter().map(|signer| (*signer, Arc::clone(&authority))).collect())
+    }
+
+    /// Sets the authority of one signer.
+    pub fn set(&mut self, signer: &'static str, authority: SigningAuthority) {
+        self.0.insert(signer, Arc::new(authority));
+    }
+
+    /// The authority of a signer; requests of a signer without one are left to others.
+    fn of(&self, signer: &str) -> Option<&SigningAuthority> {
+        self.0.get(signer).map(|authority| &**authority)
+    }
 }
 
 /// A certificate authority with its key.
@@ -175,7 +194,7 @@ impl Loop for Signing {
         let usages = spec.usages.clone().unwrap_or_default();
         let (parsed, der) = Request::parse(&spec.request.0)?;
         let Some(verdict) = parsed.judge(&spec.signer_name, &usages) else { return Ok(Action::Done) };
-        let authority = if spec.signer_name == KUBELET_SERVING { &signers.serving } else { &signers.client };
+        let Some(authority) = signers.of(&spec.signer_name) else { return Ok(Action::Done) };
         let now = ctx.clock.now();
         let certificate = match verdict {
             Err(error) => Err(("SignerValidationFailure", error.to_string())),
@@ -216,10 +235,14 @@ mod tests {
     const LIFE: SignedDuration = SignedDuration::from_hours(365 * 24);
 
     fn authority() -> SigningAuthority {
+        named_authority("ca")
+    }
+
+    fn named_authority(name: &str) -> SigningAuthority {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, "ca");
+        params.distinguished_name.push(DnType::CommonName, name);
         params.not_after = rcgen::date_time_ymd(2036, 1, 1);
         let certificate = params.self_signed(&key).expect("a certificate");
         SigningAuthority::from_pem(&certificate.pem(), &key.serialize_pem()).expect("an authority")
@@ -251,6 +274,31 @@ mod tests {
         assert_eq!(validity.not_after.timestamp(), now.as_second() + 3600);
         assert!(matches!(authority.sign(&der, &["no".to_owned()], LIFE, now), Err(SigningError::Usage(_))));
         assert!(matches!(authority.sign(&der, &usages, LIFE, at(3_000_000_000)), Err(SigningError::Expired)));
+    }
+
+    #[test]
+    fn each_signer_uses_its_own_authority() {
+        let issuer = |signers: &Signers, signer: &str| {
+            let (_, der) = Request::parse(make("ann", "devs", &[]).as_bytes()).expect("a request");
+            let usages = ["client auth".to_owned()];
+            let pem = signers.of(signer)?.sign(&der, &usages, LIFE, at(1_790_000_000)).expect("signed");
+            let (_, block) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).expect("PEM");
+            let (_, certificate) =
+                x509_parser::certificate::X509Certificate::from_der(&block.contents).expect("DER");
+            let name = certificate.issuer().iter_common_name().next().and_then(|name| name.as_str().ok());
+            name.map(str::to_owned)
+        };
+        let all = Signers::all(authority());
+        let mut each = Signers::default();
+        for signer in &SIGNERS[..3] {
+            each.set(signer, named_authority(signer));
+        }
+        for signer in SIGNERS {
+            assert_eq!(issuer(&all, signer).as_deref(), Some("ca"));
+            let own = (signer != LEGACY).then_some(signer);
+            assert_eq!(issuer(&each, signer).as_deref(), own);
+        }
+        assert_eq!(issuer(&all, "example.com/other"), None);
     }
 
     #[test]

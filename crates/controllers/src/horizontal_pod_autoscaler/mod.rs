@@ -4,8 +4,9 @@
 pub mod behavior;
 pub mod calculate;
 pub mod metrics;
+mod selectors;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -30,6 +31,7 @@ use crate::{AutoscalerSettings, Settings};
 use self::behavior::{Limits, Memory};
 use self::calculate::{CalculationError, Proposal, Target, Tolerance};
 use self::metrics::MetricsError;
+use self::selectors::Selectors;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "horizontal-pod-autoscaler-controller",
@@ -59,6 +61,7 @@ struct Autoscalers {
     autoscalers: Cache<HorizontalPodAutoscaler>,
     pods: Cache<Pod>,
     memories: Mutex<HashMap<Key, Memory>>,
+    selectors: Selectors,
 }
 
 pub fn build(ctx: &Context) -> Box<dyn Loop> {
@@ -66,7 +69,12 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
         Some(old) if old.spec == change.object().spec => Vec::new(),
         _ => vec![Key::of(&**change.object())],
     });
-    Box::new(Autoscalers { autoscalers, pods: ctx.cache(), memories: Mutex::default() })
+    Box::new(Autoscalers {
+        autoscalers,
+        pods: ctx.cache(),
+        memories: Mutex::default(),
+        selectors: Selectors::default(),
+    })
 }
 
 /// What is scaled, as it is now.
@@ -83,6 +91,7 @@ impl Loop for Autoscalers {
     async fn reconcile(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
         let Some(hpa) = self.autoscalers.get_key(key) else {
             self.memories.lock().remove(key);
+            self.selectors.remove(key);
             return Ok(Action::Done);
         };
         let now = ctx.clock.now();
@@ -134,7 +143,7 @@ impl Autoscalers {
         } else if current < min {
             (min, "Current number of replicas below Spec.MinReplicas".to_owned())
         } else {
-            let Some((proposed, metric)) = self.propose(hpa, &scale, status, ctx, now).await else {
+            let Some((proposed, metric)) = self.propose(key, hpa, &scale, status, ctx, now).await else {
                 return;
             };
             let reason = match proposed.cmp(&current) {
@@ -180,25 +189,21 @@ impl Autoscalers {
     /// The largest of what the metrics ask for, and which one it was; none if they cannot be trusted.
     async fn propose(
         &self,
+        key: &Key,
         hpa: &HorizontalPodAutoscaler,
         scale: &Scale,
         status: &mut HorizontalPodAutoscalerStatus,
         ctx: &Context,
         now: Timestamp,
     ) -> Option<(i32, String)> {
-        let parsed = LabelSelector::parse(&scale.selector).ok().filter(|_| !scale.selector.is_empty());
-        let Some(parsed) = parsed else {
-            ctx.recorder.warning(hpa, "SelectorRequired", "selector is required");
-            let message = "the HPA target's scale is missing a selector";
-            set(status, "ScalingActive", false, "InvalidSelector", message, now);
-            return None;
+        let pods = match self.selected(key, hpa, scale, status, ctx, now) {
+            Ok(pods) => pods,
+            Err(why) => {
+                status.current_metrics = None;
+                ctx.recorder.warning(hpa, "FailedComputeMetricsReplicas", why);
+                return None;
+            }
         };
-        let namespace = hpa.metadata.namespace.as_deref().unwrap_or_default();
-        let selects = |pod: &Pod| {
-            let labels: Vec<_> = pod.metadata.labels.iter().flatten().collect();
-            parsed.matches(labels.as_slice())
-        };
-        let pods: Vec<_> = self.pods.list(namespace).into_iter().filter(|pod| selects(pod)).collect();
         let specs = hpa.spec.metrics.clone().unwrap_or_default();
         let mut best: Option<(i32, String)> = None;
         let (mut statuses, mut failures) = (Vec::new(), Vec::new());
@@ -231,6 +236,50 @@ impl Autoscalers {
             set(status, "ScalingActive", true, "ValidMetricFound", &message, now);
         }
         trusted
+    }
+
+    /// The pods that the target's selector selects, provided that no other autoscaler selects any of them.
+    fn selected(
+        &self,
+        key: &Key,
+        hpa: &HorizontalPodAutoscaler,
+        scale: &Scale,
+        status: &mut HorizontalPodAutoscalerStatus,
+        ctx: &Context,
+        now: Timestamp,
+    ) -> Result<Vec<Arc<Pod>>, String> {
+        if scale.selector.is_empty() {
+            ctx.recorder.warning(hpa, "SelectorRequired", "selector is required");
+            let message = "the HPA target's scale is missing a selector";
+            set(status, "ScalingActive", false, "InvalidSelector", message, now);
+            return Err("selector is required".to_owned());
+        }
+        let mut refuse = |reason: &'static str, message: String| {
+            ctx.recorder.warning(hpa, reason, message.clone());
+            set(status, "ScalingActive", false, reason, &message, now);
+            message
+        };
+        let parsed = LabelSelector::parse(&scale.selector).map_err(|error| {
+            let why =
+                format!("couldn't convert selector into a corresponding internal selector object: {error}");
+            refuse("InvalidSelector", why)
+        })?;
+        let selects = |pod: &Pod| {
+            let labels: Vec<_> = pod.metadata.labels.iter().flatten().collect();
+            parsed.matches(labels.as_slice())
+        };
+        let pods: Vec<_> = self.pods.list(&key.namespace).into_iter().filter(|pod| selects(pod)).collect();
+        self.selectors.record(key, &scale.selector, parsed.clone());
+        let labels: BTreeSet<_> = pods.iter().filter_map(|pod| pod.metadata.labels.as_ref()).collect();
+        let selecting = self.selectors.selecting(&key.namespace, &labels);
+        if selecting.len() > 1 {
+            let names: Vec<String> =
+                selecting.iter().map(|name| format!("{}/{name}", key.namespace)).collect();
+            let (selector, names) = (&scale.selector, names.join(" "));
+            let why = format!("pods by selector {selector} are controlled by multiple HPAs: [{names}]");
+            return Err(refuse("AmbiguousSelector", why));
+        }
+        Ok(pods)
     }
 }
 

@@ -70,6 +70,14 @@ const CIDRS: &str = "/apis/networking.k8s.io/v1/servicecidrs";
 const CLASSES: &str = "/apis/storage.k8s.io/v1/volumeattributesclasses";
 const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
 
+/// An autoscaler of the deployment `web`.
+fn autoscaler(name: &str) -> Value {
+    json!({"metadata": {"name": name}, "spec": {"maxReplicas": 4,
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+        "metrics": [{"type": "Resource", "resource": {"name": "cpu",
+            "target": {"type": "Utilization", "averageUtilization": 50}}}]}})
+}
+
 fn scenarios() -> Result<Vec<Scenario>> {
     let at = |ns: &str, rest: &str| format!("{CORE}/{ns}/{rest}");
     let mut all = vec![
@@ -235,6 +243,37 @@ fn scenarios() -> Result<Vec<Scenario>> {
                     json!({"spec": {"replicas": 9}}),
                 ),
                 is("/apis/apps/v1/namespaces/autoscaling/deployments/web", "/spec/replicas", json!(4)),
+            ],
+        },
+        Scenario {
+            name: "ambiguous",
+            steps: vec![
+                create(
+                    "/apis/apps/v1/namespaces/ambiguous/deployments",
+                    json!({"metadata": {"name": "web"}, "spec": {
+                    "replicas": 2, "selector": {"matchLabels": {"app": "web"}},
+                    "template": {"metadata": {"labels": {"app": "web"}}, "spec": pod("x", json!({}))["spec"]}}}),
+                ),
+                some(&at("ambiguous", "pods"), "/items/1"),
+                create("/apis/autoscaling/v2/namespaces/ambiguous/horizontalpodautoscalers", autoscaler("a")),
+                is(
+                    "/apis/autoscaling/v2/namespaces/ambiguous/horizontalpodautoscalers/a",
+                    "/status/conditions/1/reason",
+                    json!("FailedGetResourceMetric"),
+                ),
+                create("/apis/autoscaling/v2/namespaces/ambiguous/horizontalpodautoscalers", autoscaler("b")),
+                is(
+                    "/apis/autoscaling/v2/namespaces/ambiguous/horizontalpodautoscalers/b",
+                    "/status/conditions/1/reason",
+                    json!("AmbiguousSelector"),
+                ),
+                is(
+                    "/apis/autoscaling/v2/namespaces/ambiguous/horizontalpodautoscalers/b",
+                    "/status/conditions/1/message",
+                    json!(
+                        "pods by selector app=web are controlled by multiple HPAs: [ambiguous/a ambiguous/b]"
+                    ),
+                ),
             ],
         },
         Scenario {

@@ -1,6 +1,7 @@
 //! The kubelet's HTTPS API: logs, commands in containers, what the node measures.
 
 mod access;
+mod client_authorities;
 mod containers;
 mod limits;
 mod machine;
@@ -31,6 +32,8 @@ use tokio_rustls::TlsAcceptor;
 use crate::pods::Workers;
 use crate::shared::Shared;
 use access::{Access, Caller};
+use client_authorities::AcceptedChain;
+pub use client_authorities::ClientAuthorities;
 use limits::{CONNECTIONS, CONNECTIONS_PER_ADDRESS, HANDSHAKE};
 pub use tls::{ServeError, Serving};
 
@@ -104,21 +107,22 @@ impl Server {
 
     async fn connection(self: Arc<Self>, stream: TcpStream) {
         let _ = stream.set_nodelay(true);
+        let generation = self.shared.config.client_authorities.generation();
         let stream = match tokio::time::timeout(HANDSHAKE, self.acceptor.accept(stream)).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return tracing::debug!(%error, "a handshake failed"),
             Err(_) => return,
         };
-        let certificate = stream
-            .get_ref()
-            .1
-            .peer_certificates()
-            .and_then(|chain| chain.first())
-            .map(|c| c.clone().into_owned());
-        let caller = Arc::new(Caller::of_certificate(certificate.as_ref()));
+        let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        let chain: Vec<_> = chain.iter().map(|certificate| certificate.clone().into_owned()).collect();
+        let accepted = AcceptedChain::new(chain, generation);
+        let caller = Arc::new((Caller::of_certificate(accepted.leaf()), accepted));
         let handler = service_fn(move |request: Request<Incoming>| {
             let (server, caller) = (Arc::clone(&self), Arc::clone(&caller));
-            async move { Ok::<_, Infallible>(server.answer(request, &caller).await) }
+            async move {
+                let (caller, accepted) = &*caller;
+                Ok::<_, Infallible>(server.answer(request, caller, accepted).await)
+            }
         });
         let serving = limits::http().serve_connection(TokioIo::new(stream), handler).with_upgrades();
         if let Err(error) = serving.await {
@@ -126,7 +130,11 @@ impl Server {
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>, caller: &Caller) -> Reply {
+    async fn answer(&self, request: Request<Incoming>, caller: &Caller, accepted: &AcceptedChain) -> Reply {
+        if !self.shared.config.client_authorities.still_accept(accepted) {
+            tracing::warn!("the authority of a client certificate was removed since the connection was made");
+            return text(StatusCode::UNAUTHORIZED, "Unauthorized");
+        }
         let Some(route) = route::find(request.method(), request.uri().path()) else {
             return text(StatusCode::NOT_FOUND, "404 page not found\n");
         };

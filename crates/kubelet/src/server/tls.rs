@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use rustls::RootCertStore;
 use rustls::crypto::aws_lc_rs;
-use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
@@ -63,21 +62,13 @@ impl ResolvesServerCert for Serving {
 pub fn acceptor(config: &Config) -> Result<TlsAcceptor, ServeError> {
     let serving = config.serving.as_ref().ok_or(ServeError::NoCertificate)?;
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
-        .with_safe_default_protocol_versions()?;
-    let builder = if config.client_authorities.is_empty() {
-        builder.with_no_client_auth()
-    } else {
-        let mut roots = RootCertStore::empty();
-        for authority in &config.client_authorities {
-            roots.add(authority.clone())?;
-        }
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-            .allow_unauthenticated()
-            .build()?;
-        builder.with_client_cert_verifier(verifier)
-    };
-    let mut tls = builder.with_cert_resolver(Arc::new(serving.clone()));
+    let mut tls = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_client_cert_verifier(Arc::new(config.client_authorities.clone()))
+        .with_cert_resolver(Arc::new(serving.clone()));
+    // A resumed session would keep a certificate whose authority was removed.
+    tls.session_storage = Arc::new(NoServerSessionStorage {});
+    tls.send_tls13_tickets = 0;
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(tls)))
 }

@@ -195,7 +195,7 @@ impl Plugin for MutatingAdmissionWebhook {
                     if round == 1 && !again.contains(&hook.name.as_str()) {
                         continue;
                     }
-                    let annotator = Annotator::new(&hooks, hook, round, &attributes.context.warnings);
+                    let annotator = Annotator::new(&hooks, hook, round, attributes.context.warnings);
                     let outcome = ask(hook, registry, attributes, object.as_deref(), old).await;
                     let changed = match (&mut object, outcome) {
                         (Some(object), Ok(Outcome::Patched(patch))) => {
@@ -307,7 +307,7 @@ impl Plugin for ValidatingAdmissionWebhook {
                     annotations::validating_failed_open(
                         index,
                         &wanted[index].0.name,
-                        &attributes.context.warnings,
+                        attributes.context.warnings,
                     );
                 }
             }

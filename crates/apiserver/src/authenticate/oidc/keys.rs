@@ -1,12 +1,13 @@
 //! The keys of an issuer: where they are is found by discovery, and they are kept until a token names another one.
 
 use super::config::Issuer;
+use super::metrics::JwtMetrics;
 use crate::authenticate::jwt::Unverified;
 use crate::authenticate::public_key::PublicKey;
 use crate::outbound::{Client, Target, TargetError, Trust};
 use machinery::Value;
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 const WELL_KNOWN: &str = "/.well-known/openid-configuration";
@@ -24,13 +25,14 @@ pub struct Keys {
     issuer: String,
     discovery: Client,
     authorities: Option<Vec<u8>>,
+    metrics: Arc<OnceLock<JwtMetrics>>,
     known: Mutex<Option<Arc<KeySet>>>,
     /// When the issuer was asked last, and what went wrong then. One asks at a time.
     asked: tokio::sync::Mutex<Option<(Instant, Option<String>)>>,
 }
 
 impl Keys {
-    pub fn new(issuer: &Issuer) -> Result<Self, TargetError> {
+    pub fn new(issuer: &Issuer, metrics: Arc<OnceLock<JwtMetrics>>) -> Result<Self, TargetError> {
         let authorities =
             Some(issuer.certificate_authority.clone().into_bytes()).filter(|authority| !authority.is_empty());
         let url = match &issuer.discovery_url {
@@ -42,6 +44,7 @@ impl Keys {
             issuer: issuer.url.clone(),
             discovery: Client::new(Target::new(&url, &trust)?),
             authorities,
+            metrics,
             known: Mutex::new(None),
             asked: tokio::sync::Mutex::new(None),
         })
@@ -94,8 +97,15 @@ impl Keys {
         let url = document["jwks_uri"].as_str().ok_or("the provider names no jwks_uri")?;
         let trust = Trust { authorities: self.authorities.clone().into(), ..Trust::default() };
         let client = Client::new(Target::new(url, &trust).map_err(|error| error.to_string())?);
-        let found =
-            client.get("", LIMIT).await.map_err(|error| format!("fetching keys {}", error.chain()))?;
+        let fetched = client.get_bytes("", LIMIT).await.map_err(|error| error.chain());
+        let found = fetched.and_then(|bytes| {
+            let decoded = machinery::codec::json::decode(&bytes).map_err(|error| error.to_string())?;
+            Ok((bytes, decoded.value))
+        });
+        if let Some(metrics) = self.metrics.get() {
+            metrics.fetched(&self.issuer, found.as_ref().ok().map(|(bytes, _)| &bytes[..]));
+        }
+        let (_, found) = found.map_err(|why| format!("fetching keys {why}"))?;
         Ok(KeySet::of(&found))
     }
 }

@@ -3,31 +3,26 @@
 use super::envelope::{
     DecryptRequest, DecryptResponse, EncryptRequest, EncryptResponse, StatusRequest, StatusResponse,
 };
-use bytes::{BufMut, Bytes, BytesMut};
-use http::header::{CONTENT_TYPE, TE};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use crate::unix_grpc::UnixGrpc;
 use prost::Message;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
-use tokio::net::UnixStream;
 
-const SERVICE: &str = "/v2.KeyManagementService/";
-/// A flag for compression and the length of the message.
-const FRAME_BYTES: usize = 5;
+const SERVICE: &str = "v2.KeyManagementService";
 /// Keys are small.
 const MAX_ANSWER: usize = 64 * 1024;
 
 pub struct Client {
     socket: PathBuf,
+    grpc: UnixGrpc,
     timeout: Duration,
 }
 
 impl Client {
     pub fn new(socket: PathBuf, timeout: Duration) -> Self {
-        Self { socket, timeout }
+        let grpc = UnixGrpc::new(&socket, SERVICE);
+        Self { socket, grpc, timeout }
     }
 
     /// What the service says of itself; an error unless it is well.
@@ -61,7 +56,8 @@ impl Client {
 
     async fn call<T: Message + Default>(&self, method: &str, request: &impl Message) -> Result<T, String> {
         let place = self.socket.display();
-        match tokio::time::timeout(self.timeout, self.exchange(method, request)).await {
+        let call = self.grpc.call(method, request, MAX_ANSWER);
+        match tokio::time::timeout(self.timeout, call).await {
             Ok(outcome) => {
                 outcome.map_err(|why| format!("key management service at {place}: {method}: {why}"))
             }
@@ -71,48 +67,4 @@ impl Client {
             )),
         }
     }
-
-    async fn exchange<T: Message + Default>(
-        &self,
-        method: &str,
-        request: &impl Message,
-    ) -> Result<T, String> {
-        let text = |error: &dyn std::error::Error| error.to_string();
-        let stream = UnixStream::connect(&self.socket).await.map_err(|error| text(&error))?;
-        let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
-        let (mut sender, connection) = handshake.map_err(|error| text(&error))?;
-        let driver = tokio::spawn(connection);
-        let mut body = BytesMut::with_capacity(FRAME_BYTES + request.encoded_len());
-        body.put_u8(0);
-        body.put_u32(u32::try_from(request.encoded_len()).unwrap_or(u32::MAX));
-        request.encode(&mut body).map_err(|error| text(&error))?;
-        let request = http::Request::post(format!("http://localhost{SERVICE}{method}"))
-            .header(CONTENT_TYPE, "application/grpc")
-            .header(TE, "trailers")
-            .body(Full::new(body.freeze()))
-            .map_err(|error| text(&error))?;
-        let answer = sender.send_request(request).await.map_err(|error| text(&error))?;
-        let (head, body) = answer.into_parts();
-        let collected = Limited::new(body, MAX_ANSWER).collect().await.map_err(|error| error.to_string())?;
-        drop(sender);
-        driver.abort();
-        let trailers = collected.trailers().cloned().unwrap_or_default();
-        let field = |name: &str| {
-            let found = trailers.get(name).or_else(|| head.headers.get(name));
-            found.and_then(|value| value.to_str().ok()).unwrap_or("").to_owned()
-        };
-        let code = field("grpc-status");
-        if code != "0" {
-            return Err(format!("status {code}: {}", field("grpc-message")));
-        }
-        decode(&collected.to_bytes())
-    }
-}
-
-fn decode<T: Message + Default>(frame: &Bytes) -> Result<T, String> {
-    let (head, message) = frame.split_at_checked(FRAME_BYTES).ok_or("the answer is empty")?;
-    if head[0] != 0 {
-        return Err("the answer is compressed".to_owned());
-    }
-    T::decode(message).map_err(|error| error.to_string())
 }

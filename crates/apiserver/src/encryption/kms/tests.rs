@@ -1,11 +1,6 @@
 use super::envelope::{DecryptRequest, DecryptResponse, EncryptRequest, EncryptResponse, StatusResponse};
 use super::*;
-use bytes::{BufMut, Bytes, BytesMut};
-use http_body_util::{BodyExt, StreamBody};
-use hyper::body::Frame;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use std::convert::Infallible;
+use crate::unix_grpc::tests::serve;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A key management service whose key is a number that is added to each byte.
@@ -19,31 +14,7 @@ impl Service {
         let service = Arc::new(Self { key: AtomicUsize::new(1), calls: AtomicUsize::new(0) });
         let listener = tokio::net::UnixListener::bind(socket).expect("a socket");
         let shared = service.clone();
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let shared = shared.clone();
-                let answer = service_fn(move |request: http::Request<hyper::body::Incoming>| {
-                    let shared = shared.clone();
-                    async move {
-                        let method = request.uri().path().rsplit('/').next().unwrap_or("").to_owned();
-                        let body = request.into_body().collect().await.expect("a body").to_bytes();
-                        let message = shared.answer(&method, &body[5..]);
-                        let mut frame = BytesMut::new();
-                        frame.put_u8(0);
-                        frame.put_u32(u32::try_from(message.len()).expect("short"));
-                        frame.extend_from_slice(&message);
-                        let mut trailers = http::HeaderMap::new();
-                        trailers.insert("grpc-status", "0".parse().expect("a value"));
-                        let frames: [Result<Frame<Bytes>, Infallible>; 2] =
-                            [Ok(Frame::data(frame.freeze())), Ok(Frame::trailers(trailers))];
-                        let body = StreamBody::new(futures_util::stream::iter(frames));
-                        Ok::<_, Infallible>(http::Response::new(body))
-                    }
-                });
-                let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-                tokio::spawn(connection.serve_connection(TokioIo::new(stream), answer));
-            }
-        });
+        serve(listener, move |method, body| Some(Ok(shared.answer(method, body))));
         service
     }
 
