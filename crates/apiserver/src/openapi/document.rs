@@ -133,7 +133,7 @@ impl HotDocuments {
 /// The bytes of a document while it is written.
 enum Form {
     Plain(Vec<u8>),
-    Compressed(GzEncoder<Vec<u8>>),
+    Compressed(Box<GzEncoder<Vec<u8>>>),
 }
 
 /// Counts, hashes and keeps what passes through.
@@ -177,7 +177,7 @@ pub struct Writer {
 impl Writer {
     /// A writer of documents that are compressed while they are written.
     pub fn compressing() -> Self {
-        Self::new(Form::Compressed(GzEncoder::new(Vec::new(), LEVEL)))
+        Self::new(Form::Compressed(Box::new(GzEncoder::new(Vec::new(), LEVEL))))
     }
 
     /// A writer of documents that are kept plain.
