@@ -26,7 +26,7 @@ const RETRY: Duration = Duration::from_secs(1);
 const RETRY_LIMIT: Duration = Duration::from_secs(60);
 /// How often the contents of volumes are looked at although nothing is known to have changed.
 const REFRESH: SignedDuration = SignedDuration::from_mins(10);
-/// How often volumes of drivers and local volumes are looked at: they may have been made larger.
+/// Interval of checks whether volumes of drivers and local volumes have to be expanded.
 const REFRESH_CLAIMS: SignedDuration = SignedDuration::from_secs(30);
 
 /// What a worker is told.
