@@ -175,7 +175,7 @@ impl Runtime {
             Ticket::Attach { container, wanted } => {
                 let run = async |session: Session| {
                     let output = session.output.clone();
-                    let outcome = match self.attach_session(&container, session).await {
+                    let outcome = match self.attach_session(&container, wanted, session).await {
                         Ok(()) => Outcome::Exit(0),
                         Err(error) => Outcome::Failure(error.to_string()),
                     };
@@ -237,6 +237,7 @@ impl Runtime {
     async fn attach_session(
         self: &Arc<Self>,
         container: &Arc<Container>,
+        wanted: Wanted,
         session: Session,
     ) -> Result<(), RuntimeError> {
         let step = || "talk to the container's shim".to_owned();
@@ -244,13 +245,18 @@ impl Runtime {
         socket.set_nonblocking(true).doing(step)?;
         let (mut reader, mut writer) = UnixStream::from_std(socket).doing(step)?.into_split();
         let Session { mut stdin, mut sizes, output } = session;
+        // The end of the input ends the session where the container's input stays open; elsewhere it ends with the
+        // container, as kubectl expects.
+        let config = &container.config;
+        let detaches = wanted.stdin && config.stdin && (config.tty || !config.stdin_once);
         let talk = async {
             let mut frame = Vec::new();
             attach::put(&mut frame, Kind::Attach, b"");
             let (mut input, mut resizing) = (true, true);
             loop {
-                if writer.write_all(&frame).await.is_err() || !(input || resizing) {
-                    return;
+                let failed = writer.write_all(&frame).await.is_err();
+                if failed || !(input || resizing) || (detaches && !input) {
+                    return !failed && detaches;
                 }
                 frame.clear();
                 tokio::select! {
@@ -295,9 +301,11 @@ impl Runtime {
         let mut listen = std::pin::pin!(listen);
         tokio::select! {
             () = &mut listen => {}
-            () = talk => tokio::select! {
-                () = &mut listen => {}
-                () = output.closed() => {}
+            detached = talk => if !detached {
+                tokio::select! {
+                    () = &mut listen => {}
+                    () = output.closed() => {}
+                }
             },
         }
         Ok(())

@@ -69,6 +69,7 @@ table![
     streams::exec_over_a_websocket,
     streams::exec_with_a_terminal,
     streams::attach_to_a_container,
+    streams::attach_to_input_that_stays_open,
     streams::port_forward_over_spdy,
 ];
 

@@ -123,6 +123,32 @@ pub async fn attach_to_a_container(node: Node) {
     assert_eq!(node.log("att", "att"), ["stdout F you said hi", "stdout F over"]);
 }
 
+/// Without `stdin_once` the end of a client's input ends its session, and neither the container nor its input.
+pub async fn attach_to_input_that_stays_open(node: Node) {
+    let mut config = node.container("open", &["sh", "-c", "while read line; do echo you said $line; done"]);
+    config.stdin = true;
+    let (_, id) = node.run("open", config).await;
+    for word in ["one", "two"] {
+        let request =
+            AttachRequest { container_id: id.clone(), stdin: true, tty: false, stdout: true, stderr: true };
+        let url = node.cri.clone().runtime.attach(request).await.unwrap().into_inner().url;
+        let (mut reader, mut writer) = websocket(&url).await;
+        writer.data(&[format!("\0{word}\n").as_bytes()]).await.unwrap();
+        writer.data(&[b"\xff\x00"]).await.unwrap();
+        let [_, _, status] = collect(&mut reader).await;
+        assert!(status.contains("Success"), "{status}");
+    }
+    node.until("both words in the log", async || {
+        let log = node.log("open", "open");
+        if log == ["stdout F you said one", "stdout F you said two"] {
+            Ok(())
+        } else {
+            Err(format!("{log:?}"))
+        }
+    })
+    .await;
+}
+
 pub async fn port_forward_over_spdy(node: Node) {
     let serve = "echo hello > /tmp/index.html; exec httpd -f -p 127.0.0.1:8080 -h /tmp";
     let (pod, id) = node.run("pf", node.container("pf", &["sh", "-c", serve])).await;
