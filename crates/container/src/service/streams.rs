@@ -11,7 +11,7 @@ use http::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use streaming::upgrade::{Protocol, Purpose, choose};
-use streaming::{Outcome, Output, Session, Wanted, forward, remote};
+use streaming::{Outcome, Output, Session, Wanted, forward, forward_channels, remote};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe;
 use tokio::net::{TcpListener, TcpStream, UnixStream};
@@ -29,9 +29,20 @@ const MOST_WAITING: usize = 1000;
 /// What an address stands for.
 #[derive(Clone)]
 pub(super) enum Ticket {
-    Exec { container: Arc<Container>, command: Vec<String>, wanted: Wanted },
-    Attach { container: Arc<Container>, wanted: Wanted },
-    PortForward { sandbox: Arc<Sandbox> },
+    Exec {
+        container: Arc<Container>,
+        command: Vec<String>,
+        wanted: Wanted,
+    },
+    Attach {
+        container: Arc<Container>,
+        wanted: Wanted,
+    },
+    /// `ports` are those of the request, which clients that use channels name in advance.
+    PortForward {
+        sandbox: Arc<Sandbox>,
+        ports: Vec<u16>,
+    },
 }
 
 #[derive(Default)]
@@ -137,6 +148,13 @@ impl Runtime {
             Ok(chosen) => chosen,
             Err(refused) => return refuse(StatusCode::BAD_REQUEST, &refused.to_string()),
         };
+        if let (Protocol::Channels(_), Ticket::PortForward { ports, .. }) = (protocol, &ticket) {
+            match ports.len() {
+                0 => return refuse(StatusCode::BAD_REQUEST, "query parameter \"port\" is required"),
+                1..=forward_channels::MOST_PORTS => {}
+                _ => return refuse(StatusCode::BAD_REQUEST, "too many ports"),
+            }
+        }
         let upgrade = hyper::upgrade::on(&mut request);
         let runtime = Arc::clone(self);
         self.tasks.spawn(async move {
@@ -183,9 +201,14 @@ impl Runtime {
                 };
                 remote::serve(io, protocol, wanted, run).await
             }
-            Ticket::PortForward { sandbox } => {
+            Ticket::PortForward { sandbox, ports } => {
                 let open = move |port| connect_inside(Arc::clone(&sandbox), port);
-                forward::serve(io, protocol, open).await
+                match protocol {
+                    Protocol::Channels(dialect) => {
+                        forward_channels::serve(io, dialect.base64, &ports, open).await
+                    }
+                    _ => forward::serve(io, protocol, open).await,
+                }
             }
         }
     }
