@@ -87,34 +87,43 @@ where
     match opened {
         Err(message) => drop(sender.data(error, message.into()).await),
         Ok(connection) => {
-            let (mut reader, mut writer) = tokio::io::split(connection);
-            let mut data = stream.data;
-            let out = async {
-                while let Some(piece) = data.recv().await {
-                    if writer.write_all(&piece).await.is_err() {
-                        return;
-                    }
-                }
-                let _ = writer.shutdown().await;
-            };
-            let back = async {
-                let mut buffer = vec![0; 32 << 10];
-                while let Ok(count) = reader.read(&mut buffer).await {
-                    if count == 0 || !sender.data(stream.id, Bytes::copy_from_slice(&buffer[..count])).await {
-                        return;
-                    }
-                }
-            };
-            let mut back = std::pin::pin!(back);
-            tokio::select! {
-                () = &mut back => {}
-                // The client may be done sending and still want the answer.
-                () = out => back.await,
-            }
+            relay(connection, stream.data, |piece| sender.data(stream.id, piece)).await;
         }
     }
     sender.finish(stream.id).await;
     sender.finish(error).await;
+}
+
+/// Moves bytes from a client to a connection and back, until the connection ends.
+pub(crate) async fn relay<S, F, Fut>(connection: S, mut data: mpsc::Receiver<Bytes>, send: F)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    F: Fn(Bytes) -> Fut,
+    Fut: Future<Output = bool>,
+{
+    let (mut reader, mut writer) = tokio::io::split(connection);
+    let out = async {
+        while let Some(piece) = data.recv().await {
+            if writer.write_all(&piece).await.is_err() {
+                return;
+            }
+        }
+        let _ = writer.shutdown().await;
+    };
+    let back = async {
+        let mut buffer = vec![0; 32 << 10];
+        while let Ok(count) = reader.read(&mut buffer).await {
+            if count == 0 || !send(Bytes::copy_from_slice(&buffer[..count])).await {
+                return;
+            }
+        }
+    };
+    let mut back = std::pin::pin!(back);
+    tokio::select! {
+        () = &mut back => {}
+        // The client may be done sending and still want the answer.
+        () = out => back.await,
+    }
 }
 
 /// Bytes carried in WebSocket messages.

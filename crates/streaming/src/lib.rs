@@ -5,6 +5,7 @@
 
 pub mod channels;
 pub mod forward;
+pub mod forward_channels;
 pub mod remote;
 pub mod spdy;
 pub mod upgrade;

@@ -54,6 +54,8 @@ pub enum Refused {
 const STREAM_PROTOCOL: &str = "x-stream-protocol-version";
 const FORWARD: &str = "portforward.k8s.io";
 const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
+/// The dialects of channels that ports can be forwarded with.
+const FORWARD_DIALECTS: [&str; 2] = ["v4.channel.k8s.io", "v4.base64.channel.k8s.io"];
 
 fn offered(headers: &HeaderMap, name: &str) -> Vec<String> {
     let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
@@ -136,7 +138,12 @@ pub fn choose(headers: &HeaderMap, purpose: Purpose) -> Result<(Protocol, Respon
                 .into_iter()
                 .find(|(name, _)| has(name))
                 .map(|(name, dialect)| (name, Protocol::Channels(dialect))),
-            Purpose::PortForward => has(TUNNEL).then_some((TUNNEL, Protocol::TunnelledSpdy)),
+            Purpose::PortForward if has(TUNNEL) => Some((TUNNEL, Protocol::TunnelledSpdy)),
+            Purpose::PortForward if offers.is_empty() => Some(("", Protocol::Channels(Dialect::default()))),
+            Purpose::PortForward => DIALECTS
+                .into_iter()
+                .find(|(name, _)| FORWARD_DIALECTS.contains(name) && has(name))
+                .map(|(name, dialect)| (name, Protocol::Channels(dialect))),
         };
         let (name, protocol) = chosen.ok_or_else(|| unknown(offers))?;
         to_websocket(headers, &mut answer, name)?;
@@ -187,6 +194,11 @@ mod tests {
         );
         assert_eq!(choose(&socket, Purpose::Command), Ok(Protocol::Channels(Dialect::default())));
         assert_eq!(choose(&with(TUNNEL), Purpose::PortForward), Ok(Protocol::TunnelledSpdy));
+        for (name, base64) in [("v4.channel.k8s.io", false), ("v4.base64.channel.k8s.io", true)] {
+            let dialect = Dialect { close_signal: false, status: true, base64 };
+            assert_eq!(choose(&with(name), Purpose::PortForward), Ok(Protocol::Channels(dialect)));
+        }
+        assert!(choose(&with("v5.channel.k8s.io"), Purpose::PortForward).is_err());
         assert!(choose(&with("v9"), Purpose::Command).is_err());
         let spdy = [
             ("upgrade", "SPDY/3.1"),

@@ -36,6 +36,9 @@ impl Chain {
         let mut failed = Vec::new();
         for outcome in &outcomes {
             let name = &outcome.name;
+            if !excluded.contains(&name.as_str()) {
+                self.health_metrics.observe(root, outcome);
+            }
             match &outcome.result {
                 _ if excluded.contains(&name.as_str()) => {
                     lines.push_str(&format!("[+]{name} excluded: ok\n"))

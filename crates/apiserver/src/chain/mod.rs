@@ -21,6 +21,7 @@ mod nonresource;
 pub(crate) mod offload;
 mod openapi;
 mod openid;
+mod slis;
 
 pub use cors::Cors;
 pub use metrics::RequestMetrics;
@@ -88,6 +89,7 @@ pub struct Chain {
     pub readiness: Readiness,
     pub metrics: Metrics,
     pub request_metrics: RequestMetrics,
+    health_metrics: slis::HealthMetrics,
     pub clock: Clock,
     pub audit: Option<Arc<Audit>>,
     /// Who wrote what and why.
@@ -157,6 +159,7 @@ impl Chain {
         config: ChainConfig,
     ) -> Result<Self, MetricsError> {
         let request_metrics = RequestMetrics::new(&metrics)?;
+        let health_metrics = slis::HealthMetrics::new(&clock)?;
         let (reading, mutating) = (config.max_requests_in_flight, config.max_mutating_in_flight);
         let room = if config.priority_and_fairness {
             let fairness = Arc::new(Fairness::new(rest.registry.clone(), reading.saturating_add(mutating)));
@@ -170,6 +173,7 @@ impl Chain {
             readiness,
             metrics,
             request_metrics,
+            health_metrics,
             clock,
             audit,
             journal: journal::Journal::default(),

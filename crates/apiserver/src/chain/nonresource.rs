@@ -19,8 +19,13 @@ impl Chain {
         if path.starts_with("//") {
             return reply::page_not_found();
         }
-        if path == "/metrics" {
-            return match self.metrics.encode() {
+        let metrics = match path {
+            "/metrics" => Some(self.metrics.encode()),
+            "/metrics/slis" => Some(self.health_metrics.encode()),
+            _ => None,
+        };
+        if let Some(encoded) = metrics {
+            return match encoded {
                 Ok(text) => reply::with_type(
                     200,
                     "text/plain; version=0.0.4; charset=utf-8; escaping=underscores",

@@ -270,12 +270,15 @@ impl RuntimeService for Served {
     }
 
     async fn port_forward(&self, request: Request<PortForwardRequest>) -> Reply<PortForwardResponse> {
-        let sandbox = self.sandbox(&request.into_inner().pod_sandbox_id)?;
+        let request = request.into_inner();
+        let sandbox = self.sandbox(&request.pod_sandbox_id)?;
         if !sandbox.ready() {
             return Err(Status::failed_precondition("the sandbox is not ready"));
         }
+        let ports: Result<Vec<u16>, _> = request.port.into_iter().map(u16::try_from).collect();
+        let ports = ports.map_err(|_| Status::invalid_argument("a port is out of range"))?;
         Ok(Response::new(PortForwardResponse {
-            url: self.streaming.address(Ticket::PortForward { sandbox })?,
+            url: self.streaming.address(Ticket::PortForward { sandbox, ports })?,
         }))
     }
 

@@ -11,7 +11,7 @@ use http::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use streaming::upgrade::{Protocol, Purpose, choose};
-use streaming::{Outcome, Output, Session, Wanted, forward, remote};
+use streaming::{Outcome, Output, Session, Wanted, forward, forward_channels, remote};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe;
 use tokio::net::{TcpListener, TcpStream, UnixStream};
@@ -29,9 +29,20 @@ const MOST_WAITING: usize = 1000;
 /// What an address stands for.
 #[derive(Clone)]
 pub(super) enum Ticket {
-    Exec { container: Arc<Container>, command: Vec<String>, wanted: Wanted },
-    Attach { container: Arc<Container>, wanted: Wanted },
-    PortForward { sandbox: Arc<Sandbox> },
+    Exec {
+        container: Arc<Container>,
+        command: Vec<String>,
+        wanted: Wanted,
+    },
+    Attach {
+        container: Arc<Container>,
+        wanted: Wanted,
+    },
+    /// `ports` are those of the request, which clients that use channels name in advance.
+    PortForward {
+        sandbox: Arc<Sandbox>,
+        ports: Vec<u16>,
+    },
 }
 
 #[derive(Default)]
@@ -137,6 +148,13 @@ impl Runtime {
             Ok(chosen) => chosen,
             Err(refused) => return refuse(StatusCode::BAD_REQUEST, &refused.to_string()),
         };
+        if let (Protocol::Channels(_), Ticket::PortForward { ports, .. }) = (protocol, &ticket) {
+            match ports.len() {
+                0 => return refuse(StatusCode::BAD_REQUEST, "query parameter \"port\" is required"),
+                1..=forward_channels::MOST_PORTS => {}
+                _ => return refuse(StatusCode::BAD_REQUEST, "too many ports"),
+            }
+        }
         let upgrade = hyper::upgrade::on(&mut request);
         let runtime = Arc::clone(self);
         self.tasks.spawn(async move {
@@ -175,7 +193,7 @@ impl Runtime {
             Ticket::Attach { container, wanted } => {
                 let run = async |session: Session| {
                     let output = session.output.clone();
-                    let outcome = match self.attach_session(&container, session).await {
+                    let outcome = match self.attach_session(&container, wanted, session).await {
                         Ok(()) => Outcome::Exit(0),
                         Err(error) => Outcome::Failure(error.to_string()),
                     };
@@ -183,9 +201,14 @@ impl Runtime {
                 };
                 remote::serve(io, protocol, wanted, run).await
             }
-            Ticket::PortForward { sandbox } => {
+            Ticket::PortForward { sandbox, ports } => {
                 let open = move |port| connect_inside(Arc::clone(&sandbox), port);
-                forward::serve(io, protocol, open).await
+                match protocol {
+                    Protocol::Channels(dialect) => {
+                        forward_channels::serve(io, dialect.base64, &ports, open).await
+                    }
+                    _ => forward::serve(io, protocol, open).await,
+                }
             }
         }
     }
@@ -237,6 +260,7 @@ impl Runtime {
     async fn attach_session(
         self: &Arc<Self>,
         container: &Arc<Container>,
+        wanted: Wanted,
         session: Session,
     ) -> Result<(), RuntimeError> {
         let step = || "talk to the container's shim".to_owned();
@@ -244,13 +268,18 @@ impl Runtime {
         socket.set_nonblocking(true).doing(step)?;
         let (mut reader, mut writer) = UnixStream::from_std(socket).doing(step)?.into_split();
         let Session { mut stdin, mut sizes, output } = session;
+        // The end of the input ends the session where the container's input stays open; elsewhere it ends with the
+        // container, as kubectl expects.
+        let config = &container.config;
+        let detaches = wanted.stdin && config.stdin && (config.tty || !config.stdin_once);
         let talk = async {
             let mut frame = Vec::new();
             attach::put(&mut frame, Kind::Attach, b"");
             let (mut input, mut resizing) = (true, true);
             loop {
-                if writer.write_all(&frame).await.is_err() || !(input || resizing) {
-                    return;
+                let failed = writer.write_all(&frame).await.is_err();
+                if failed || !(input || resizing) || (detaches && !input) {
+                    return !failed && detaches;
                 }
                 frame.clear();
                 tokio::select! {
@@ -295,9 +324,11 @@ impl Runtime {
         let mut listen = std::pin::pin!(listen);
         tokio::select! {
             () = &mut listen => {}
-            () = talk => tokio::select! {
-                () = &mut listen => {}
-                () = output.closed() => {}
+            detached = talk => if !detached {
+                tokio::select! {
+                    () = &mut listen => {}
+                    () = output.closed() => {}
+                }
             },
         }
         Ok(())

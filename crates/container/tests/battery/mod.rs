@@ -69,7 +69,9 @@ table![
     streams::exec_over_a_websocket,
     streams::exec_with_a_terminal,
     streams::attach_to_a_container,
+    streams::attach_to_input_that_stays_open,
     streams::port_forward_over_spdy,
+    streams::port_forward_over_channels,
 ];
 
 /// Those that run a second time where control groups are of version 2. Its hierarchy has no controllers on a machine

@@ -123,6 +123,32 @@ pub async fn attach_to_a_container(node: Node) {
     assert_eq!(node.log("att", "att"), ["stdout F you said hi", "stdout F over"]);
 }
 
+/// Without `stdin_once` the end of a client's input ends its session, and neither the container nor its input.
+pub async fn attach_to_input_that_stays_open(node: Node) {
+    let mut config = node.container("open", &["sh", "-c", "while read line; do echo you said $line; done"]);
+    config.stdin = true;
+    let (_, id) = node.run("open", config).await;
+    for word in ["one", "two"] {
+        let request =
+            AttachRequest { container_id: id.clone(), stdin: true, tty: false, stdout: true, stderr: true };
+        let url = node.cri.clone().runtime.attach(request).await.unwrap().into_inner().url;
+        let (mut reader, mut writer) = websocket(&url).await;
+        writer.data(&[format!("\0{word}\n").as_bytes()]).await.unwrap();
+        writer.data(&[b"\xff\x00"]).await.unwrap();
+        let [_, _, status] = collect(&mut reader).await;
+        assert!(status.contains("Success"), "{status}");
+    }
+    node.until("both words in the log", async || {
+        let log = node.log("open", "open");
+        if log == ["stdout F you said one", "stdout F you said two"] {
+            Ok(())
+        } else {
+            Err(format!("{log:?}"))
+        }
+    })
+    .await;
+}
+
 pub async fn port_forward_over_spdy(node: Node) {
     let serve = "echo hello > /tmp/index.html; exec httpd -f -p 127.0.0.1:8080 -h /tmp";
     let (pod, id) = node.run("pf", node.container("pf", &["sh", "-c", serve])).await;
@@ -154,4 +180,34 @@ pub async fn port_forward_over_spdy(node: Node) {
     tokio::time::timeout(PATIENCE, reading).await.expect("a page");
     assert!(String::from_utf8_lossy(&page).ends_with("hello\n"), "{}", String::from_utf8_lossy(&page));
     driver.abort();
+}
+
+pub async fn port_forward_over_channels(node: Node) {
+    let serve = "echo hello > /tmp/index.html; exec httpd -f -p 127.0.0.1:8081 -h /tmp";
+    let (pod, id) = node.run("pfc", node.container("pfc", &["sh", "-c", serve])).await;
+    node.until("the server", async || {
+        let seen = node
+            .exec(&id, &["sh", "-c", "printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 127.0.0.1 8081"])
+            .await;
+        if seen.1.contains("hello") { Ok(()) } else { Err(format!("{seen:?}")) }
+    })
+    .await;
+    let request = PortForwardRequest { pod_sandbox_id: pod, port: vec![8081] };
+    let url = node.cri.clone().runtime.port_forward(request).await.unwrap().into_inner().url;
+    let headers = "Upgrade: websocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+                   Sec-WebSocket-Protocol: v4.channel.k8s.io\r\nSec-WebSocket-Version: 13\r\n";
+    let (reader, writer) = tokio::io::split(upgrade(&url, headers).await);
+    let (mut reader, mut writer) =
+        (streaming::websocket::Reader::new(reader), streaming::websocket::Writer::client(writer));
+    writer.data(&[b"\0GET / HTTP/1.0\r\n\r\n"]).await.unwrap();
+    let mut seen = Vec::new();
+    let reading = async {
+        while let streaming::websocket::Message::Data(data) = reader.next().await.unwrap() {
+            seen.push(data);
+        }
+    };
+    tokio::time::timeout(PATIENCE, reading).await.expect("a page");
+    assert_eq!(seen[..2], [&b"\x00\x91\x1f"[..], b"\x01\x91\x1f"]);
+    let page: Vec<u8> = seen[2..].iter().flat_map(|piece| piece[1..].to_vec()).collect();
+    assert!(String::from_utf8_lossy(&page).ends_with("hello\n"), "{}", String::from_utf8_lossy(&page));
 }

@@ -96,6 +96,12 @@ fn huge_pages() -> Amounts {
     sizes.collect()
 }
 
+/// Reports whether a resource is outside of Kubernetes' own domain, such as `example.com/gpu`.
+#[must_use]
+pub fn is_extended(name: &str) -> bool {
+    name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
+}
+
 /// What pods may use: what is left when reserves are taken and eviction does not yet begin.
 #[must_use]
 pub fn allocatable(capacity: &Amounts, upkeep: &Upkeep) -> Amounts {

@@ -9,11 +9,10 @@ use jiff::{SignedDuration, Timestamp};
 use objects::coordination::v1::{Lease, LeaseSpec};
 use objects::core::v1::{Node, NodeStatus};
 use objects::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
-use serde_json::{Value, json};
 
 use super::capacity::{Amounts, allocatable, capacity};
 use super::register::register;
-use super::status::status;
+use super::status::{status, status_patch};
 use crate::events::Kind;
 use crate::shared::Shared;
 
@@ -175,11 +174,7 @@ impl NodeLoop {
         if recent && same(&old, &status) {
             return Ok(());
         }
-        let mut value = objects::to_value(&status).unwrap_or_default();
-        if let Some(Value::Array(addresses)) = value.get_mut("addresses") {
-            addresses.insert(0, json!({"$patch": "replace"}));
-        }
-        let patch = Patch::Strategic(json!({"status": value}));
+        let patch = Patch::Strategic(status_patch(&old, &status));
         let name = &self.shared.config.node_name;
         self.shared.client.patch::<Node>("", name, Some("status"), &patch).await?;
         self.written = Some((status, now));

@@ -8,8 +8,9 @@ use objects::core::v1::{
     ContainerImage, DaemonEndpoint, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeRuntimeHandler,
     NodeRuntimeHandlerFeatures, NodeStatus,
 };
+use serde_json::{Value, json};
 
-use super::capacity::Amounts;
+use super::capacity::{Amounts, is_extended};
 use super::facts::system_info;
 use super::heartbeat::Pressure;
 use crate::csi;
@@ -59,6 +60,33 @@ fn conditions(findings: Vec<Finding>, old: &NodeStatus, now: Timestamp) -> Vec<N
             }
         })
         .collect()
+}
+
+/// Adds the extended resources that are in the node's capacity: clients write them there, all of them is allocatable.
+fn with_extended(own: &Amounts, capacity: Option<&BTreeMap<String, Quantity>>) -> BTreeMap<String, Quantity> {
+    let mut all = quantities(own);
+    let extended = capacity.into_iter().flatten().filter(|(name, _)| is_extended(name));
+    all.extend(extended.map(|(name, amount)| (name.clone(), amount.clone())));
+    all
+}
+
+/// The patch that makes a node's `old` status the `new` one. Extended capacity belongs to others, and is not written.
+pub fn status_patch(old: &NodeStatus, new: &NodeStatus) -> Value {
+    let mut value = objects::to_value(new).unwrap_or_default();
+    if let Some(Value::Array(addresses)) = value.get_mut("addresses") {
+        addresses.insert(0, json!({"$patch": "replace"}));
+    }
+    if let Some(Value::Object(capacity)) = value.get_mut("capacity") {
+        capacity.retain(|name, _| !is_extended(name));
+    }
+    if let Some(Value::Object(allocatable)) = value.get_mut("allocatable") {
+        for name in old.allocatable.iter().flat_map(BTreeMap::keys) {
+            if is_extended(name) && !allocatable.contains_key(name) {
+                allocatable.insert(name.clone(), Value::Null);
+            }
+        }
+    }
+    json!({"status": value})
 }
 
 /// What the node says now. `not_ready` are the reasons why it cannot run pods.
@@ -137,8 +165,8 @@ pub async fn status(
     addresses.push(address("Hostname", &shared.config.node_name));
     NodeStatus {
         addresses: Some(addresses),
-        capacity: Some(quantities(capacity)),
-        allocatable: Some(quantities(allocatable)),
+        capacity: Some(with_extended(capacity, old.capacity.as_ref())),
+        allocatable: Some(with_extended(allocatable, old.capacity.as_ref())),
         conditions: Some(list),
         daemon_endpoints: Some(NodeDaemonEndpoints {
             kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(port) }),
@@ -203,5 +231,41 @@ mod tests {
             quantities(&amounts).into_iter().map(|(name, q)| format!("{name}={}", q.0)).collect();
         assert_eq!(got, ["cpu=2", "hugepages-2Mi=0", "memory=2Ki", "pods=110"]);
         assert_eq!(quantities(&Amounts::from([("cpu".to_owned(), 1500)]))["cpu"].0, "1500m");
+    }
+
+    #[test]
+    fn extended_capacity_is_allocatable_until_it_is_removed() {
+        let quantity = |amount: &str| Quantity(amount.to_owned());
+        let own = Amounts::from([("cpu".to_owned(), 2000)]);
+        let capacity = BTreeMap::from([
+            ("cpu".to_owned(), quantity("8")),
+            ("example.com/gpu".to_owned(), quantity("4")),
+            ("hugepages-2Mi".to_owned(), quantity("0")),
+        ]);
+        let all = with_extended(&own, Some(&capacity));
+        assert_eq!(
+            all,
+            BTreeMap::from([
+                ("cpu".to_owned(), quantity("2")),
+                ("example.com/gpu".to_owned(), quantity("4"))
+            ])
+        );
+        let with =
+            NodeStatus { capacity: Some(all.clone()), allocatable: Some(all), ..NodeStatus::default() };
+        let patch = status_patch(&NodeStatus::default(), &with);
+        assert_eq!(
+            patch["status"],
+            json!({"capacity": {"cpu": "2"}, "allocatable": {"cpu": "2", "example.com/gpu": "4"}})
+        );
+        let without = with_extended(&own, None);
+        let without = NodeStatus {
+            capacity: Some(without.clone()),
+            allocatable: Some(without),
+            ..NodeStatus::default()
+        };
+        assert_eq!(
+            status_patch(&with, &without)["status"]["allocatable"],
+            json!({"cpu": "2", "example.com/gpu": null})
+        );
     }
 }

@@ -51,8 +51,8 @@ impl Worker {
             return Ok(Round::Retry);
         }
         // Files go before the object: whoever waits for the deletion may rely on it.
-        let directories = self.directories.clone();
-        let removed = tokio::task::spawn_blocking(move || volumes::tear_down(&directories)).await;
+        let (kubelet, directories) = (kubelet.clone(), self.directories.clone());
+        let removed = tokio::task::spawn_blocking(move || volumes::tear_down(&kubelet, &directories)).await;
         if let Ok(Err(error)) = removed {
             tracing::warn!(pod = %self.uid, %error, "cannot remove the pod's files");
             return Ok(Round::Retry);

@@ -26,7 +26,7 @@ const RETRY: Duration = Duration::from_secs(1);
 const RETRY_LIMIT: Duration = Duration::from_secs(60);
 /// How often the contents of volumes are looked at although nothing is known to have changed.
 const REFRESH: SignedDuration = SignedDuration::from_mins(10);
-/// How often drivers' volumes are looked at: they may have been made larger.
+/// Interval of checks whether volumes of drivers and local volumes have to be expanded.
 const REFRESH_CLAIMS: SignedDuration = SignedDuration::from_secs(30);
 
 /// What a worker is told.
@@ -268,9 +268,11 @@ impl Worker {
     /// When volumes are due: when a token is, or after a while.
     pub(super) fn next_refresh(&self) -> Timestamp {
         let now = self.shared.clock.now();
-        let drivers = self.prepared.iter().flat_map(|prepared| prepared.values());
-        let drivers = drivers.into_iter().any(|volume| matches!(volume.measure, Measure::Driver { .. }));
-        let later = now.saturating_add(if drivers { REFRESH_CLAIMS } else { REFRESH }).unwrap_or(now);
+        let mut volumes = self.prepared.iter().flat_map(|prepared| prepared.values());
+        let claims = volumes.any(|volume| {
+            matches!(volume.measure, Measure::Driver { .. } | Measure::FileSystem | Measure::Device)
+        });
+        let later = now.saturating_add(if claims { REFRESH_CLAIMS } else { REFRESH }).unwrap_or(now);
         self.shared.tokens.renewal(&self.uid, now).map_or(later, |renewal| renewal.min(later))
     }
 }

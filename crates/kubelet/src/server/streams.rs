@@ -55,13 +55,26 @@ pub async fn attach(shared: &Shared, request: Request<Incoming>, container: &str
 }
 
 pub async fn port_forward(shared: &Shared, request: Request<Incoming>, sandbox: &str) -> Reply {
-    let query = parameters(request.uri().query());
-    let ports = query.iter().filter(|(name, _)| name == "port").filter_map(|(_, value)| value.parse().ok());
-    let asked = PortForwardRequest { pod_sandbox_id: sandbox.to_owned(), port: ports.collect() };
+    let port = match ports(&parameters(request.uri().query())) {
+        Ok(ports) => ports,
+        Err(message) => return text(StatusCode::BAD_REQUEST, message),
+    };
+    let asked = PortForwardRequest { pod_sandbox_id: sandbox.to_owned(), port };
     match shared.engine.port_forward_url(asked).await {
         Ok(url) => join(shared, request, &url).await,
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
     }
+}
+
+/// The ports that a request names; each parameter may have several.
+fn ports(query: &[(String, String)]) -> Result<Vec<i32>, String> {
+    let values = query.iter().filter(|(name, _)| name == "port").map(|(_, value)| value.as_str());
+    let parse = |value: &str, all: &str| match value.parse::<u16>() {
+        Ok(0) => Err(format!("port {all:?} must be > 0")),
+        Ok(port) => Ok(i32::from(port)),
+        Err(error) => Err(format!("unable to parse {all:?} as a port: {error}")),
+    };
+    values.flat_map(|all| all.split(',').map(move |value| parse(value, all))).collect()
 }
 
 /// Passes the request on to `url`; once both sides have switched protocols, bytes flow both ways untouched.
@@ -117,4 +130,21 @@ async fn try_join(shared: &Shared, mut request: Request<Incoming>, url: &str) ->
         reply.headers_mut().append(name, value.clone());
     }
     Ok(reply)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_separated_by_commas() {
+        let query = |values: &[&str]| -> Vec<(String, String)> {
+            values.iter().map(|value| ("port".to_owned(), (*value).to_owned())).collect()
+        };
+        assert_eq!(ports(&query(&["80,443", "8080"])), Ok(vec![80, 443, 8080]));
+        assert_eq!(ports(&query(&[])), Ok(Vec::new()));
+        assert_eq!(ports(&query(&["0"])), Err("port \"0\" must be > 0".to_owned()));
+        assert!(ports(&query(&["80,"])).is_err_and(|message| message.starts_with("unable to parse \"80,\"")));
+        assert!(ports(&query(&["65536"])).is_err());
+    }
 }

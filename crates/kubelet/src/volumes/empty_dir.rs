@@ -34,8 +34,8 @@ pub fn prepare(
         let options = std::ffi::CString::new(options)?;
         mount(kind, path, kind, MountFlags::empty(), Some(options.as_c_str()))?;
     }
-    // Later the pod's group may have been given more.
-    if fresh {
+    // Later the pod's group may have been given more. A tmpfs keeps its own mode, with the sticky bit.
+    if fresh && medium != "Memory" {
         fs::set_permissions(path, fs::Permissions::from_mode(0o777))?;
     }
     Ok(())
@@ -116,5 +116,31 @@ mod tests {
         ] {
             assert_eq!(page_size(medium, &spec(sizes)).ok(), want, "{medium} {sizes:?}");
         }
+    }
+
+    #[test]
+    fn directory_in_memory_is_sticky() {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: mounts need root");
+            return;
+        }
+        let root = tempfile::tempdir().expect("a directory");
+        let path = root.path().join("v");
+        let modes = std::thread::spawn(move || {
+            use sys::mounts::{MountPropagationFlags, propagate};
+            sys::process::unshare(&[sys::process::Namespace::Mount]).expect("a mount namespace");
+            let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+            propagate(Path::new("/"), private).expect("private mounts");
+            [("memory", "Memory"), ("disk", "")].map(|(name, medium)| {
+                let source = EmptyDirVolumeSource {
+                    medium: Some(medium.to_owned()),
+                    ..EmptyDirVolumeSource::default()
+                };
+                let path = path.join(name);
+                prepare(&path, &source, &PodSpec::default(), None).expect("prepared");
+                fs::metadata(&path).expect("a directory").permissions().mode() & 0o7777
+            })
+        });
+        assert_eq!(modes.join().expect("the thread"), [0o1777, 0o777]);
     }
 }

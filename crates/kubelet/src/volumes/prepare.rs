@@ -12,11 +12,13 @@ use objects::core::v1::{
 
 use super::devices::{is_block_device, use_of};
 use super::directories::{PodDirectories, plugin};
+use super::growth::{Failure, Growth, wanted};
+use super::local::{LocalDevice, LocalError};
 use super::payload::{self, File, Payload, PayloadError};
 use super::stats::Measure;
 use super::tokens::Tokens;
 use super::trust_bundle::{self, BundleError};
-use super::{atomic, empty_dir, host_path, ownership, sub_path};
+use super::{atomic, empty_dir, host_path, local, ownership, sub_path};
 use crate::configure::Sources;
 use crate::configure::downward::PodFacts;
 use crate::csi::{CsiError, Drivers, Publishing};
@@ -50,6 +52,8 @@ pub enum VolumeError {
     Driver(#[from] CsiError),
     #[error(transparent)]
     Bundle(#[from] BundleError),
+    #[error("local: {0}")]
+    Local(#[from] LocalError),
 }
 
 /// A volume that is ready.
@@ -326,25 +330,81 @@ impl Context<'_> {
                 .map_err(VolumeError::HostPath)?;
             return Ok(PreparedVolume { path, ..claimed });
         }
-        let Some(source) = &spec.local else {
+        if spec.local.is_none() {
             let kind = if device { VolumeError::NoBlock } else { VolumeError::Unsupported };
             return Err(kind(bound_to));
-        };
+        }
+        self.local(&found, &claim, claimed).await
+    }
+
+    /// A directory or a block device of the node.
+    async fn local(
+        &self,
+        volume: &PersistentVolume,
+        claim: &PersistentVolumeClaim,
+        claimed: PreparedVolume,
+    ) -> Result<PreparedVolume, VolumeError> {
+        let spec = volume.spec.clone().unwrap_or_default();
+        let source = spec.local.unwrap_or_default();
         let path = PathBuf::from(&source.path);
         if !path.exists() {
             return Err(VolumeError::HostPath(format!("path {:?} does not exist", source.path)));
         }
-        if device {
+        if claimed.device {
             if !is_block_device(&path) {
                 return Err(VolumeError::NoDevice(path));
             }
+            self.expand_local(volume, claim, None).await?;
             return Ok(PreparedVolume { path, measure: Measure::Device, ..claimed });
         }
-        let once = self.group_on_mismatch();
-        if let Some(group) = self.fs_group().filter(|group| !(once && ownership::is_given(&path, *group))) {
-            ownership::give_to_group(&path, group, false).map_err(at(&path))?;
+        let mut mounted = path.clone();
+        if is_block_device(&path) {
+            let device = LocalDevice {
+                volume: volume.metadata.name.clone().unwrap_or_default(),
+                device: path.clone(),
+                fs_type: source.fs_type.unwrap_or_default(),
+                options: spec.mount_options.unwrap_or_default(),
+                read_only: claimed.read_only,
+            };
+            let (kubelet, directories) = (self.kubelet.to_owned(), self.directories.clone());
+            mounted = blocking(move || device.mount(&kubelet, &directories)).await?;
+            self.expand_local(volume, claim, Some((path, mounted.clone()))).await?;
+        } else if path.is_dir() {
+            self.expand_local(volume, claim, None).await?;
+        } else {
+            return Err(LocalError::Kind.into());
         }
-        Ok(PreparedVolume { path, measure: Measure::FileSystem, ..claimed })
+        let once = self.group_on_mismatch();
+        if let Some(group) = self.fs_group().filter(|group| !(once && ownership::is_given(&mounted, *group)))
+        {
+            ownership::give_to_group(&mounted, group, false).map_err(at(&mounted))?;
+        }
+        Ok(PreparedVolume { path: mounted, measure: Measure::FileSystem, ..claimed })
+    }
+
+    /// Expands the file system of a local volume if that is wanted; `device` is its device and where it is mounted. The
+    /// size of a directory or of a device without a file system is only recorded.
+    async fn expand_local(
+        &self,
+        volume: &PersistentVolume,
+        claim: &PersistentVolumeClaim,
+        device: Option<(PathBuf, PathBuf)>,
+    ) -> Result<(), VolumeError> {
+        if wanted(volume, claim).is_none() {
+            return Ok(());
+        }
+        let Context { client, recorder, pod, now, .. } = *self;
+        let growth = Growth { client, recorder, pod, node: self.facts.node_name, now };
+        let name = claim.metadata.name.as_deref().unwrap_or_default();
+        let written = |source| VolumeError::Read { what: format!("persistentvolumeclaim {name}"), source };
+        growth.begin(claim).await.map_err(written)?;
+        if let Some((device, mounted)) = device
+            && let Err(error) = blocking(move || local::resize(&device, &mounted)).await
+        {
+            // The volume is of use at its old size.
+            return growth.fail(volume, claim, &error.to_string(), Failure::Retry).await.map_err(written);
+        }
+        growth.succeed(volume, claim).await.map_err(written)
     }
 
     /// Whether the pod gets a volume as a device; it has to use it as what it is.
@@ -357,6 +417,16 @@ impl Context<'_> {
             _ => return Ok(device),
         };
         Err(VolumeError::OtherMode { volume: name.to_owned(), mode: mode.to_owned(), list })
+    }
+}
+
+/// Runs programs of the node on a thread where they may take their time.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, LocalError> + Send + 'static,
+) -> Result<T, LocalError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => Err(LocalError::Files { path: PathBuf::new(), source: io::Error::other(error) }),
     }
 }
 
@@ -379,8 +449,9 @@ pub fn release_parts(directories: &PodDirectories) -> io::Result<()> {
 
 /// Removes everything of a pod from the node but its directory, which says that the pod was here until nothing else does.
 /// Mounts go first: nothing within them may be removed with the rest.
-pub fn tear_down(directories: &PodDirectories) -> io::Result<()> {
+pub fn tear_down(kubelet: &Path, directories: &PodDirectories) -> io::Result<()> {
     release_parts(directories)?;
+    local::release(kubelet, directories)?;
     for plugin in ["empty-dir", "secret", "projected", "downward-api"] {
         let volumes = directories.root.join("volumes").join(format!("kubernetes.io~{plugin}"));
         for entry in std::fs::read_dir(&volumes).into_iter().flatten().flatten() {
@@ -449,7 +520,7 @@ mod tests {
             let bare = tempfile::tempdir().expect("a directory");
             sys::mounts::bind(&below, bare.path(), false).expect("bound");
             let mounted = disk_contains(bare.path(), MARKER);
-            tear_down(&directories).expect("torn down");
+            tear_down(&below, &directories).expect("torn down");
             let deleted = disk_contains(bare.path(), MARKER);
             sys::mounts::unmount(bare.path()).expect("unmounted");
             (read, mounted, deleted, directories.root.join("volumes").exists())
