@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use base::logging::Format;
+use base::logging::{Format, VModule};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::audit::AuditArgs;
+use crate::etcd_flags;
 use crate::flags::{parse_cidrs, parse_duration, parse_listen, parse_ports};
 use crate::kubernetes_flags::KubernetesArgs;
 
@@ -23,18 +24,37 @@ pub struct Cli {
     /// How much to log: 0 what an operator must know (the default of `up`), 1 a line per request (of others), 2 details,
     /// 4 all of Ferry, 6 everything.
     #[arg(short = 'v', long = "v", value_name = "N", global = true)]
-    pub verbosity: Option<u8>,
+    pub verbosity: Option<u32>,
 
     /// Format of log lines (also `--logging-format`).
     #[arg(long, value_name = "FORMAT", global = true, default_value = "text", alias = "logging-format")]
     pub log_format: LogFormat,
+
+    /// Comma-separated list of pattern=N settings for file-filtered logging (only works for text log format).
+    #[arg(
+        long,
+        value_name = "PATTERN=N[,...]",
+        global = true,
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub vmodule: VModule,
+
+    /// Maximum time between log flushes. Lines are written after 20 ms at the latest, so longer times hold as well.
+    #[arg(long, value_name = "DURATION", global = true, default_value = "5s", value_parser = parse_flush_frequency)]
+    pub log_flush_frequency: Duration,
 
     /// A set of key=value pairs that describe feature gates for alpha and experimental features.
     #[arg(long, value_name = "GATE=BOOL[,...]", value_delimiter = ',', global = true)]
     pub feature_gates: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+fn parse_flush_frequency(text: &str) -> Result<Duration, String> {
+    let time = parse_duration(text)?;
+    if time.is_zero() { Err("must be greater than zero".to_owned()) } else { Ok(time) }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     Text,
     Json,
@@ -217,6 +237,17 @@ pub struct ServeArgs {
     )]
     pub etcd_endpoints: Vec<String>,
 
+    /// The prefix to prepend to all resource paths in etcd.
+    #[arg(long, value_name = "PATH", default_value = "/registry", value_parser = etcd_flags::parse_prefix,
+          requires = "etcd_endpoints", help_heading = "Store")]
+    pub etcd_prefix: String,
+
+    /// Per-resource etcd servers overrides, comma separated. The individual override format: group/resource#servers,
+    /// where servers are URLs, semicolon separated.
+    #[arg(long, value_name = "OVERRIDE[,...]", value_delimiter = ',', value_parser = etcd_flags::parse_override,
+          requires = "etcd_endpoints", help_heading = "Store")]
+    pub etcd_servers_overrides: Vec<cluster::EtcdOverride>,
+
     /// Authority of the members' certificates.
     #[arg(long, value_name = "FILE", requires = "etcd_endpoints", help_heading = "Store")]
     pub etcd_cafile: Option<PathBuf>,
@@ -330,6 +361,9 @@ pub struct ServeArgs {
 
     #[command(flatten)]
     pub kubernetes: KubernetesArgs,
+
+    #[command(flatten)]
+    pub outbound: crate::outbound_files::OutboundArgs,
 
     #[command(flatten)]
     pub serving: crate::serving_flags::ServingArgs,

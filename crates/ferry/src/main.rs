@@ -12,6 +12,7 @@ mod controller_flags;
 mod end_pods;
 mod envtest;
 mod etcd;
+mod etcd_flags;
 mod flags;
 mod images;
 mod kubeconfig;
@@ -22,6 +23,7 @@ mod memory;
 mod node;
 mod nodes;
 mod oidc_flags;
+mod outbound_files;
 mod reset;
 mod runtime;
 mod scheduler;
@@ -37,11 +39,12 @@ mod upstream_flags;
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use base::features::FeatureGates;
+use base::logging::LogSettings;
 use clap::Parser;
 
-use cli::{Cli, Command};
+use cli::{Cli, Command, LogFormat};
 use upstream_flags::CommandLine;
 
 fn main() -> ExitCode {
@@ -80,22 +83,22 @@ fn main() -> ExitCode {
     }
 }
 
-/// The command line; what a kubelet's configuration file says stands before its flags.
+/// The command line; what the configuration file of a kubelet says, and of a proxy about logging, counts as flags.
 fn parse() -> Result<Cli> {
     let CommandLine { mut words, warnings } = CommandLine::new(std::env::args_os());
     let cli = Cli::parse_from(&words);
     for warning in warnings {
         eprintln!("ferry: {warning}");
     }
-    let file = match &cli.command {
-        Command::Kubelet(kubelet) => kubelet.config.as_deref(),
+    let said = match &cli.command {
+        Command::Kubelet(kubelet) => kubelet.config.as_deref().map(|file| kubelet_file::read(file, &words)),
+        Command::Proxy(proxy) => proxy.config.as_deref().map(|file| kubelet_file::read_logging(file, &words)),
         _ => None,
     };
-    let Some(file) = file else {
+    let Some(said) = said.transpose().context("--config")? else {
         set_features(&cli)?;
         return Ok(cli);
     };
-    let said = kubelet_file::read(file, &words).context("--config")?;
     if !said.without_effect.is_empty() {
         eprintln!("ferry: --config: without effect here: {}", said.without_effect.join(", "));
     }
@@ -121,8 +124,13 @@ fn set_features(cli: &Cli) -> Result<()> {
 fn run(cli: Cli) -> Result<ExitCode> {
     // The output of `ferry up` and of tests is read in a terminal: no line per request.
     let quiet = matches!(cli.command, Command::Up(_) | Command::Envtest(_));
-    let verbosity = cli.verbosity.unwrap_or(u8::from(!quiet));
-    base::logging::init(verbosity, cli.log_format.into()).context("starting the log")?;
+    let verbosity = cli.verbosity.unwrap_or(u32::from(!quiet));
+    ensure!(
+        cli.vmodule.is_empty() || cli.log_format == LogFormat::Text,
+        "--vmodule: only supported for text log format"
+    );
+    let settings = LogSettings { verbosity, format: cli.log_format.into(), modules: cli.vmodule };
+    base::logging::init(settings).context("starting the log")?;
     match cli.command {
         Command::Version => {
             println!("{}", cli::version());

@@ -53,7 +53,6 @@ const COMMON: &[Row] = &[
     ("disabled-metrics", Value, METRICS),
     ("emulated-version", Value, "Ferry serves one version of Kubernetes"),
     ("emulation-forward-compatible", Switch, "Ferry serves one version of Kubernetes"),
-    ("log-flush-frequency", Value, LOGGING),
     ("log-json-info-buffer-size", Value, LOGGING),
     ("log-json-split-stream", Switch, LOGGING),
     ("log-text-info-buffer-size", Value, LOGGING),
@@ -61,7 +60,6 @@ const COMMON: &[Row] = &[
     ("min-compatibility-version", Value, "Ferry serves one version of Kubernetes"),
     ("profiling", Switch, NO_PROFILING),
     ("show-hidden-metrics-for-version", Value, METRICS),
-    ("vmodule", Value, LOGGING),
 ];
 
 const API_SERVER: &[Row] = &[
@@ -91,12 +89,6 @@ const API_SERVER: &[Row] = &[
     ("permit-address-sharing", Switch, "addresses are not shared"),
     ("permit-port-sharing", Switch, "ports are not shared"),
     ("service-account-lookup", Switch, "tokens of deleted service accounts are always refused"),
-    (
-        "shutdown-delay-duration",
-        Value,
-        "/readyz fails and requests are served from the beginning of a drain on",
-    ),
-    ("shutdown-send-retry-after", Switch, "requests that arrive during a drain are answered"),
     ("shutdown-watch-termination-grace-period", Value, "watches end at the beginning of a drain"),
     ("storage-backend", Value, "use --store"),
     ("storage-initialization-timeout", Value, "the server waits for its store"),

@@ -5,6 +5,7 @@ use super::target::Target;
 use super::{discovery, user_headers};
 use crate::discovery::{AGGREGATED_PARAMETERS, ApiResource};
 use crate::user::UserInfo;
+use base::egress::Network;
 use base::http::{Client, Limits, Origin, Trust};
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, HOST};
@@ -109,7 +110,7 @@ impl RemoteClient {
     ) -> Result<(http::StatusCode, String, Bytes), String> {
         let origin =
             Origin::secured(&address.0, address.1, Arc::clone(&secured.config), Some(&secured.name.to_str()));
-        let origin = origin.map_err(|error| error.to_string())?;
+        let origin = origin.map_err(|error| error.to_string())?.on(Network::Cluster);
         // Servers refuse HTTP/1.1 requests without a host.
         let request = Request::get(path).header(HOST, authority(address));
         let mut request = request.body(Full::default()).map_err(|error| error.to_string())?;
