@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use base::logging::{Format, VModule};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::audit::AuditArgs;
 use crate::etcd_flags;
 use crate::flags::{parse_cidrs, parse_duration, parse_listen, parse_ports};
 use crate::kubernetes_flags::KubernetesArgs;
+use crate::log_flags::LogArgs;
 
 /// Kubernetes in one binary.
 ///
@@ -21,52 +21,12 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
 
-    /// How much to log: 0 what an operator must know (the default of `up`), 1 a line per request (of others), 2 details,
-    /// 4 all of Ferry, 6 everything.
-    #[arg(short = 'v', long = "v", value_name = "N", global = true)]
-    pub verbosity: Option<u32>,
-
-    /// Format of log lines (also `--logging-format`).
-    #[arg(long, value_name = "FORMAT", global = true, default_value = "text", alias = "logging-format")]
-    pub log_format: LogFormat,
-
-    /// Comma-separated list of pattern=N settings for file-filtered logging (only works for text log format).
-    #[arg(
-        long,
-        value_name = "PATTERN=N[,...]",
-        global = true,
-        default_value = "",
-        hide_default_value = true
-    )]
-    pub vmodule: VModule,
-
-    /// Maximum time between log flushes. Lines are written after 20 ms at the latest, so longer times hold as well.
-    #[arg(long, value_name = "DURATION", global = true, default_value = "5s", value_parser = parse_flush_frequency)]
-    pub log_flush_frequency: Duration,
+    #[command(flatten)]
+    pub log: LogArgs,
 
     /// A set of key=value pairs that describe feature gates for alpha and experimental features.
     #[arg(long, value_name = "GATE=BOOL[,...]", value_delimiter = ',', global = true)]
     pub feature_gates: Vec<String>,
-}
-
-fn parse_flush_frequency(text: &str) -> Result<Duration, String> {
-    let time = parse_duration(text)?;
-    if time.is_zero() { Err("must be greater than zero".to_owned()) } else { Ok(time) }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    Text,
-    Json,
-}
-
-impl From<LogFormat> for Format {
-    fn from(format: LogFormat) -> Self {
-        match format {
-            LogFormat::Text => Self::Text,
-            LogFormat::Json => Self::Json,
-        }
-    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -640,7 +600,7 @@ mod tests {
     fn kubernetes_ways_to_write_flags_work() {
         let line = ["ferry", "apiserver", "--anonymous-auth=false", "--v=3", "--request-timeout=90s"];
         let cli = Cli::try_parse_from(line).expect("parses");
-        assert_eq!(cli.verbosity, Some(3));
+        assert_eq!(cli.log.verbosity, Some(3));
         let Command::Apiserver(arguments) = cli.command else { panic!("another command") };
         assert_eq!(arguments.anonymous_auth, Some(false));
         assert_eq!(arguments.request_timeout, Duration::from_secs(90));

@@ -267,22 +267,23 @@ staticPodPath: /etc/kubernetes/manifests
         let path = directory.path().join("proxy.yaml");
         let parsed = |text: &str, given: &[&str]| {
             std::fs::write(&path, text).unwrap();
-            let words: Vec<OsString> = ["ferry", "proxy"].iter().chain(given).map(OsString::from).collect();
+            let words: Vec<OsString> =
+                ["ferry", "proxy", "--kubeconfig=k"].iter().chain(given).map(OsString::from).collect();
             let flags = read_logging(&path, &words).unwrap().flags;
             Cli::try_parse_from(words.into_iter().chain(flags)).map_err(|error| error.to_string())
         };
         let file = "logging:\n  format: text\n  verbosity: 4\n  flushFrequency: 2000000000\n  \
                     vmodule: [{filePattern: fair*, verbosity: 6}, {filePattern: mod, verbosity: 0}]\n";
         let cli = parsed(file, &[]).unwrap();
-        assert_eq!(cli.verbosity, Some(4));
-        assert_eq!(cli.log_flush_frequency, std::time::Duration::from_secs(2));
-        assert_eq!(cli.vmodule, "fair*=6,mod=0".parse().unwrap());
+        assert_eq!(cli.log.verbosity, Some(4));
+        assert_eq!(cli.log.log_flush_frequency, std::time::Duration::from_secs(2));
+        assert_eq!(cli.log.vmodule, "fair*=6,mod=0".parse().unwrap());
         // Flags on the command line count.
         for given in [&["-v", "1"][..], &["-v1"], &["--v=1"], &["--v", "1"]] {
-            assert_eq!(parsed(file, given).unwrap().verbosity, Some(1), "{given:?}");
+            assert_eq!(parsed(file, given).unwrap().log.verbosity, Some(1), "{given:?}");
         }
         let json = parsed("logging: {format: json, flushFrequency: 5s}", &[]).unwrap();
-        assert_eq!(json.log_format, crate::cli::LogFormat::Json);
+        assert_eq!(json.log.log_format, crate::log_flags::LogFormat::Json);
         for (text, want) in [
             ("logging: {format: xml}", "xml"),
             ("logging: {flushFrequency: soon}", "soon"),

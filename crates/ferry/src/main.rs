@@ -18,6 +18,7 @@ mod images;
 mod kubeconfig;
 mod kubelet_file;
 mod kubernetes_flags;
+mod log_flags;
 mod mark;
 mod memory;
 mod node;
@@ -39,12 +40,11 @@ mod upstream_flags;
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use base::features::FeatureGates;
-use base::logging::LogSettings;
 use clap::Parser;
 
-use cli::{Cli, Command, LogFormat};
+use cli::{Cli, Command};
 use upstream_flags::CommandLine;
 
 fn main() -> ExitCode {
@@ -124,13 +124,7 @@ fn set_features(cli: &Cli) -> Result<()> {
 fn run(cli: Cli) -> Result<ExitCode> {
     // The output of `ferry up` and of tests is read in a terminal: no line per request.
     let quiet = matches!(cli.command, Command::Up(_) | Command::Envtest(_));
-    let verbosity = cli.verbosity.unwrap_or(u32::from(!quiet));
-    ensure!(
-        cli.vmodule.is_empty() || cli.log_format == LogFormat::Text,
-        "--vmodule: only supported for text log format"
-    );
-    let settings = LogSettings { verbosity, format: cli.log_format.into(), modules: cli.vmodule };
-    base::logging::init(settings).context("starting the log")?;
+    base::logging::init(cli.log.settings(u32::from(!quiet))?).context("starting the log")?;
     match cli.command {
         Command::Version => {
             println!("{}", cli::version());

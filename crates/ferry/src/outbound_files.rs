@@ -1,5 +1,5 @@
 //! Configuration files of kube-apiserver about its own connections: EgressSelectorConfiguration and TracingConfiguration.
-//! What they want and Ferry does not do is an error or named in a warning.
+//! Settings that Ferry does not have are errors or named in a warning.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -38,7 +38,7 @@ async fn components_in_process_are_healthy_and_absent_ones_are_not() -> Result<(
     let server = Server::start().await?;
     let table = server.admin.get(PATH).await?;
     assert_eq!(condition(&table.body, "etcd-0"), &healthy);
-    // Somebody else's scheduler may run on this machine; nothing in this process answers for one.
+    // A scheduler of another cluster may have the port; this process has none.
     assert!(condition(&table.body, "scheduler")["status"].is_string(), "{}", table.body);
     let warning = table.headers[http::header::WARNING].to_str()?;
     assert!(warning.contains("v1 ComponentStatus is deprecated in v1.19+"), "{warning}");
