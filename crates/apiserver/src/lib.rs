@@ -45,6 +45,8 @@ pub use chain::audit;
 pub use chain::{Chain, ChainConfig, Cors};
 pub use configuration::ConfigurationError;
 pub use registry::allocate::ServiceConfig;
+pub use registry::{StoreOverride, Stores};
 pub use rest::Limits;
+pub use rest::component_status::{ComponentHealth, Unhealthy};
 pub use rest::connect::KubeletIdentity;
 pub use server::{ApiServer, BuildError, Config};

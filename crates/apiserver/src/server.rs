@@ -14,8 +14,9 @@ use crate::configuration::ConfigurationError;
 use crate::custom::{ConversionMetrics, CustomResources};
 use crate::discovery::CHECKS;
 use crate::registry::allocate::{ServiceConfig, Services};
-use crate::registry::{Registry, Tuning};
+use crate::registry::{Registry, Stores, Tuning};
 use crate::reload::{self, ReloadMetrics};
+use crate::rest::component_status::ComponentChecks;
 use crate::rest::connect::{Connections, KubeletIdentity};
 use crate::rest::{Limits, Rest};
 use crate::serve::{self, ClientTrust, InProcess, ServerConfig, Tls};
@@ -113,13 +114,15 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    pub fn build(config: Config, store: Arc<dyn Store>, clock: &Clock) -> Result<Self, BuildError> {
+    pub fn build(config: Config, stores: impl Into<Stores>, clock: &Clock) -> Result<Self, BuildError> {
+        let stores = stores.into();
         let metrics = Metrics::new(clock)?;
         let readiness = Readiness::new();
-        let (started, shutdown) = register_checks(&readiness, &store);
+        let (started, shutdown) = register_checks(&readiness, &stores);
+        let components = ComponentChecks::of_machine(&stores);
         let authorization_file = AuthorizationFile::of(&config.authorization)?.map(Arc::new);
         let mut registry = Registry::with_runtime_config(
-            store,
+            stores,
             Admission::new(&config.admission)?,
             Services::new(config.services),
             config.authorization.choices()?,
@@ -139,8 +142,8 @@ impl ApiServer {
         }
         let authentication = Arc::new(authentication);
         let aggregator = Arc::new(Aggregator::new(Arc::clone(&registry), config.aggregator_routing));
-        let rest =
-            Rest { registry, authentication, limits: config.limits, connections: Connections::default() };
+        let connections = Connections::default();
+        let rest = Rest { registry, authentication, limits: config.limits, connections, components };
         let authentication_reloads = ReloadMetrics::new(&metrics, "authentication", clock)?;
         let authorization_reloads = ReloadMetrics::new(&metrics, "authorization", clock)?;
         let audit = Audit::build(&config.audit, &metrics, clock)?;
@@ -269,10 +272,16 @@ impl ApiServer {
         self.chain.rest.connections.set_kubelet_identity(identity)
     }
 
+    /// Fails `/readyz`; everything else goes on.
+    pub fn announce_shutdown(&self) {
+        self.shutdown.close("process is shutting down");
+    }
+
     /// Not ready any more; open watches end.
     pub fn stop(&self) {
+        self.announce_shutdown();
+        self.chain.begin_drain();
         self.chain.rest.connections.stop();
-        self.shutdown.close("process is shutting down");
         for served in self.chain.rest.registry.catalogue().all() {
             served.storage.cache.end_watches();
         }
@@ -281,7 +290,7 @@ impl ApiServer {
 
 /// The checks Kubernetes' server has, in its order. The store's are real requests; everything that
 /// Kubernetes does in hooks after start is one step here, and these checks follow it.
-fn register_checks(readiness: &Readiness, store: &Arc<dyn Store>) -> (Vec<Gate>, Gate) {
+fn register_checks(readiness: &Readiness, stores: &Stores) -> (Vec<Gate>, Gate) {
     let mut gates = Vec::new();
     let mut shutdown = None;
     for check in CHECKS {
@@ -291,13 +300,11 @@ fn register_checks(readiness: &Readiness, store: &Arc<dyn Store>) -> (Vec<Gate>,
                 readiness.register(check.name, probes, || Ok(()))
             }
             "etcd" | "etcd-readiness" => {
-                let store = store.clone();
-                readiness.register_async(check.name, probes, move || {
-                    let store = store.clone();
-                    async move {
-                        store.get("/registry/health").await.map(drop).map_err(|error| error.to_string())
-                    }
-                });
+                register_store(readiness, check.name, probes, &stores.main);
+                let name = if check.name == "etcd" { "etcd-override" } else { "etcd-override-readiness" };
+                for (number, store) in stores.others().into_iter().enumerate() {
+                    register_store(readiness, &format!("{name}-{number}"), probes, store);
+                }
             }
             "shutdown" => {
                 let gate = readiness.gate(check.name, probes);
@@ -311,15 +318,21 @@ fn register_checks(readiness: &Readiness, store: &Arc<dyn Store>) -> (Vec<Gate>,
     (gates, shutdown)
 }
 
-/// Interval of comparing addresses and node ports with the services.
-const REPAIR_PERIOD: Duration = Duration::from_secs(3 * 60);
+/// Adds a check that reads from a store.
+fn register_store(readiness: &Readiness, name: &str, probes: Probes, store: &Arc<dyn Store>) {
+    let store = Arc::clone(store);
+    readiness.register_async(name, probes, move || {
+        let store = Arc::clone(&store);
+        async move { store.get("/registry/health").await.map(drop).map_err(|error| error.to_string()) }
+    });
+}
 
 /// Repairs addresses and node ports of services again and again, until the group stops.
 async fn repair_services(registry: Arc<Registry>, group: TaskGroup) {
     loop {
         tokio::select! {
             () = group.stopping() => return,
-            () = tokio::time::sleep(REPAIR_PERIOD) => {}
+            () = tokio::time::sleep(registry.tuning.service_repair) => {}
         }
         if let Err(status) = registry.repair_services().await {
             tracing::warn!(error = %status, "failed to repair addresses of services");

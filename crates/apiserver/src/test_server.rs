@@ -6,6 +6,7 @@ use crate::authorize::{Attributes, Authorizer, Choice, Decision, Found};
 use crate::chain::{Chain, ChainConfig};
 use crate::registry::Registry;
 use crate::registry::allocate::{ServiceConfig, Services};
+use crate::rest::component_status::ComponentChecks;
 use crate::rest::connect::Connections;
 use crate::rest::{Limits, Rest};
 use crate::serve::{ClientTrust, Connection, RequestBody, Service};
@@ -112,6 +113,7 @@ impl TestServer {
             authentication: Arc::new(authentication),
             limits: Limits { max_body_bytes: 3 << 20, cbor: true },
             connections: Connections::default(),
+            components: ComponentChecks::default(),
         };
         let metrics = Metrics::new(&clock).expect("metrics");
         let config = ChainConfig { priority_and_fairness: false, ..ChainConfig::default() };

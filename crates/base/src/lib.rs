@@ -2,6 +2,7 @@
 
 pub mod addresses;
 pub mod clock;
+pub mod egress;
 pub mod errors;
 pub mod features;
 pub mod file;

@@ -3,6 +3,11 @@
 //! Lines are gathered and written by a thread of their own, so that a request never waits for a slow terminal;
 //! warnings and errors are written at once. What is disabled costs a load and a compare.
 
+mod json;
+mod vmodule;
+
+pub use vmodule::VModule;
+
 use std::cell::RefCell;
 use std::fmt::{Display, Write as _};
 use std::io::{self, Write};
@@ -15,6 +20,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::{Level, Metadata};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::JsonFields;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
@@ -38,17 +44,31 @@ pub enum Format {
     Json,
 }
 
-/// Starts logging for the process. `verbosity`: 0 is what an operator must know, 1 adds a line per request, 2
-/// details of Ferry, 4 all of Ferry, 6 everything.
-pub fn init(verbosity: u8, format: Format) -> Result<(), TryInitError> {
+/// Settings of the log. `verbosity`: 0 is what an operator must know, 1 adds a line per request, 2 details of Ferry, 4
+/// all of Ferry, 6 everything.
+#[derive(Clone, Debug, Default)]
+pub struct LogSettings {
+    pub verbosity: u32,
+    pub format: Format,
+    /// Verbosity of single files.
+    pub modules: VModule,
+}
+
+/// Starts logging for the process.
+pub fn init(settings: LogSettings) -> Result<(), TryInitError> {
+    let LogSettings { verbosity, format, modules } = settings;
     let sink = Arc::new(Sink::default());
     let _ = LOG.set(Log { sink: Arc::clone(&sink), access: (verbosity > 0).then_some(format) });
     let writer = Gathered(sink);
-    let registry = tracing_subscriber::registry().with(filter(verbosity));
+    let filter = vmodule::Verbosity { targets: filter(verbosity), modules };
+    let registry = tracing_subscriber::registry().with(filter);
     let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(false);
     match format {
         Format::Text => registry.with(layer).try_init()?,
-        Format::Json => registry.with(layer.json().flatten_event(true)).try_init()?,
+        Format::Json => {
+            let layer = layer.fmt_fields(JsonFields::new()).event_format(json::KlogJson);
+            registry.with(layer).try_init()?;
+        }
     }
     std::panic::set_hook(Box::new(|panic| {
         let thread = thread::current();
@@ -120,13 +140,22 @@ fn push_quoted(line: &mut String, text: &str) {
     }
 }
 
-fn filter(verbosity: u8) -> Targets {
-    let (own, rest) = match verbosity {
-        0..=1 => (LevelFilter::INFO, LevelFilter::WARN),
-        2..=3 => (LevelFilter::DEBUG, LevelFilter::WARN),
-        4..=5 => (LevelFilter::TRACE, LevelFilter::INFO),
-        _ => (LevelFilter::TRACE, LevelFilter::TRACE),
+/// The levels of Ferry's own crates that a verbosity shows.
+fn level(verbosity: u32) -> LevelFilter {
+    match verbosity {
+        0..=1 => LevelFilter::INFO,
+        2..=3 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
+    }
+}
+
+fn filter(verbosity: u32) -> Targets {
+    let rest = match verbosity {
+        0..=3 => LevelFilter::WARN,
+        4..=5 => LevelFilter::INFO,
+        _ => LevelFilter::TRACE,
     };
+    let own = level(verbosity);
     let access = if verbosity == 0 { LevelFilter::OFF } else { LevelFilter::INFO };
     let own = OWN.iter().map(|name| (*name, own));
     Targets::new().with_default(rest).with_targets(own).with_target(ACCESS, access)
@@ -256,6 +285,51 @@ mod tests {
             assert_eq!((rest, stamp.len()), (want_rest, want_stamp.len()));
             assert!(stamp.ends_with('Z') && want_stamp.ends_with('Z'), "{stamp} {want_stamp}");
         }
+    }
+
+    #[test]
+    fn json_lines_are_those_of_kubernetes() {
+        let captured = Captured::default();
+        let writer = captured.clone();
+        let layer = tracing_subscriber::fmt::layer()
+            .with_writer(move || writer.clone())
+            .fmt_fields(JsonFields::new())
+            .event_format(json::KlogJson);
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            let _span = tracing::info_span!("reconcile", controller = "c\"d", tries = 2).entered();
+            tracing::info!(count = 3, ratio = 0.5, on = true, path = "a\nb", "one {}", "line");
+            tracing::error!(error = "no \"disk\"", pod = ?Some(1), "failed to mount");
+            tracing::debug!("details");
+            tracing::info!(target: "access", code = 200);
+        });
+        let text = String::from_utf8(captured.0.lock().clone()).expect("text");
+        let lines: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let keys = |line: &str| {
+            let parts = line.split("\"").collect::<Vec<_>>();
+            parts.windows(2).filter(|pair| pair[1].starts_with(':')).map(|pair| pair[0].to_owned()).collect()
+        };
+        let order: Vec<Vec<String>> = text.lines().map(keys).collect();
+        assert_eq!(
+            order[1],
+            ["ts", "caller", "msg", "logger", "controller", "tries", "pod", "err"],
+            "{text}"
+        );
+        let now = jiff::Timestamp::now().as_millisecond();
+        for line in &lines {
+            let stamp = line["ts"].as_f64().expect("a number");
+            assert!((stamp - now as f64).abs() < 60_000.0, "{line}");
+            assert!(line["caller"].as_str().is_some_and(|at| at.starts_with("src/logging.rs:")), "{line}");
+            assert_eq!((&line["controller"], &line["tries"]), (&"c\"d".into(), &2.into()), "{line}");
+        }
+        let first = serde_json::json!({"msg": "one line", "v": 0, "count": 3, "ratio": 0.5, "on": true, "path": "a\nb"});
+        for (key, want) in first.as_object().expect("an object") {
+            assert_eq!(&lines[0][key], want, "{}", lines[0]);
+        }
+        assert_eq!((&lines[1]["err"], &lines[1]["pod"]), (&"no \"disk\"".into(), &"Some(1)".into()));
+        assert!(lines[1].get("v").is_none() && lines[1].get("error").is_none());
+        assert_eq!(lines[2]["v"], 2);
+        assert_eq!((&lines[3]["msg"], &lines[3]["v"]), (&"HTTP".into(), &1.into()));
     }
 
     #[test]

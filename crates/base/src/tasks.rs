@@ -95,7 +95,12 @@ impl Supervision {
 
     /// Fails while a task ends again and again however often it is restarted: a liveness check.
     pub fn check(&self) -> Result<(), String> {
-        match self.hopeless.lock().iter().next() {
+        self.check_tasks(|_| true)
+    }
+
+    /// As [`Supervision::check`], for the tasks whose name `concerns` accepts.
+    pub fn check_tasks(&self, concerns: impl Fn(&str) -> bool) -> Result<(), String> {
+        match self.hopeless.lock().iter().find(|(task, _)| concerns(task)) {
             None => Ok(()),
             Some((task, reason)) => Err(format!("task {task} cannot be restarted: {reason}")),
         }
@@ -160,6 +165,12 @@ impl TaskGroup {
             abort: self.abort.child_token(),
             supervision: self.supervision.clone(),
         }
+    }
+
+    /// A group of its own that is cancelled with this one, but stops alone.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        Self { stop: CancellationToken::new(), ..self.child() }
     }
 
     /// The restarts and panics of this group's tasks, and of all groups it is a child of.

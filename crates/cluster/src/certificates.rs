@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use apiserver::serve::{ClientTrust, NamedCertificate, Tls};
+use apiserver::serve::{ClientTrust, NamedCertificate, Tls, check_pair};
 use apiserver::{ApiServer, AuthenticationTrust, KubeletIdentity};
 use base::addresses;
 use base::kubeconfig;
 use base::pki::{Identity, Pki, ServingNames, certificates_from_pem, dns_names_of_certificate};
 use base::tasks::TaskGroup;
+use parking_lot::Mutex;
 
 use crate::config::NamedFiles;
 use crate::{ClusterError, Config, chain};
@@ -25,6 +26,53 @@ pub struct Certificates {
     address: SocketAddr,
     pub pki: Arc<Pki>,
     pub tls: Arc<Tls>,
+    in_use: Mutex<InUse>,
+}
+
+/// Contents of the operator's files that were last usable: a file that is replaced by something else keeps them in use.
+#[derive(Debug)]
+struct InUse {
+    serving: Identity,
+    /// Names and certificates of `--tls-sni-cert-key`, in its order.
+    named: Vec<(Vec<String>, Identity)>,
+    trust: ClientTrust,
+}
+
+impl InUse {
+    fn read(config: &Config, pki: &Pki) -> Result<Self, ClusterError> {
+        let named = config.files.named.iter().map(named).collect::<Result<_, _>>()?;
+        Ok(Self { serving: serving_identity(config, pki)?, named, trust: trust(config, pki)? })
+    }
+
+    /// Reads everything again. What cannot be used is logged, and stays as it was.
+    fn refresh(&mut self, config: &Config, pki: &Pki) {
+        keep(&mut self.serving, serving_identity(config, pki));
+        for (kept, files) in self.named.iter_mut().zip(&config.files.named) {
+            keep(kept, named(files));
+        }
+        keep(&mut self.trust, trust(config, pki));
+    }
+
+    fn named(&self) -> Vec<NamedCertificate> {
+        let of = |(names, identity): &(Vec<String>, Identity)| NamedCertificate {
+            names: names.clone(),
+            chain: identity.chain.clone(),
+            key: identity.key(),
+        };
+        self.named.iter().map(of).collect()
+    }
+}
+
+fn keep<T>(kept: &mut T, read: Result<T, ClusterError>) {
+    match read {
+        Ok(read) => *kept = read,
+        Err(error) => {
+            tracing::error!(
+                error = chain(&error),
+                "failed to read certificates; the ones in use stay in use until the file changes again"
+            );
+        }
+    }
 }
 
 impl Certificates {
@@ -32,11 +80,12 @@ impl Certificates {
     pub fn open(config: &Config, address: SocketAddr) -> Result<Self, ClusterError> {
         let names = serving_names(config, address);
         let pki = Pki::open(&config.pki(), &names, config.clock.now()).map_err(ClusterError::Pki)?;
-        let serving = serving_identity(config, &pki)?;
-        let (key, trust) = (serving.key(), trust(config, &pki)?);
-        let tls = Tls::with_options(serving.chain, key, named(config)?, trust, &config.files.tls)
+        let in_use = InUse::read(config, &pki)?;
+        let (chain, key) = (in_use.serving.chain.clone(), in_use.serving.key());
+        let tls = Tls::with_options(chain, key, in_use.named(), in_use.trust.clone(), &config.files.tls)
             .map_err(ClusterError::Tls)?;
-        Ok(Self { config: config.clone(), address, pki: Arc::new(pki), tls: Arc::new(tls) })
+        let in_use = Mutex::new(in_use);
+        Ok(Self { config: config.clone(), address, pki: Arc::new(pki), tls: Arc::new(tls), in_use })
     }
 
     /// The URL a client on this machine uses.
@@ -222,10 +271,11 @@ impl Certificates {
         if renewed.is_empty() && !files_changed {
             return Ok(false);
         }
-        let serving = serving_identity(&self.config, &self.pki)?;
-        let trust = trust(&self.config, &self.pki)?;
-        let (key, named) = (serving.key(), named(&self.config)?);
-        self.tls.replace(serving.chain, key, named, trust).map_err(ClusterError::Tls)?;
+        let mut in_use = self.in_use.lock();
+        in_use.refresh(&self.config, &self.pki);
+        let (chain, key) = (in_use.serving.chain.clone(), in_use.serving.key());
+        self.tls.replace(chain, key, in_use.named(), in_use.trust.clone()).map_err(ClusterError::Tls)?;
+        drop(in_use);
         self.write_kubeconfig()?;
         tracing::info!(?renewed, files_changed, "certificates are in use");
         Ok(!renewed.is_empty())
@@ -255,20 +305,20 @@ fn serving_identity(config: &Config, pki: &Pki) -> Result<Identity, ClusterError
 /// The certificate and key in two files.
 fn identity((certificate, key): &(PathBuf, PathBuf)) -> Result<Identity, ClusterError> {
     let text = format!("{}\n{}", read(certificate)?, read(key)?);
-    Identity::from_pem(&text).map_err(|reason| ClusterError::BadFile { path: certificate.clone(), reason })
+    let bad = |reason| ClusterError::BadFile { path: certificate.clone(), reason };
+    let identity = Identity::from_pem(&text).map_err(bad)?;
+    check_pair(identity.chain.clone(), identity.key()).map_err(|error| bad(chain(&error)))?;
+    Ok(identity)
 }
 
-/// Serving certificates for some names.
-fn named(config: &Config) -> Result<Vec<NamedCertificate>, ClusterError> {
-    let one = |files: &NamedFiles| {
-        let identity = identity(&(files.certificate.clone(), files.key.clone()))?;
-        let names = match files.names.is_empty() {
-            true => identity.chain.first().map(|leaf| dns_names_of_certificate(leaf)).unwrap_or_default(),
-            false => files.names.iter().map(|name| name.to_ascii_lowercase()).collect(),
-        };
-        Ok(NamedCertificate { names, key: identity.key(), chain: identity.chain })
+/// The serving certificate of some names.
+fn named(files: &NamedFiles) -> Result<(Vec<String>, Identity), ClusterError> {
+    let identity = identity(&(files.certificate.clone(), files.key.clone()))?;
+    let names = match files.names.is_empty() {
+        true => identity.chain.first().map(|leaf| dns_names_of_certificate(leaf)).unwrap_or_default(),
+        false => files.names.iter().map(|name| name.to_ascii_lowercase()).collect(),
     };
-    config.files.named.iter().map(one).collect()
+    Ok((names, identity))
 }
 
 /// Ferry's own authorities always count: its components and the administrator have their certificates from them.

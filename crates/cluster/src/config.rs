@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use apiserver::serve::{ServerConfig, TlsOptions};
 use base::clock::Clock;
+use base::egress::Proxies;
 
 use crate::Components;
 
@@ -27,7 +28,12 @@ pub struct Config {
     pub service_ip: IpAddr,
     pub cluster_domain: String,
     pub serving: ServerConfig,
+    /// Time for which requests are served, with a failing `/readyz`, after the signal to stop: load balancers notice it
+    /// before connections are refused.
+    pub shutdown_delay: Duration,
     pub encryption: EncryptionConfig,
+    /// Proxies to networks that are not reached directly; they count for the whole process.
+    pub egress: Option<Proxies>,
     pub api: apiserver::Config,
     pub clock: Clock,
     /// How often certificates are looked at for renewal and for changed files.
@@ -54,7 +60,9 @@ impl Config {
             service_ip: Ipv4Addr::new(10, 0, 0, 1).into(),
             cluster_domain: "cluster.local".to_owned(),
             serving: ServerConfig::default(),
+            shutdown_delay: Duration::ZERO,
             encryption: EncryptionConfig::default(),
+            egress: None,
             api,
             clock: Clock::system(),
             certificate_check: Duration::from_secs(60),
@@ -104,7 +112,7 @@ pub enum StoreConfig {
 }
 
 /// An etcd cluster.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdConfig {
     /// `host:port` or URLs of the members.
     pub endpoints: Vec<String>,
@@ -112,6 +120,32 @@ pub struct EtcdConfig {
     pub ca_file: Option<PathBuf>,
     /// Certificate and key to authenticate with.
     pub identity_files: Option<(PathBuf, PathBuf)>,
+    /// Beginning of all keys, without a slash at its end.
+    pub prefix: String,
+    pub overrides: Vec<EtcdOverride>,
+}
+
+impl Default for EtcdConfig {
+    fn default() -> Self {
+        Self {
+            endpoints: Vec::new(),
+            ca_file: None,
+            identity_files: None,
+            prefix: DEFAULT_PREFIX.to_owned(),
+            overrides: Vec::new(),
+        }
+    }
+}
+
+/// Beginning of all keys, as in Kubernetes.
+pub(crate) const DEFAULT_PREFIX: &str = "/registry";
+
+/// Another etcd cluster for one resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EtcdOverride {
+    pub group: String,
+    pub resource: String,
+    pub endpoints: Vec<String>,
 }
 
 /// Certificates the operator brings instead of Ferry's own.

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver::ApiServer;
 use apiserver::serve;
+use apiserver::{ApiServer, Stores};
 use base::readiness::Probes;
 use base::tasks::TaskGroup;
 use client::Client;
@@ -21,8 +21,8 @@ use tokio::net::TcpListener;
 use crate::node::NodeClients;
 use crate::{
     Certificates, ClusterError, Config, DnsConfig, InProcessClients, NodeBeside, NodeConfig, ProxyBeside,
-    ProxyConfig, StoreConfig, addons, chain, cluster_dns, compaction, components, encryption, live_backup,
-    local_path, service_network, storage,
+    ProxyConfig, StoreConfig, addons, chain, cluster_dns, compaction, component_health, components,
+    encryption, live_backup, local_path, service_network, storage,
 };
 
 /// How long background tasks may take to end once all requests have.
@@ -39,10 +39,15 @@ pub struct ControlPlane {
     config: Config,
     server: Arc<ApiServer>,
     store: Arc<dyn Store>,
+    /// Stores of single resources.
+    other_stores: Vec<Arc<dyn Store>>,
     certificates: Arc<Certificates>,
     listener: TcpListener,
     address: SocketAddr,
+    /// Tasks of the control plane, which outlive the signal to stop by the shutdown delay.
     tasks: TaskGroup,
+    /// The caller's tasks, whose stop begins the shutdown.
+    outer: TaskGroup,
 }
 
 impl ControlPlane {
@@ -69,8 +74,12 @@ impl ControlPlane {
     async fn assemble(
         config: Config,
         store: impl Future<Output = Result<Arc<dyn Store>, ClusterError>>,
-        tasks: TaskGroup,
+        outer: TaskGroup,
     ) -> Result<Self, ClusterError> {
+        let tasks = if config.shutdown_delay.is_zero() { outer.clone() } else { outer.apart() };
+        if let Some(proxies) = config.egress.clone() {
+            proxies.install();
+        }
         let data_dir = |source| ClusterError::DataDirectory { path: config.data_dir.clone(), source };
         // Keys, objects and the audit log: closed to other users, also in a directory of an earlier version.
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&config.data_dir).map_err(data_dir)?;
@@ -91,11 +100,13 @@ impl ControlPlane {
         };
         let store = store?;
         let store = encryption::open(&config, store, &tasks).await?;
+        let overrides = storage::open_overrides(&config, &tasks).await?;
+        let stores = Stores { main: Arc::clone(&store), overrides };
+        let other_stores = stores.others().into_iter().cloned().collect();
         let mut api = config.api.clone();
         api.advertise = certificates.advertised().to_string();
         api.trust = certificates.authentication_trust()?;
-        let server =
-            ApiServer::build(api, Arc::clone(&store), &config.clock).map_err(ClusterError::ApiServer)?;
+        let server = ApiServer::build(api, stores, &config.clock).map_err(ClusterError::ApiServer)?;
         storage::observe(&store, &server.chain.readiness, &server.chain.metrics)?;
         let supervision = tasks.supervision().clone();
         supervision.register(&server.chain.metrics).map_err(ClusterError::Metrics)?;
@@ -103,7 +114,8 @@ impl ControlPlane {
         certificates.write_kubeconfig()?;
         server.set_kubelet_identity(certificates.kubelet_client()?).map_err(ClusterError::KubeletIdentity)?;
         certificates.set_front_proxy(&server);
-        Ok(Self { config, server: Arc::new(server), store, certificates, listener, address, tasks })
+        let server = Arc::new(server);
+        Ok(Self { config, server, store, other_stores, certificates, listener, address, tasks, outer })
     }
 
     /// Where the API is served; the port is the real one even if 0 was asked for.
@@ -160,7 +172,8 @@ impl ControlPlane {
     /// `ready` is called once the server is.
     pub fn run<'a>(self, ready: Box<dyn FnOnce() + Send + 'a>) -> BoxFuture<'a, Result<(), ClusterError>> {
         Box::pin(async move {
-            let Self { config, server, store, certificates, listener, tasks, .. } = self;
+            let Self { config, server, store, other_stores, certificates, listener, tasks, outer, .. } = self;
+            delay_stop(config.shutdown_delay, &server, &outer, &tasks);
             Arc::clone(&certificates).watch(Arc::clone(&server), &tasks);
             server.spawn(&tasks);
             certificates.prepare_service_account_key(Arc::clone(&server), &tasks);
@@ -168,7 +181,9 @@ impl ControlPlane {
                 live_backup::serve(&config.data_dir, Arc::clone(&store), &tasks);
             } else {
                 // The embedded store drops its history itself.
-                compaction::compact(Arc::clone(&store), compaction::EVERY, &tasks);
+                for store in std::iter::once(&store).chain(&other_stores) {
+                    compaction::compact(Arc::clone(store), compaction::EVERY, &tasks);
+                }
             }
             let failure = storage::end_when_failed(Arc::clone(&store), config.store_failure_grace, &tasks);
             server.follow_configuration(&tasks);
@@ -192,11 +207,15 @@ impl ControlPlane {
                 outcome
             };
             let (drained, started) = tokio::join!(listening, starting);
-            if let Err(error) = tasks.drain(TASK_GRACE).await {
-                tracing::warn!(error = chain(&error), "tasks were cancelled");
+            for group in [&tasks, &outer] {
+                if let Err(error) = group.drain(TASK_GRACE).await {
+                    tracing::warn!(error = chain(&error), "tasks were cancelled");
+                }
             }
             server.flush(TASK_GRACE).await;
-            store.close().await;
+            for store in std::iter::once(&store).chain(&other_stores) {
+                store.close().await;
+            }
             // After a failure of the store, nothing else matters.
             if let Some(failure) = failure.lock().take() {
                 return Err(ClusterError::StoreFailed(failure));
@@ -205,6 +224,27 @@ impl ControlPlane {
             if drained { Ok(()) } else { Err(ClusterError::Undrained(grace)) }
         })
     }
+}
+
+/// Stops the control plane's `tasks` a while after the caller's `outer` ones; until then `/readyz` alone says so. A control
+/// plane that ends by itself ends both.
+fn delay_stop(delay: Duration, server: &Arc<ApiServer>, outer: &TaskGroup, tasks: &TaskGroup) {
+    if delay.is_zero() {
+        return;
+    }
+    let (server, outer, tasks) = (Arc::clone(server), outer.clone(), tasks.clone());
+    outer.clone().spawn(async move {
+        tokio::select! {
+            () = tasks.stopping() => return outer.stop(),
+            () = outer.stopping() => {}
+        }
+        server.announce_shutdown();
+        tracing::info!(?delay, "shutting down: requests are served until the shutdown delay is over");
+        tokio::select! {
+            () = tasks.stopping() => {}
+            () = tokio::time::sleep(delay) => tasks.stop(),
+        }
+    });
 }
 
 /// Starts the components of the control plane, each with a client of its own.
@@ -233,6 +273,7 @@ fn act(
     let shared = |user: &str| clients.client_as(user, "ferry");
     let metrics = &server.chain.metrics;
     components::start(&components, &shared, &identities, metrics, &config.clock, tasks)?;
+    component_health::report(&components, server, tasks);
     if components.addons {
         let administrator = clients.client_in("ferry-up", &["system:masters"], "ferry-up")?;
         let dns = components.dns.clone();

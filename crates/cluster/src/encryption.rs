@@ -16,12 +16,22 @@ pub async fn open(
     store: Arc<dyn Store>,
     tasks: &TaskGroup,
 ) -> Result<Arc<dyn Store>, ClusterError> {
-    let path = config.encryption_file();
-    let own = config.encryption.file.is_none();
-    if own {
+    if config.encryption.file.is_none() {
+        let path = config.encryption_file();
         let shared = matches!(config.store, StoreConfig::Etcd(_));
         ensure_key_file(&path, &*store, shared).await.map_err(ClusterError::Encryption)?;
     }
+    wrap(config, store, tasks)
+}
+
+/// As [`open`], for the store of a single resource: the key is there already.
+pub fn wrap(
+    config: &Config,
+    store: Arc<dyn Store>,
+    tasks: &TaskGroup,
+) -> Result<Arc<dyn Store>, ClusterError> {
+    let path = config.encryption_file();
+    let own = config.encryption.file.is_none();
     let rules = Rules::read(&path).map_err(ClusterError::Encryption)?;
     let encrypted = Arc::new(Encrypted::new(store, rules));
     if own || config.encryption.reload {

@@ -8,6 +8,7 @@ mod certificates;
 mod cloud_provider;
 mod cluster_dns;
 mod compaction;
+mod component_health;
 mod components;
 mod config;
 mod control_plane;
@@ -34,6 +35,7 @@ pub use apiserver::Cors;
 pub use apiserver::admission::names as admission_plugins;
 pub use apiserver::aggregate::Routing as AggregatorRouting;
 pub use apiserver::audit;
+pub use apiserver::configuration;
 pub use apiserver::encryption::{EncryptionError, add_key};
 pub use apiserver::outbound;
 pub use apiserver::serve::TlsOptions;
@@ -46,8 +48,8 @@ pub use cloud_provider::{CloudConfig, CloudProvider, LocalLoadBalancers, Provide
 pub use cluster_dns::{DnsConfig, DnsReady, run_dns};
 pub use components::{Components, NodeMasks, legacy_tokens, run_alone, run_simulation};
 pub use config::{
-    CertificateFiles, Config, EncryptionConfig, EtcdConfig, NamedFiles, StoreConfig, audit_trail,
-    default_encryption_file,
+    CertificateFiles, Config, EncryptionConfig, EtcdConfig, EtcdOverride, NamedFiles, StoreConfig,
+    audit_trail, default_encryption_file,
 };
 pub use control_plane::ControlPlane;
 pub use controllers::Settings as ControllerSettings;

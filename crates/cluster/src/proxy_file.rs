@@ -114,7 +114,7 @@ impl File {
         let (connection, iptables, nftables) = (&self.client_connection, &self.iptables, &self.nftables);
         [
             ("featureGates", &self.feature_gates),
-            ("logging", &self.logging),
+            ("logging.options", &self.logging["options"]),
             ("bindAddress", &self.bind_address),
             ("enableProfiling", &self.enable_profiling),
             ("showHiddenMetricsForVersion", &self.show_hidden_metrics_for_version),

@@ -4,14 +4,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use apiserver::StoreOverride;
 use base::metrics::{Collector, Desc, IntGauge, MetricFamily, Metrics, MetricsError};
 use base::readiness::{Probes, Readiness};
 use base::tasks::TaskGroup;
 use parking_lot::Mutex;
 use store::embedded::DEFAULT_QUOTA_BYTES;
-use store::{Embedded, EmbeddedOptions, Etcd, EtcdOptions, EtcdTls, Store};
+use store::{Embedded, EmbeddedOptions, Etcd, EtcdOptions, EtcdTls, Prefixed, Store};
 
-use crate::{ClusterError, Config, EtcdConfig, StoreConfig};
+use crate::config::DEFAULT_PREFIX;
+use crate::{ClusterError, Config, EtcdConfig, EtcdOverride, StoreConfig, encryption};
 
 /// Interval of the check of the store's state.
 const CHECK: Duration = Duration::from_secs(1);
@@ -34,12 +36,44 @@ pub async fn open(
                 Err(panic) => std::panic::resume_unwind(panic.into_panic()),
             }
         }
-        StoreConfig::Etcd(etcd) => {
-            let mut options = EtcdOptions::new(etcd.endpoints.iter().cloned());
-            options.tls = tls(etcd)?;
-            Ok(Arc::new(Etcd::connect(options).await.map_err(ClusterError::Store)?))
-        }
+        StoreConfig::Etcd(etcd) => connect(etcd, &etcd.endpoints).await,
     }
+}
+
+/// Connects some members of the configured etcd cluster, or of another one.
+async fn connect(etcd: &EtcdConfig, endpoints: &[String]) -> Result<Arc<dyn Store>, ClusterError> {
+    let mut options = EtcdOptions::new(endpoints.iter().cloned());
+    options.tls = tls(etcd)?;
+    let store: Arc<dyn Store> = Arc::new(Etcd::connect(options).await.map_err(ClusterError::Store)?);
+    Ok(match etcd.prefix.as_str() {
+        DEFAULT_PREFIX => store,
+        prefix => Arc::new(Prefixed::new(store, DEFAULT_PREFIX, prefix)),
+    })
+}
+
+/// Connects the etcd clusters of single resources; resources with the same members share a connection.
+pub(crate) async fn open_overrides(
+    config: &Config,
+    tasks: &TaskGroup,
+) -> Result<Vec<StoreOverride>, ClusterError> {
+    let StoreConfig::Etcd(etcd) = &config.store else { return Ok(Vec::new()) };
+    let mut stores: Vec<(Vec<String>, Arc<dyn Store>)> = Vec::new();
+    let mut overrides = Vec::new();
+    for EtcdOverride { group, resource, endpoints } in &etcd.overrides {
+        let mut members = endpoints.clone();
+        members.sort();
+        let known = stores.iter().find(|(known, _)| *known == members).map(|(_, store)| Arc::clone(store));
+        let store = match known {
+            Some(store) => store,
+            None => {
+                let store = encryption::wrap(config, connect(etcd, endpoints).await?, tasks)?;
+                stores.push((members, Arc::clone(&store)));
+                store
+            }
+        };
+        overrides.push(StoreOverride { group: group.clone(), resource: resource.clone(), store });
+    }
+    Ok(overrides)
 }
 
 /// Refuses a data directory whose embedded store is gone: starting would make a new, empty cluster with the old one's

@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use base::logging::Format;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::audit::AuditArgs;
+use crate::etcd_flags;
 use crate::flags::{parse_cidrs, parse_duration, parse_listen, parse_ports};
 use crate::kubernetes_flags::KubernetesArgs;
+use crate::log_flags::LogArgs;
 
 /// Kubernetes in one binary.
 ///
@@ -20,33 +21,12 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
 
-    /// How much to log: 0 what an operator must know (the default of `up`), 1 a line per request (of others), 2 details,
-    /// 4 all of Ferry, 6 everything.
-    #[arg(short = 'v', long = "v", value_name = "N", global = true)]
-    pub verbosity: Option<u8>,
-
-    /// Format of log lines (also `--logging-format`).
-    #[arg(long, value_name = "FORMAT", global = true, default_value = "text", alias = "logging-format")]
-    pub log_format: LogFormat,
+    #[command(flatten)]
+    pub log: LogArgs,
 
     /// A set of key=value pairs that describe feature gates for alpha and experimental features.
     #[arg(long, value_name = "GATE=BOOL[,...]", value_delimiter = ',', global = true)]
     pub feature_gates: Vec<String>,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum LogFormat {
-    Text,
-    Json,
-}
-
-impl From<LogFormat> for Format {
-    fn from(format: LogFormat) -> Self {
-        match format {
-            LogFormat::Text => Self::Text,
-            LogFormat::Json => Self::Json,
-        }
-    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -231,6 +211,17 @@ pub struct ServeArgs {
     )]
     pub etcd_endpoints: Vec<String>,
 
+    /// The prefix to prepend to all resource paths in etcd.
+    #[arg(long, value_name = "PATH", default_value = "/registry", value_parser = etcd_flags::parse_prefix,
+          requires = "etcd_endpoints", help_heading = "Store")]
+    pub etcd_prefix: String,
+
+    /// Per-resource etcd servers overrides, comma separated. The individual override format: group/resource#servers,
+    /// where servers are URLs, semicolon separated.
+    #[arg(long, value_name = "OVERRIDE[,...]", value_delimiter = ',', value_parser = etcd_flags::parse_override,
+          requires = "etcd_endpoints", help_heading = "Store")]
+    pub etcd_servers_overrides: Vec<cluster::EtcdOverride>,
+
     /// Authority of the members' certificates.
     #[arg(long, value_name = "FILE", requires = "etcd_endpoints", help_heading = "Store")]
     pub etcd_cafile: Option<PathBuf>,
@@ -344,6 +335,9 @@ pub struct ServeArgs {
 
     #[command(flatten)]
     pub kubernetes: KubernetesArgs,
+
+    #[command(flatten)]
+    pub outbound: crate::outbound_files::OutboundArgs,
 
     #[command(flatten)]
     pub serving: crate::serving_flags::ServingArgs,
@@ -610,7 +604,7 @@ mod tests {
     fn kubernetes_ways_to_write_flags_work() {
         let line = ["ferry", "apiserver", "--anonymous-auth=false", "--v=3", "--request-timeout=90s"];
         let cli = Cli::try_parse_from(line).expect("parses");
-        assert_eq!(cli.verbosity, Some(3));
+        assert_eq!(cli.log.verbosity, Some(3));
         let Command::Apiserver(arguments) = cli.command else { panic!("another command") };
         assert_eq!(arguments.anonymous_auth, Some(false));
         assert_eq!(arguments.request_timeout, Duration::from_secs(90));

@@ -15,9 +15,21 @@ enum Form {
     Map(char),
     /// A list of objects: a field of each and another, which is seconds.
     Seconds(&'static str, &'static str),
+    /// A list of objects: a field of each and another, joined by `=`.
+    Pairs(&'static str, &'static str),
+    /// A duration, or a number of nanoseconds.
+    Nanoseconds,
 }
 
-use Form::{List, Map, Plain, Seconds};
+use Form::{List, Map, Nanoseconds, Pairs, Plain, Seconds};
+
+/// LoggingConfiguration v1.
+const LOGGING: &[(&str, &[&str], Form)] = &[
+    ("/logging/flushFrequency", &["log-flush-frequency"], Nanoseconds),
+    ("/logging/format", &["log-format", "logging-format"], Plain),
+    ("/logging/verbosity", &["v"], Plain),
+    ("/logging/vmodule", &["vmodule"], Pairs("filePattern", "verbosity")),
+];
 
 /// Where a field is, the flag that means the same (and its other names), and how to write it.
 const FIELDS: &[(&str, &[&str], Form)] = &[
@@ -89,14 +101,40 @@ pub fn read(path: &Path, given: &[OsString]) -> Result<FromFile> {
     Ok(translate(&root, given))
 }
 
-fn translate(root: &Value, given: &[OsString]) -> FromFile {
-    let is_given = |flag: &str| {
-        given
-            .iter()
-            .filter_map(|word| word.to_str()?.strip_prefix("--"))
-            .any(|word| word.strip_prefix(flag).is_some_and(|rest| rest.is_empty() || rest.starts_with('=')))
-    };
+/// Reads `logging` of another component's configuration.
+pub fn read_logging(path: &Path, given: &[OsString]) -> Result<FromFile> {
+    let text = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+    let decoded = machinery::codec::yaml::decode(&text);
+    let root = decoded.with_context(|| format!("{} is not YAML", path.display()))?.value;
+    Ok(FromFile { flags: logging(&root, given).flags, without_effect: Vec::new() })
+}
+
+fn logging(root: &Value, given: &[OsString]) -> FromFile {
     let mut found = FromFile::default();
+    for (pointer, names, form) in LOGGING {
+        let value = root.pointer(pointer).and_then(|value| render(value, form));
+        if let Some(value) = value.filter(|_| !names.iter().any(|name| is_given(given, name))) {
+            found.flags.push(format!("--{}={value}", names[0]).into());
+        }
+    }
+    if root.pointer("/logging/options").is_some_and(|options| !is_unset(options)) {
+        found.without_effect.push("logging.options".to_owned());
+    }
+    found
+}
+
+/// Reports whether a flag is on the command line; those of one letter may have one hyphen.
+fn is_given(given: &[OsString], flag: &str) -> bool {
+    given.iter().filter_map(|word| word.to_str()).any(|word| {
+        let long = word.strip_prefix("--").and_then(|word| word.strip_prefix(flag));
+        let is_short = flag.len() == 1 && word.strip_prefix('-').is_some_and(|word| word.starts_with(flag));
+        is_short || long.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+    })
+}
+
+fn translate(root: &Value, given: &[OsString]) -> FromFile {
+    let is_given = |flag: &str| is_given(given, flag);
+    let mut found = logging(root, given);
     let mut add = |flag: &str, value: &str| found.flags.push(format!("--{flag}={value}").into());
     for (pointer, names, form) in FIELDS {
         let Some(value) = root.pointer(pointer).and_then(|value| render(value, form)) else { continue };
@@ -113,11 +151,11 @@ fn translate(root: &Value, given: &[OsString]) -> FromFile {
     }
     let known = |name: &str| {
         let top = |pointer: &str| pointer[1..].split('/').next() == Some(name);
-        ["apiVersion", "kind", "address", "port"].contains(&name)
+        ["apiVersion", "kind", "address", "port", "logging"].contains(&name)
             || FIELDS.iter().any(|(pointer, ..)| top(pointer))
     };
     let set = root.as_object().into_iter().flatten().filter(|(_, value)| !is_unset(value));
-    found.without_effect = set.map(|(name, _)| name.clone()).filter(|name| !known(name)).collect();
+    found.without_effect.extend(set.map(|(name, _)| name.clone()).filter(|name| !known(name)));
     found
 }
 
@@ -156,6 +194,16 @@ fn render(value: &Value, form: &Form) -> Option<String> {
                 items.map(|item| format!("{}={}s", plain(&item[*name]).unwrap_or_default(), item[*seconds]));
             Some(pairs.collect::<Vec<_>>().join(","))
         }
+        Pairs(name, number) => {
+            let items = value.as_array()?.iter();
+            let pairs =
+                items.map(|item| format!("{}={}", plain(&item[*name]).unwrap_or_default(), item[*number]));
+            Some(pairs.collect::<Vec<_>>().join(","))
+        }
+        Nanoseconds => match value {
+            Value::Number(number) => Some(format!("{number}ns")),
+            other => plain(other),
+        },
     }
 }
 
@@ -211,6 +259,43 @@ staticPodPath: /etc/kubernetes/manifests
         );
         let by_priority = kubelet.node.upkeep.node_shutdown_grace_period_by_pod_priority.as_deref();
         assert_eq!(by_priority, Some("0=20s,1000=5s"));
+    }
+
+    #[test]
+    fn logging_configuration_is_used_by_kubelet_and_proxy() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("proxy.yaml");
+        let parsed = |text: &str, given: &[&str]| {
+            std::fs::write(&path, text).unwrap();
+            let words: Vec<OsString> =
+                ["ferry", "proxy", "--kubeconfig=k"].iter().chain(given).map(OsString::from).collect();
+            let flags = read_logging(&path, &words).unwrap().flags;
+            Cli::try_parse_from(words.into_iter().chain(flags)).map_err(|error| error.to_string())
+        };
+        let file = "logging:\n  format: text\n  verbosity: 4\n  flushFrequency: 2000000000\n  \
+                    vmodule: [{filePattern: fair*, verbosity: 6}, {filePattern: mod, verbosity: 0}]\n";
+        let cli = parsed(file, &[]).unwrap();
+        assert_eq!(cli.log.verbosity, Some(4));
+        assert_eq!(cli.log.log_flush_frequency, std::time::Duration::from_secs(2));
+        assert_eq!(cli.log.vmodule, "fair*=6,mod=0".parse().unwrap());
+        // Flags on the command line count.
+        for given in [&["-v", "1"][..], &["-v1"], &["--v=1"], &["--v", "1"]] {
+            assert_eq!(parsed(file, given).unwrap().log.verbosity, Some(1), "{given:?}");
+        }
+        let json = parsed("logging: {format: json, flushFrequency: 5s}", &[]).unwrap();
+        assert_eq!(json.log.log_format, crate::log_flags::LogFormat::Json);
+        for (text, want) in [
+            ("logging: {format: xml}", "xml"),
+            ("logging: {flushFrequency: soon}", "soon"),
+            ("logging: {verbosity: -1}", "-1"),
+            ("logging: {vmodule: [{filePattern: '', verbosity: 1}]}", "syntax error"),
+            ("logging: {vmodule: [{filePattern: 'a=b', verbosity: 1}]}", "invalid verbosity"),
+        ] {
+            let error = parsed(text, &[]).err().unwrap_or_default();
+            assert!(error.contains(want), "{text}: {error}");
+        }
+        let options = serde_json::json!({"logging": {"options": {"json": {"splitStream": true}}}});
+        assert_eq!(logging(&options, &[]).without_effect, ["logging.options"]);
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod controller_flags;
 mod end_pods;
 mod envtest;
 mod etcd;
+mod etcd_flags;
 mod flags;
 mod generate;
 mod images;
@@ -19,11 +20,13 @@ mod kubeconfig;
 mod kubectl;
 mod kubelet_file;
 mod kubernetes_flags;
+mod log_flags;
 mod mark;
 mod memory;
 mod node;
 mod nodes;
 mod oidc_flags;
+mod outbound_files;
 mod reset;
 mod runtime;
 mod scheduler;
@@ -87,22 +90,22 @@ fn main() -> ExitCode {
     }
 }
 
-/// The command line; what a kubelet's configuration file says stands before its flags.
+/// The command line; what the configuration file of a kubelet says, and of a proxy about logging, counts as flags.
 fn parse() -> Result<Cli> {
     let CommandLine { mut words, warnings } = CommandLine::new(std::env::args_os());
     let cli = Cli::parse_from(&words);
     for warning in warnings {
         eprintln!("ferry: {warning}");
     }
-    let file = match &cli.command {
-        Command::Kubelet(kubelet) => kubelet.config.as_deref(),
+    let said = match &cli.command {
+        Command::Kubelet(kubelet) => kubelet.config.as_deref().map(|file| kubelet_file::read(file, &words)),
+        Command::Proxy(proxy) => proxy.config.as_deref().map(|file| kubelet_file::read_logging(file, &words)),
         _ => None,
     };
-    let Some(file) = file else {
+    let Some(said) = said.transpose().context("--config")? else {
         set_features(&cli)?;
         return Ok(cli);
     };
-    let said = kubelet_file::read(file, &words).context("--config")?;
     if !said.without_effect.is_empty() {
         eprintln!("ferry: --config: without effect here: {}", said.without_effect.join(", "));
     }
@@ -128,8 +131,7 @@ fn set_features(cli: &Cli) -> Result<()> {
 fn run(cli: Cli) -> Result<ExitCode> {
     // The output of `ferry up` and of tests is read in a terminal: no line per request.
     let quiet = matches!(cli.command, Command::Up(_) | Command::Envtest(_));
-    let verbosity = cli.verbosity.unwrap_or(u8::from(!quiet));
-    base::logging::init(verbosity, cli.log_format.into()).context("starting the log")?;
+    base::logging::init(cli.log.settings(u32::from(!quiet))?).context("starting the log")?;
     match cli.command {
         Command::Version(arguments) => Ok(version::run(&arguments)),
         Command::Completion(arguments) => generate::completion(&arguments),

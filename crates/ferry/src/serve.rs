@@ -73,6 +73,8 @@ pub fn configure(arguments: ServeArgs, role: Role) -> Result<Config> {
             endpoints: arguments.etcd_endpoints,
             ca_file: arguments.etcd_cafile,
             identity_files: arguments.etcd_certfile.zip(arguments.etcd_keyfile),
+            prefix: arguments.etcd_prefix,
+            overrides: arguments.etcd_servers_overrides,
         }),
     };
     config.files = CertificateFiles {
@@ -147,6 +149,9 @@ pub fn configure(arguments: ServeArgs, role: Role) -> Result<Config> {
     }
     arguments.kubernetes.apply(&mut config)?;
     arguments.serving.apply(&mut config)?;
+    for warning in arguments.outbound.apply(&mut config)? {
+        eprintln!("ferry: {warning}");
+    }
     if role == Role::ApiServer {
         config.components = Components::default();
     }

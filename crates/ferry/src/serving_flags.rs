@@ -91,6 +91,17 @@ pub struct ServingArgs {
     /// List of allowed origins for CORS: regular expressions. If this list is empty CORS will not be enabled.
     #[arg(long, value_name = "REGEX[,...]", value_delimiter = ',', help_heading = "API server")]
     pub cors_allowed_origins: Vec<String>,
+
+    /// Time to delay the termination. During that time the server keeps serving requests normally. The endpoints /healthz
+    /// and /livez will return success, but /readyz immediately returns failure.
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = parse_duration, help_heading = "API server")]
+    pub shutdown_delay_duration: Duration,
+
+    /// If true the server will continue listening until all requests in flight have been drained; during this window all
+    /// incoming requests will be rejected with a status code 429 and a 'Retry-After' response header.
+    #[arg(long, value_name = "BOOL", default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1,
+          default_missing_value = "true", require_equals = true, help_heading = "API server")]
+    pub shutdown_send_retry_after: bool,
 }
 
 impl ServingArgs {
@@ -121,7 +132,10 @@ impl ServingArgs {
             "--goaway-chance can not be less than 0 or greater than 0.02"
         );
         config.serving.goaway_chance = self.goaway_chance;
+        config.shutdown_delay = self.shutdown_delay_duration;
+        config.serving.accept_while_draining = self.shutdown_send_retry_after;
         let chain = &mut config.api.chain;
+        chain.retry_after_while_draining = self.shutdown_send_retry_after;
         if !self.strict_transport_security_directives.is_empty() {
             let value = self.strict_transport_security_directives.join("; ");
             let value = value.parse().context("--strict-transport-security-directives")?;
@@ -162,6 +176,8 @@ mod tests {
             "--min-request-timeout=60",
             "--goaway-chance=0.001",
             "--strict-transport-security-directives=max-age=31536000,preload",
+            "--shutdown-delay-duration=70s",
+            "--shutdown-send-retry-after",
         ]);
         let config = config.expect("accepted");
         assert_eq!(config.files.kubelet_client, Some(("/pki/kubelet.crt".into(), "/pki/kubelet.key".into())));
@@ -172,6 +188,8 @@ mod tests {
         assert_eq!(config.api.tuning.not_ready_toleration, 20);
         let header = config.api.chain.strict_transport_security.expect("a header");
         assert_eq!(header, "max-age=31536000; preload");
+        assert_eq!(config.shutdown_delay, Duration::from_secs(70));
+        assert!(config.serving.accept_while_draining && config.api.chain.retry_after_while_draining);
     }
 
     #[test]

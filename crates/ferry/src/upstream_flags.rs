@@ -39,6 +39,7 @@ type Row = (&'static str, Form, &'static str);
 const NO_PROFILING: &str = "there are no profiling endpoints";
 const ONE_CACHE: &str = "every resource has one watch cache, whose size follows its objects";
 const LOGGING: &str = "use -v and --log-format";
+const PEERS: &str = "servers do not forward requests to each other";
 const METRICS: &str = "all metrics are served";
 const QPS: &str = "requests are limited by the server's priority and fairness";
 const LEASES: &str = "leases have Kubernetes' default names and times";
@@ -53,7 +54,6 @@ const COMMON: &[Row] = &[
     ("disabled-metrics", Value, METRICS),
     ("emulated-version", Value, "Ferry serves one version of Kubernetes"),
     ("emulation-forward-compatible", Switch, "Ferry serves one version of Kubernetes"),
-    ("log-flush-frequency", Value, LOGGING),
     ("log-json-info-buffer-size", Value, LOGGING),
     ("log-json-split-stream", Switch, LOGGING),
     ("log-text-info-buffer-size", Value, LOGGING),
@@ -61,7 +61,6 @@ const COMMON: &[Row] = &[
     ("min-compatibility-version", Value, "Ferry serves one version of Kubernetes"),
     ("profiling", Switch, NO_PROFILING),
     ("show-hidden-metrics-for-version", Value, METRICS),
-    ("vmodule", Value, LOGGING),
 ];
 
 const API_SERVER: &[Row] = &[
@@ -72,6 +71,7 @@ const API_SERVER: &[Row] = &[
     ("coordinated-leadership-lease-duration", Value, "leases are not coordinated"),
     ("coordinated-leadership-renew-deadline", Value, "leases are not coordinated"),
     ("coordinated-leadership-retry-period", Value, "leases are not coordinated"),
+    ("disable-http2-serving", Switch, "HTTP/2 is always served"),
     ("enable-garbage-collector", Switch, "the garbage collector is a controller: see --controllers"),
     ("enable-logs-handler", Switch, "/logs is not served"),
     ("endpoint-reconciler-type", Value, "each server writes its own address to the service `kubernetes`"),
@@ -88,19 +88,18 @@ const API_SERVER: &[Row] = &[
     ("lease-reuse-duration-seconds", Value, "events share leases of a minute"),
     ("livez-grace-period", Value, "/livez passes as soon as the server has started"),
     ("max-connection-bytes-per-sec", Value, "connections are not throttled"),
+    ("peer-advertise-ip", Value, PEERS),
+    ("peer-advertise-port", Value, PEERS),
+    ("peer-ca-file", Value, PEERS),
     ("permit-address-sharing", Switch, "addresses are not shared"),
     ("permit-port-sharing", Switch, "ports are not shared"),
+    ("runtime-config-emulation-forward-compatible", Switch, "Ferry serves one version of Kubernetes"),
     ("service-account-lookup", Switch, "tokens of deleted service accounts are always refused"),
-    (
-        "shutdown-delay-duration",
-        Value,
-        "/readyz fails and requests are served from the beginning of a drain on",
-    ),
-    ("shutdown-send-retry-after", Switch, "requests that arrive during a drain are answered"),
     ("shutdown-watch-termination-grace-period", Value, "watches end at the beginning of a drain"),
     ("storage-backend", Value, "use --store"),
     ("storage-initialization-timeout", Value, "the server waits for its store"),
     ("storage-media-type", Value, "objects are stored as JSON"),
+    ("tls-curve-preferences", Value, "all safe curves are offered"),
     ("watch-cache", Switch, ONE_CACHE),
     ("watch-cache-sizes", Value, ONE_CACHE),
 ];

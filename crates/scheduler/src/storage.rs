@@ -35,7 +35,7 @@ pub fn reaches(volume: &PersistentVolume, node: &NodeInfo) -> bool {
     fits(volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref()), node)
 }
 
-/// Whether a volume that a claim is bound to can be used on a node: one of an in-tree plugin by the labels of its CSI
+/// Reports whether a volume that a claim is bound to can be used on a node: one of an in-tree plugin by the labels of its CSI
 /// driver, if the node uses that.
 #[must_use]
 pub fn reaches_bound(volume: &PersistentVolume, node: &NodeInfo, csi_node: Option<&CSINode>) -> bool {

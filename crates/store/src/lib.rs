@@ -12,6 +12,7 @@ mod error;
 pub mod etcd;
 pub mod etcd_server;
 mod layer;
+mod prefixed;
 
 pub use contract::{
     Event, Expect, KeyValue, LeaseId, Op, Outcome, RangeRequest, RangeResponse, Revision, Store, StoreHealth,
@@ -21,3 +22,4 @@ pub use embedded::{Embedded, EmbeddedOptions};
 pub use error::{Result, StoreError};
 pub use etcd::{Etcd, EtcdOptions, EtcdTls};
 pub use layer::Layer;
+pub use prefixed::Prefixed;

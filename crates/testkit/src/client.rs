@@ -95,16 +95,29 @@ impl Client {
 
     /// The certificate that the server shows to a new connection.
     pub async fn server_certificate(&self) -> Result<CertificateDer<'static>> {
-        let io = self.handshake().await?;
+        self.certificate_for(ServerName::from(self.address.ip())).await
+    }
+
+    /// The certificate that the server shows to a new connection for a host name (SNI).
+    pub async fn server_certificate_for(&self, host: &str) -> Result<CertificateDer<'static>> {
+        self.certificate_for(ServerName::try_from(host.to_owned())?).await
+    }
+
+    async fn certificate_for(&self, name: ServerName<'static>) -> Result<CertificateDer<'static>> {
+        let io = self.handshake_for(name).await?;
         let shown = io.get_ref().1.peer_certificates().and_then(|chain| chain.first());
         Ok(shown.context("no certificate")?.clone().into_owned())
     }
 
-    async fn handshake(&self) -> Result<TlsStream<TcpStream>> {
+    /// A new connection after its handshake, for requests that no client sends.
+    pub async fn handshake(&self) -> Result<TlsStream<TcpStream>> {
+        self.handshake_for(ServerName::from(self.address.ip())).await
+    }
+
+    async fn handshake_for(&self, name: ServerName<'static>) -> Result<TlsStream<TcpStream>> {
         let stream =
             TcpStream::connect(self.address).await.with_context(|| format!("connecting {}", self.address))?;
         stream.set_nodelay(true)?;
-        let name = ServerName::from(self.address.ip());
         self.connector.connect(name, stream).await.context("TLS handshake")
     }
 
@@ -118,6 +131,15 @@ impl Client {
         let (sender, connection) = http1::handshake(io).await?;
         tokio::spawn(connection.with_upgrades());
         Ok(Sender::H1(sender))
+    }
+
+    /// Reports whether the connection of earlier requests can have another one.
+    pub async fn is_connected(&self) -> bool {
+        match &*self.sender.lock().await {
+            Some(Sender::H1(sender)) => !sender.is_closed(),
+            Some(Sender::H2(sender)) => !sender.is_closed(),
+            None => false,
+        }
     }
 
     /// Sends a request and returns the answer's head and its body as it comes.

@@ -5,6 +5,7 @@ use super::target::Target;
 use super::{discovery, user_headers};
 use crate::discovery::{AGGREGATED_PARAMETERS, ApiResource};
 use crate::user::UserInfo;
+use base::egress::Network;
 use base::http::{Client, Limits, Origin, Trust};
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
@@ -147,7 +148,7 @@ impl RemoteClient {
     async fn get(&self, address: &Address, secured: &Secured, fetch: &Fetch<'_>) -> Result<Answer, String> {
         let origin =
             Origin::secured(&address.0, address.1, Arc::clone(&secured.config), Some(&secured.name.to_str()));
-        let origin = origin.map_err(|error| error.to_string())?;
+        let origin = origin.map_err(|error| error.to_string())?.on(Network::Cluster);
         let request = Request::get(fetch.path).body(Full::default());
         let mut request = request.map_err(|error| error.to_string())?;
         user_headers::set(request.headers_mut(), &fetch.user);

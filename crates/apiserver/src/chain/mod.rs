@@ -21,6 +21,7 @@ mod nonresource;
 pub(crate) mod offload;
 mod openapi;
 mod openid;
+mod shutting_down;
 mod slis;
 
 pub use cors::Cors;
@@ -52,6 +53,7 @@ use memory::{Exhausted, Memory};
 use offload::Offload;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -68,6 +70,8 @@ pub struct ChainConfig {
     pub strict_transport_security: Option<HeaderValue>,
     /// Origins of web pages that may use the API.
     pub cors: Cors,
+    /// Refuses requests with 429 while the server drains.
+    pub retry_after_while_draining: bool,
 }
 
 impl Default for ChainConfig {
@@ -79,6 +83,7 @@ impl Default for ChainConfig {
             request_timeout: Duration::from_secs(60),
             strict_transport_security: None,
             cors: Cors::default(),
+            retry_after_while_draining: false,
         }
     }
 }
@@ -99,6 +104,8 @@ pub struct Chain {
     memory: Memory,
     offload: Offload,
     last_modes: impersonate::LastModes,
+    /// Requests that arrive now are refused.
+    draining: AtomicBool,
 }
 
 /// What keeps requests from being too many.
@@ -115,6 +122,9 @@ impl Service for Chain {
     ) -> Response<ResponseBody> {
         let started = Instant::now();
         let (parts, body) = request.into_parts();
+        if let Some(refusal) = self.refusal_while_draining(&parts, &connection) {
+            return refusal;
+        }
         let origin = self.config.cors.allowed_origin(&parts.headers).cloned();
         if origin.is_some() && parts.method == http::Method::OPTIONS {
             let mut reply = reply::text(204, "");
@@ -182,6 +192,7 @@ impl Chain {
             memory: Memory::default(),
             offload: Offload::default(),
             last_modes: impersonate::LastModes::default(),
+            draining: AtomicBool::new(false),
         })
     }
 

@@ -173,7 +173,7 @@ impl Webhook {
         let bundle = STANDARD.decode(self.config.text("caBundle")).ok();
         let authorities = bundle.filter(|bundle| !bundle.is_empty()).into();
         let trust = Trust { authorities, server_name, ..Trust::default() };
-        let target = Target::new(url, &trust).map_err(|error| error.to_string())?;
+        let target = Target::of_webhook(url, &trust).map_err(|error| error.to_string())?;
         let client = Arc::new(Client::new(target));
         *self.client.lock() = Some((url.to_owned(), Arc::clone(&client)));
         Ok(client)

@@ -1,5 +1,6 @@
 //! Servers that requests go to, and the path on them.
 
+use base::egress::Network;
 use base::http::{Origin, OriginError, Trust};
 use http::Uri;
 
@@ -11,8 +12,19 @@ pub struct Target {
 }
 
 impl Target {
+    /// A server beside this one.
     pub fn new(url: &str, trust: &Trust) -> Result<Self, OriginError> {
-        let origin = Origin::of_url(url, trust)?;
+        Self::on(url, trust, Network::ControlPlane)
+    }
+
+    /// A webhook: one with a name of its own in its certificate is a service of the cluster.
+    pub fn of_webhook(url: &str, trust: &Trust) -> Result<Self, OriginError> {
+        let network = if trust.server_name.is_some() { Network::Cluster } else { Network::ControlPlane };
+        Self::on(url, trust, network)
+    }
+
+    fn on(url: &str, trust: &Trust, network: Network) -> Result<Self, OriginError> {
+        let origin = Origin::of_url(url, trust)?.on(network);
         let uri: Uri = url.parse().map_err(|_| OriginError::Url(url.to_owned()))?;
         let path = uri.path_and_query().map_or("", |path| path.as_str()).trim_end_matches('/').to_owned();
         Ok(Self { url: url.trim_end_matches('/').to_owned(), path, origin })

@@ -1,7 +1,7 @@
 //! The built-in resources: rows of [`api::resources`] and [`api::kinds`] as what is served.
 
-use super::Storage;
 use super::version::{Conversion, Served, Version};
+use super::{Storage, Stores};
 use crate::authorize::Rbac;
 use crate::authorize::node::{self, Node};
 use crate::request_info::Verbs;
@@ -16,19 +16,18 @@ use machinery::schema::TypeHandle;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
-use store::Store;
 
 /// Storages of the built-in kinds and the versions that are served of them.
 pub struct BuiltIn {
-    store: Arc<dyn Store>,
+    stores: Stores,
     storages: HashMap<(&'static str, &'static str), Arc<Storage>>,
     served: Vec<Arc<Served>>,
 }
 
 impl BuiltIn {
     /// Kinds of the default table are there whether or not they are served: the server uses them itself.
-    pub fn new(store: &Arc<dyn Store>, runtime: &RuntimeConfig) -> Self {
-        let mut built_in = Self { store: Arc::clone(store), storages: HashMap::new(), served: Vec::new() };
+    pub fn new(stores: &Stores, runtime: &RuntimeConfig) -> Self {
+        let mut built_in = Self { stores: stores.clone(), storages: HashMap::new(), served: Vec::new() };
         let mut versions: Vec<(*const Storage, Vec<Arc<Version>>)> = Vec::new();
         let optional = OPTIONAL.iter().filter(|row| runtime.serves(row));
         for resource in RESOURCES.iter().chain(optional) {
@@ -78,7 +77,8 @@ impl BuiltIn {
         let make = || {
             let types = api::schema::of_version(kind.version);
             let schema = TypeHandle::of_kind(types, kind.group, kind.version, kind.kind);
-            Arc::new(Storage::new(kind.names(), Arc::new(kind), schema, Arc::clone(&self.store)))
+            let store = Arc::clone(self.stores.of(kind.group, kind.resource));
+            Arc::new(Storage::new(kind.names(), Arc::new(kind), schema, store))
         };
         Arc::clone(self.storages.entry((kind.group, kind.resource)).or_insert_with(make))
     }

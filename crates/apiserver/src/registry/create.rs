@@ -271,7 +271,7 @@ impl Registry {
         // Events are the only kind that expires.
         let Some(_) = served.storage.rules.ttl_seconds() else { return Ok(None) };
         let seconds = self.tuning.event_ttl.as_secs().max(1);
-        self.leases.lease(&*self.store, seconds).await.map(Some).map_err(|e| store_error(&e))
+        self.leases.lease(&*served.storage.store, seconds).await.map(Some).map_err(|e| store_error(&e))
     }
 }
 

@@ -1,10 +1,14 @@
-//! Shared leases for objects that expire: one lease serves all writes of a minute.
+//! Shared leases for objects that expire: one lease serves all writes of a while.
 
 use std::time::{Duration, Instant};
 use store::{LeaseId, Store, StoreError};
 
-/// Objects may outlive their time by this much, so that one lease can serve many.
-const SHARE: Duration = Duration::from_secs(60);
+/// Objects may outlive their time by a twentieth of it, and by no more than this, so that one lease can serve many.
+const MAX_SHARE: Duration = Duration::from_secs(60);
+
+fn share(seconds: u64) -> Duration {
+    (Duration::from_secs(seconds) / 20).min(MAX_SHARE)
+}
 
 #[derive(Default)]
 pub struct Leases {
@@ -17,11 +21,11 @@ impl Leases {
         let mut current = self.current.lock().await;
         if let Some((ttl, lease, since)) = *current
             && ttl == seconds
-            && since.elapsed() < SHARE
+            && since.elapsed() < share(seconds)
         {
             return Ok(lease);
         }
-        let lease = store.grant_lease(Duration::from_secs(seconds) + SHARE).await?;
+        let lease = store.grant_lease(Duration::from_secs(seconds) + share(seconds)).await?;
         *current = Some((seconds, lease, Instant::now()));
         Ok(lease)
     }

@@ -55,7 +55,7 @@ impl Registry {
         let cache = &served.storage.cache;
         let key = served.key(namespace, name);
         let now = cache.fresh(&key).await.map_err(|e| store_error(&e))?;
-        self.await_revision(revision, now).await?;
+        served.await_revision(revision, now).await?;
         cache.get(&key).ok_or_else(|| served.not_found(name))
     }
 
@@ -88,11 +88,11 @@ impl Registry {
             Match::Unset => options.limit > 0 && asked.is_some_and(|revision| revision > 0),
         };
         if let (true, Some(revision)) = (exact, asked) {
-            self.await_revision(revision, now).await?;
+            served.await_revision(revision, now).await?;
             let token = Token { revision: Some(revision), start: String::new() };
             return self.list_from(served, &scope, selection, options.limit, token).await;
         }
-        self.await_revision(asked.unwrap_or(0), now).await?;
+        served.await_revision(asked.unwrap_or(0), now).await?;
         // For "any version" limits do not apply.
         let limit = if asked == Some(0) { 0 } else { options.limit };
         let view = matching(served, &scope, None, limit, now, selection).await?;
@@ -207,7 +207,9 @@ impl Registry {
         }
         Ok(self.page(served, selection, entries, revision, (following > 0).then_some(following)))
     }
+}
 
+impl Version {
     /// Waits a little for a revision that a client has seen elsewhere.
     pub(super) async fn await_revision(&self, wanted: u64, now: u64) -> Result<()> {
         if wanted <= now {
@@ -217,7 +219,7 @@ impl Registry {
         let mut current = now;
         while tokio::time::Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(50)).await;
-            current = self.store.barrier().await.map_err(|e| store_error(&e))?;
+            current = self.storage.store.barrier().await.map_err(|e| store_error(&e))?;
             if current >= wanted {
                 return Ok(());
             }

@@ -26,12 +26,14 @@ mod repair;
 #[cfg(test)]
 mod runtime_config_tests;
 pub mod scale;
+pub mod stores;
 pub mod update;
 pub mod version;
 mod warnings;
 pub mod watch;
 
 pub use catalogue::{Catalogue, Catalogues};
+pub use stores::{StoreOverride, Stores};
 pub use version::{Conversion, Convert, Served, Subresource, Version};
 pub use warnings::Warnings;
 
@@ -73,6 +75,8 @@ pub struct Tuning {
     pub min_request_timeout: Duration,
     /// Way to the services of webhooks.
     pub service_routing: Routing,
+    /// Interval of comparing addresses and node ports with the services.
+    pub service_repair: Duration,
 }
 
 impl Default for Tuning {
@@ -83,6 +87,7 @@ impl Default for Tuning {
             unreachable_toleration: 300,
             min_request_timeout: Duration::from_secs(1800),
             service_routing: Routing::Endpoints,
+            service_repair: Duration::from_secs(3 * 60),
         }
     }
 }
@@ -194,19 +199,20 @@ impl Registry {
 
     /// As [`Registry::with_authorizers`], serving the built-in versions that `runtime` selects.
     pub fn with_runtime_config(
-        store: Arc<dyn Store>,
+        stores: impl Into<Stores>,
         admission: Admission,
         services: allocate::Services,
         authorizers: Vec<Choice>,
         server_address: String,
         runtime: &RuntimeConfig,
     ) -> Self {
-        let mut built_in = built_in::BuiltIn::new(&store, runtime);
+        let stores = stores.into();
+        let mut built_in = built_in::BuiltIn::new(&stores, runtime);
         let (node, rbac) = built_in.authorizers();
         let authorization = Arc::new(Authorization::new(node, rbac, authorizers));
         let catalogues = Catalogues::new(built_in.served(), server_address, runtime);
         let (tuning, leases) = (Tuning::default(), leases::Leases::default());
-        Self { catalogues, store, admission, authorization, services, tuning, leases }
+        Self { catalogues, store: stores.main, admission, authorization, services, tuning, leases }
     }
 
     /// The catalogue for a request that begins now.

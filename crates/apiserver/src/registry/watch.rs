@@ -62,7 +62,7 @@ impl Registry {
         let mut pending = Vec::new();
         let wants_initial = options.send_initial_events.unwrap_or(asked.is_none_or(|r| r == 0));
         if let Some(revision) = asked {
-            self.await_revision(revision, now).await?;
+            served.await_revision(revision, now).await?;
         }
         let cursor = if wants_initial {
             let is_costly = selection.is_costly();
@@ -118,7 +118,7 @@ impl Registry {
             pending,
             deadline,
             timer: Box::pin(sleep_until(wake)),
-            store: self.store.clone(),
+            store: served.storage.store.clone(),
         })
     }
 }

@@ -4,6 +4,7 @@
 
 #[cfg(test)]
 mod authorization_tests;
+pub mod component_status;
 pub mod connect;
 mod delete;
 #[cfg(test)]
@@ -48,6 +49,7 @@ pub struct Rest {
     pub authentication: Arc<Authentication>,
     pub limits: Limits,
     pub connections: connect::Connections,
+    pub components: component_status::ComponentChecks,
 }
 
 /// The outcome of routing: which resource, through which door.
@@ -208,6 +210,10 @@ impl Rest {
             return Box::pin(self.subresource(route, subresource, accepted, body)).await;
         }
         match route.context.info.verb {
+            Verb::Get if route.is_component_status() => Box::pin(self.component(route, accepted)).await,
+            Verb::List if route.is_component_status() => {
+                Box::pin(self.list_components(route, accepted)).await
+            }
             Verb::Get => self.get(route, accepted).await,
             Verb::List => Box::pin(self.list(route, accepted)).await,
             Verb::Watch => Box::pin(self.watch(route, accepted)).await,

@@ -71,6 +71,11 @@ impl Connection {
         Self::new(Peer::InProcess, Some(trust.verify(chain)))
     }
 
+    /// Ends the connection after the requests in flight.
+    pub fn close_after_requests(&self) {
+        self.closing.notify_one();
+    }
+
     /// A value the request chain derives from the connection once, such as the parsed identity. There is one such
     /// value per connection: every caller must ask for the same type.
     pub fn cached<T: Any + Send + Sync>(&self, derive: impl FnOnce() -> T) -> Option<&T> {

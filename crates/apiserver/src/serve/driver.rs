@@ -44,7 +44,7 @@ pub(super) async fn drive<S: Service>(
             async move {
                 let connection = Arc::clone(&guard.0);
                 if goaway_chance > 0.0 && rand::random::<f64>() < goaway_chance {
-                    connection.closing.notify_one();
+                    connection.close_after_requests();
                 }
                 let response = service.call(request.map(RequestBody::Wire), connection).await;
                 Ok::<_, Infallible>(response.map(|body| Tracked { body, _guard: guard }))

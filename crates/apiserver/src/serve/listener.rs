@@ -21,6 +21,8 @@ use super::{Connection, Peer, ServerConfig, Service, Tls};
 const KEEP_ALIVE: Duration = Duration::from_secs(180);
 /// Unaccepted connections the kernel keeps for us.
 const BACKLOG: u32 = 4096;
+/// Time that connections of the drain have to read their refusal.
+const LATE_GRACE: Duration = Duration::from_secs(1);
 const MAX_BACK_OFF: Duration = Duration::from_secs(1);
 /// Plaintext that TLS takes in before the socket must take some out: four full records per write.
 const TLS_BUFFER: usize = 64 * 1024;
@@ -64,8 +66,23 @@ pub async fn serve<S: Service>(
         () = group.stopping() => {}
         () = accepting => {}
     }
+    if !config.accept_while_draining {
+        drop(listener);
+        return connections.drain(config.drain_grace).await.is_ok();
+    }
+    // Connections that come now stay open until their requests are refused.
+    let late = group.apart();
+    let accepting = accept(&listener, &tls, &service, &config, &slots, &peers, &late);
+    let draining = connections.drain(config.drain_grace);
+    let mut draining = std::pin::pin!(draining);
+    let drained = tokio::select! {
+        drained = &mut draining => drained,
+        () = accepting => draining.await,
+    };
     drop(listener);
-    connections.drain(config.drain_grace).await.is_ok()
+    // Whatever they still have to say has been refused already.
+    let _ = late.drain(LATE_GRACE).await;
+    drained.is_ok()
 }
 
 async fn accept<S: Service>(

@@ -20,7 +20,7 @@ pub use body::{BodyError, BodySender, RequestBody, ResponseBody, Segment};
 pub use connection::{Connection, Peer, PeerCertificates, Verification};
 pub use in_process::InProcess;
 pub use listener::{ServeError, bind, serve};
-pub use tls::{ClientTrust, NamedCertificate, Tls, TlsError, TlsOptions};
+pub use tls::{ClientTrust, NamedCertificate, Tls, TlsError, TlsOptions, check_pair};
 
 /// What answers requests. One instance serves every connection.
 pub trait Service: Send + Sync + 'static {
@@ -56,6 +56,8 @@ pub struct ServerConfig {
     /// Probability that a request of an HTTP/2 connection is its last: clients then connect again, and a load balancer
     /// can choose another server.
     pub goaway_chance: f64,
+    /// Accepts connections during the drain, so that their requests are refused with a reason.
+    pub accept_while_draining: bool,
 }
 
 impl Default for ServerConfig {
@@ -71,6 +73,7 @@ impl Default for ServerConfig {
             max_connections_per_address: 8_192,
             drain_grace: Duration::from_secs(60),
             goaway_chance: 0.0,
+            accept_while_draining: false,
         }
     }
 }

@@ -322,6 +322,12 @@ impl Tls {
     }
 }
 
+/// Reports whether a certificate can be served with a key.
+pub fn check_pair(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<(), TlsError> {
+    let checked = CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider());
+    checked.map(drop).map_err(TlsError::ServingCertificate)
+}
+
 /// The certificates of a listener, ready to be used.
 fn resolver(
     provider: &CryptoProvider,

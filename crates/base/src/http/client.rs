@@ -2,6 +2,7 @@
 
 use super::HttpError;
 use super::origin::{Address, Origin};
+use crate::egress;
 use bytes::Bytes;
 use http::header::HOST;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
@@ -13,7 +14,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::UnixStream;
 use tokio_rustls::TlsConnector;
 
 /// Limits of one client.
@@ -141,8 +142,7 @@ impl Client {
             match &*origin.address {
                 Address::Unix(path) => handshake(UnixStream::connect(path).await.map_err(failed)?).await,
                 Address::Tcp { host, port } => {
-                    let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(failed)?;
-                    stream.set_nodelay(true).map_err(failed)?;
+                    let stream = egress::connect(origin.network, host, *port).await.map_err(failed)?;
                     let Some(tls) = &origin.tls else { return handshake(stream).await };
                     let connector = TlsConnector::from(Arc::clone(&tls.config));
                     let stream = connector.connect(tls.name.clone(), stream).await;

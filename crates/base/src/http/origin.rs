@@ -1,6 +1,7 @@
 //! Servers that requests go to.
 
 use super::trust::{Trust, TrustError};
+use crate::egress::Network;
 use http::Uri;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
@@ -32,12 +33,13 @@ pub enum OriginError {
 /// A server, and how a connection to it is secured. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Origin {
-    pub(super) address: Arc<Address>,
-    pub(super) tls: Option<Tls>,
+    pub(crate) address: Arc<Address>,
+    pub(crate) tls: Option<Tls>,
+    pub(super) network: Option<Network>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Tls {
+pub(crate) struct Tls {
     pub config: Arc<ClientConfig>,
     pub name: ServerName<'static>,
 }
@@ -63,7 +65,7 @@ impl Origin {
 
     /// A server without TLS.
     pub fn plain(host: &str, port: u16) -> Self {
-        Self { address: Arc::new(tcp(host, port)), tls: None }
+        Self { address: Arc::new(tcp(host, port)), tls: None, network: None }
     }
 
     /// A server with TLS. `server_name`: the name in its certificate, if that is not the host.
@@ -76,12 +78,18 @@ impl Origin {
         let name = server_name.unwrap_or(bare(host));
         let name =
             ServerName::try_from(name.to_owned()).map_err(|_| OriginError::ServerName(name.to_owned()))?;
-        Ok(Self { address: Arc::new(tcp(host, port)), tls: Some(Tls { config, name }) })
+        Ok(Self { address: Arc::new(tcp(host, port)), tls: Some(Tls { config, name }), network: None })
     }
 
     /// A server at a socket file, without TLS.
     pub fn unix(path: impl Into<PathBuf>) -> Self {
-        Self { address: Arc::new(Address::Unix(path.into())), tls: None }
+        Self { address: Arc::new(Address::Unix(path.into())), tls: None, network: None }
+    }
+
+    /// The same server in a network that may have a proxy.
+    #[must_use]
+    pub fn on(self, network: Network) -> Self {
+        Self { network: Some(network), ..self }
     }
 
     pub fn address(&self) -> &Address {
@@ -116,7 +124,7 @@ impl Origin {
             (Some(one), Some(other)) => Arc::ptr_eq(&one.config, &other.config) && one.name == other.name,
             _ => false,
         };
-        tls && self.address == other.address
+        tls && self.address == other.address && self.network == other.network
     }
 }
 

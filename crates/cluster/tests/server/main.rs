@@ -6,6 +6,7 @@ mod audit_webhook;
 mod cbor;
 mod certificates;
 mod cloud;
+mod component_status;
 mod custom_resources;
 mod doors;
 #[path = "../../examples/embedded.rs"]
@@ -18,6 +19,8 @@ mod lifecycle;
 mod node_identities;
 mod policies;
 mod service_account_keys;
+mod serving;
+mod shutdown;
 mod stock_kubectl;
 mod stock_python;
 mod store_failure;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use cluster::{EtcdConfig, EtcdOverride, StoreConfig};
 use serde_json::json;
 use store::{EtcdOptions, Store};
 use testkit::{Client, Server, eventually};
@@ -134,4 +135,54 @@ async fn two_servers_on_one_etcd_serve_the_same_definitions() -> Result<()> {
     ensure!(slowest < Duration::from_secs(10), "{slowest:?}");
     one.stop().await?;
     two.stop().await
+}
+
+/// The keys of a store that begin with `prefix`.
+async fn keys(store: &dyn Store, prefix: &str) -> Result<Vec<String>> {
+    let end = store::prefix_end(prefix);
+    let request = store::RangeRequest { start: prefix.to_owned(), end, ..store::RangeRequest::default() };
+    Ok(store.range(request).await?.kvs.iter().map(|kv| kv.key.to_string()).collect())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prefix_and_overrides_choose_where_resources_are() -> Result<()> {
+    let (Some(main), Some(for_events)) = (testkit::Etcd::start()?, testkit::Etcd::start()?) else {
+        return Ok(());
+    };
+    let endpoint = |etcd: &testkit::Etcd| vec![etcd.endpoint().to_string()];
+    let (servers, others) = (endpoint(&main), endpoint(&for_events));
+    let server = Server::start_with(|config| {
+        let own = EtcdOverride { group: String::new(), resource: "events".to_owned(), endpoints: others };
+        config.store = StoreConfig::Etcd(EtcdConfig {
+            endpoints: servers,
+            prefix: "/clusters/a".to_owned(),
+            overrides: vec![own],
+            ..EtcdConfig::default()
+        });
+    })
+    .await?;
+    let events = "/api/v1/namespaces/default/events";
+    let mut watch = server.admin.stream(&format!("{events}?watch=true&resourceVersion=0")).await?;
+    let event = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"},
+        "involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"}});
+    let created = server.admin.post(events, &event).await?;
+    ensure!(created.status == 201, "{}", created.body);
+    ensure!(create(&server.admin, "c").await? == 201);
+    let seen = tokio::time::timeout(LIMIT, watch.next()).await??.context("an event")?;
+    ensure!(seen["object"]["metadata"]["name"] == "e", "{seen}");
+    let version = created.body["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+    for path in [events, "/apis/events.k8s.io/v1/namespaces/default/events"] {
+        let list = server.admin.get(&format!("{path}?resourceVersion={version}")).await?;
+        ensure!(crate::names(&list.body) == ["e"], "{}", list.body);
+    }
+    let (main_store, event_store) = (connect(&main).await?, connect(&for_events).await?);
+    ensure!(keys(&*event_store, "/").await? == ["/clusters/a/core/events/default/e"]);
+    ensure!(keys(&*main_store, "/registry").await?.is_empty());
+    let in_main = keys(&*main_store, "/clusters/a/core/").await?;
+    ensure!(in_main.iter().any(|key| key.ends_with("/configmaps/default/c")), "{in_main:?}");
+    ensure!(!in_main.iter().any(|key| key.contains("/events/")), "{in_main:?}");
+    let statuses = server.admin.get("/api/v1/componentstatuses").await?;
+    ensure!(crate::names(&statuses.body).contains(&"etcd-1"), "{}", statuses.body);
+    ensure!(server.admin.get("/readyz/etcd-override-readiness-0").await?.status == 200);
+    server.stop().await
 }

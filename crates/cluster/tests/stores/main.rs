@@ -108,3 +108,11 @@ async fn embedded() -> Result<()> {
     let dir = tempfile::tempdir()?;
     run_all(Arc::new(Embedded::open(EmbeddedOptions::new(dir.path().join("store")))?)).await
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn battery_with_another_prefix() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let below: Arc<dyn Store> =
+        Arc::new(Embedded::open(EmbeddedOptions::new(directory.path().join("store")))?);
+    run_all(Arc::new(store::Prefixed::new(Arc::clone(&below), "/registry", "/clusters/a"))).await
+}

@@ -86,7 +86,7 @@ impl Hook {
         let authorities = bundle.filter(|bundle| !bundle.is_empty()).into();
         let Presented { credentials, identity } = presented();
         let trust = Trust { authorities, server_name, identity };
-        let client = Arc::new(Client::with_credentials(Target::new(url, &trust)?, credentials));
+        let client = Arc::new(Client::with_credentials(Target::of_webhook(url, &trust)?, credentials));
         *self.client.lock() = Some((url.to_owned(), client.clone()));
         Ok(client)
     }

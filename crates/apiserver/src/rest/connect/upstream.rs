@@ -8,6 +8,7 @@ use crate::context::Context;
 use crate::reply::Reply;
 use crate::serve::{RequestBody, ResponseBody};
 use arc_swap::ArcSwapOption;
+use base::egress::{self, Network};
 use base::tasks::TaskGroup;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
@@ -20,7 +21,6 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 
 /// Time to reach the other side.
 const DIAL: Duration = Duration::from_secs(30);
@@ -156,13 +156,12 @@ impl Upstreams {
             Status::service_unavailable(format!("error trying to reach service: {error}"))
         };
         let request = self.request(context, upstream, &passage, body)?;
-        let dialing = TcpStream::connect((upstream.host.as_str(), upstream.port));
+        let dialing = egress::connect(Some(Network::Cluster), &upstream.host, upstream.port);
         let stream = match tokio::time::timeout(DIAL, dialing).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return Err(failed(&format!("dial tcp {address}: {error}"))),
             Err(_) => return Err(failed(&format!("dial tcp {address}: i/o timeout"))),
         };
-        let _ = stream.set_nodelay(true);
         let answer = if upstream.tls {
             let connector = tokio_rustls::TlsConnector::from(self.config(upstream));
             let name = match &upstream.trust {
