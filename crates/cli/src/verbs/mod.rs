@@ -4,14 +4,24 @@ mod annotate;
 mod api_resources;
 mod api_versions;
 mod apply;
+mod auth;
+mod cluster_info;
+mod config;
+mod cordon;
 mod create;
 mod delete;
+mod exec;
 mod generators;
 mod get;
 mod label;
+mod logs;
 mod patch;
+mod replace;
+mod rollout;
+mod run;
 mod scale;
 mod sort;
+mod uncordon;
 mod version;
 mod wait;
 
@@ -74,14 +84,24 @@ impl Verb {
 /// Verbs in the order of the help.
 const VERBS: &[&Verb] = &[
     &create::VERB,
+    &run::VERB,
     &get::VERB,
     &delete::VERB,
+    &rollout::VERB,
     &scale::VERB,
-    &patch::VERB,
+    &cluster_info::VERB,
+    &cordon::VERB,
+    &uncordon::VERB,
+    &logs::VERB,
+    &exec::VERB,
+    &auth::VERB,
     &apply::VERB,
+    &patch::VERB,
+    &replace::VERB,
     &wait::VERB,
     &label::VERB,
     &annotate::VERB,
+    &config::VERB,
     &api_resources::VERB,
     &api_versions::VERB,
     &version::VERB,
