@@ -5,13 +5,13 @@ use machinery::field;
 
 #[derive(Debug)]
 pub enum CliError {
-    /// The server refused, or could not be reached. `source` says during which step, such as `error when creating "x"`.
+    /// The server refused, or could not be reached. `step` is the one that failed, such as `error when creating "x"`.
     Client { error: ClientError, step: String },
     /// A message that `error: ` precedes.
     Text(String),
     /// A message that is printed as it is.
     Plain(String),
-    /// Help that was asked for; not a failure.
+    /// Help, which is not a failure.
     Help(String),
     /// Several failures of one command.
     Many(Vec<CliError>),

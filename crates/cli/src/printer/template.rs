@@ -368,7 +368,7 @@ impl Run {
     }
 
     /// The value of a pipeline; nothing if a field is missing.
-    fn pipeline(&self, pipeline: &Pipeline, dot: &Value) -> Result<Option<Value>, String> {
+    fn pipeline(&self, pipeline: &[Vec<Operand>], dot: &Value) -> Result<Option<Value>, String> {
         let mut last: Option<Option<Value>> = None;
         for command in pipeline {
             let mut arguments = Vec::new();

@@ -63,10 +63,10 @@ async fn can_i(session: &mut Session, matches: &Matches) -> Result<(), CliError>
     let allowed = review["status"]["allowed"] == true;
     if !matches.on("quiet") {
         let mut text = if allowed { "yes" } else { "no" }.to_owned();
-        for (key, title) in [("reason", ""), ("evaluationError", "")] {
+        for key in ["reason", "evaluationError"] {
             let reason = review["status"][key].as_str().unwrap_or_default();
             if !reason.is_empty() && !allowed {
-                text.push_str(&format!(" - {title}{}", escape_terminal(reason)));
+                text.push_str(&format!(" - {}", escape_terminal(reason)));
             }
         }
         session.io.out.line(&text);

@@ -45,9 +45,9 @@ async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
     let words = &matches.words;
     let (word, container) = match words.as_slice() {
         [] if selector.is_empty() => {
-            return fail(format!(
-                "expected 'logs [-f] [-p] (POD | TYPE/NAME) [-c CONTAINER]'.\nPOD or TYPE/NAME is a required argument for the logs command\nSee 'kubectl logs -h' for help and examples"
-            ));
+            return fail(
+                "expected 'logs [-f] [-p] (POD | TYPE/NAME) [-c CONTAINER]'.\nPOD or TYPE/NAME is a required argument for the logs command\nSee 'kubectl logs -h' for help and examples",
+            );
         }
         [] => ("", ""),
         [_, ..] if !selector.is_empty() => return fail("only a selector (-l) or a POD name is allowed"),

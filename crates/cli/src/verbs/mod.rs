@@ -11,6 +11,7 @@ mod cordon;
 mod create;
 mod delete;
 mod exec;
+mod expose;
 mod generators;
 mod get;
 mod label;
@@ -20,6 +21,7 @@ mod replace;
 mod rollout;
 mod run;
 mod scale;
+mod set;
 mod sort;
 mod uncordon;
 mod version;
@@ -84,7 +86,9 @@ impl Verb {
 /// Verbs in the order of the help.
 const VERBS: &[&Verb] = &[
     &create::VERB,
+    &expose::VERB,
     &run::VERB,
+    &set::VERB,
     &get::VERB,
     &delete::VERB,
     &rollout::VERB,
