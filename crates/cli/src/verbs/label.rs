@@ -124,8 +124,8 @@ fn list(session: &mut Session, words: &Words, target: &Target, object: &Value, m
         ));
     }
     for (key, value) in object["metadata"][words.member].as_object().into_iter().flatten() {
-        let text = crate::printer::escape_terminal(value.as_str().unwrap_or_default());
-        session.io.out.line(&format!("{indent}{key}={text}"));
+        let text = format!("{indent}{key}={}", value.as_str().unwrap_or_default());
+        session.io.out.line(&crate::printer::escape_terminal(&text));
     }
 }
 

