@@ -5,18 +5,18 @@ use machinery::field;
 
 #[derive(Debug)]
 pub enum CliError {
-    /// The server refused, or could not be reached. `source` says during which step, such as `error when creating "x"`.
+    /// The server refused, or could not be reached. `step` is the one that failed, such as `error when creating "x"`.
     Client { error: ClientError, step: String },
     /// A message that `error: ` precedes.
     Text(String),
     /// A message that is printed as it is.
     Plain(String),
-    /// Help that was asked for; not a failure.
+    /// Help, which is not a failure.
     Help(String),
     /// Several failures of one command.
     Many(Vec<CliError>),
-    /// A command in a container ended with this status.
-    Exit(u8),
+    /// A command ended with a status of its own.
+    Ended { text: String, status: u8 },
 }
 
 impl From<ClientError> for CliError {
@@ -62,7 +62,7 @@ impl CliError {
     pub fn exit_status(&self) -> u8 {
         match self {
             Self::Help(_) => 0,
-            Self::Exit(status) => *status,
+            Self::Ended { status, .. } => *status,
             _ => 1,
         }
     }
@@ -82,7 +82,7 @@ impl CliError {
             Self::Client { error, step } => client_text(error, step, false),
             Self::Text(text) | Self::Plain(text) | Self::Help(text) => text.clone(),
             Self::Many(errors) => errors.iter().map(Self::message).collect::<Vec<_>>().join("\n"),
-            Self::Exit(_) => String::new(),
+            Self::Ended { text, .. } => text.clone(),
         }
     }
 }
@@ -187,6 +187,12 @@ mod tests {
         assert_eq!(error.to_text(), "The Pod \"x\" is invalid: \n* a: Required value\n* b: bad");
         assert_eq!(refusal(json!({"message": "no"})).to_text(), "Error from server: no");
         assert_eq!(CliError::Text("x".to_owned()).to_text(), "error: x");
-        assert_eq!((CliError::Exit(7).exit_status(), CliError::Help(String::new()).exit_status()), (7, 0));
+        assert_eq!(
+            (
+                CliError::Ended { text: String::new(), status: 7 }.exit_status(),
+                CliError::Help(String::new()).exit_status()
+            ),
+            (7, 0)
+        );
     }
 }

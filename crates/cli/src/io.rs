@@ -74,7 +74,7 @@ impl Io {
         Ok(bytes)
     }
 
-    /// Whether standard input is a terminal.
+    /// True if standard input is a terminal.
     #[must_use]
     pub fn input_is_terminal(&self) -> bool {
         self.input.is_none() && std::io::stdin().is_terminal()

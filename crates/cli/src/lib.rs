@@ -10,6 +10,7 @@ mod io;
 mod manifest;
 mod openapi;
 mod patches;
+mod pods;
 mod printer;
 mod resource;
 mod session;

@@ -34,6 +34,7 @@ impl Session {
 }
 
 impl Schemas {
+    #[cfg(test)]
     pub fn new(document: Value) -> Self {
         Self(document)
     }
@@ -80,12 +81,6 @@ impl<'a> Node<'a> {
     /// The schema of a list's items.
     pub fn items(self) -> Option<Node<'a>> {
         self.value.get("items").map(|own| self.schemas.node(own))
-    }
-
-    /// Names and schemas of the members.
-    pub fn members(self) -> Vec<(&'a String, Node<'a>)> {
-        let Some(properties) = self.value["properties"].as_object() else { return Vec::new() };
-        properties.iter().map(|(name, own)| (name, self.schemas.node(own))).collect()
     }
 
     pub fn has_strategy(self, strategy: &str) -> bool {

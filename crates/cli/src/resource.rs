@@ -121,11 +121,13 @@ impl Session {
         if has_selector {
             return fail("name cannot be provided when a selector is specified");
         }
-        if resources.len() > 1 {
-            return fail("you must specify only one resource");
+        let mut targets = Vec::new();
+        for resource in resources {
+            for name in names {
+                targets.push(self.named(resource.clone(), &ns, name, selection)?);
+            }
         }
-        let Some(resource) = resources.pop() else { return Ok(Vec::new()) };
-        names.iter().map(|name| self.named(resource.clone(), &ns, name, selection)).collect()
+        Ok(targets)
     }
 
     fn named(

@@ -326,16 +326,6 @@ impl Client {
         Box::pin(self.open(ask))
     }
 
-    /// Sends any request and reads its answer to the end, however long that takes.
-    pub fn raw<'a>(&'a self, request: &'a RawRequest) -> Pending<'a, http::Response<Bytes>> {
-        let ask = request.ask();
-        Box::pin(async move {
-            let (head, body) = self.respond(&ask).await?.into_parts();
-            let whole = body.collect().await.map_err(|source| transport_error(&ask, source))?;
-            Ok(http::Response::from_parts(head, whole.to_bytes()))
-        })
-    }
-
     /// Sends any request; its answer comes piece by piece.
     pub fn raw_stream<'a>(&'a self, request: &'a RawRequest) -> Pending<'a, http::Response<Body>> {
         let ask = request.ask();

@@ -51,7 +51,7 @@ impl MergedKubeconfig {
         Ok(merged)
     }
 
-    /// Whether no file said anything.
+    /// True if the files were empty or did not exist.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.root.as_object().is_none_or(Map::is_empty)

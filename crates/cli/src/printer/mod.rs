@@ -175,8 +175,12 @@ pub fn title(object: &Value) -> String {
     let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
     let kind = text(&object["kind"]).to_lowercase();
     let name = text(&object["metadata"]["name"]);
-    let name = if name.is_empty() { "<unknown>".to_owned() } else { escape_terminal(&name) };
-    if group.is_empty() { format!("{kind}/{name}") } else { format!("{kind}.{group}/{name}") }
+    let name = if name.is_empty() { "<unknown>" } else { &name };
+    escape_terminal(&if group.is_empty() {
+        format!("{kind}/{name}")
+    } else {
+        format!("{kind}.{group}/{name}")
+    })
 }
 
 /// Text without the characters by which a terminal is controlled.

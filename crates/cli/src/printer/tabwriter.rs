@@ -24,7 +24,9 @@ impl TabWriter {
         Self { text: String::new(), minimum, padding, widths: Vec::new(), remembered: Vec::new() }
     }
 
-    pub fn push(&mut self, text: &str) {
+    /// Adds text with tabs and line breaks of its own.
+    #[cfg(test)]
+    fn push(&mut self, text: &str) {
         self.text.push_str(text);
     }
 

@@ -115,7 +115,8 @@ fn parse_nodes(pieces: &[Piece], at: &mut usize, depth: usize) -> Result<(Vec<No
             }
             Piece::Action(action) => action,
         };
-        let (word, rest) = action.split_once(char::is_whitespace).unwrap_or((action, ""));
+        let end = action.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(action.len());
+        let (word, rest) = action.split_at(end);
         match word {
             "end" | "else" => return Ok((nodes, action.clone())),
             "range" | "if" | "with" => {
@@ -144,7 +145,7 @@ fn parse_nodes(pieces: &[Piece], at: &mut usize, depth: usize) -> Result<(Vec<No
                 });
             }
             _ if action.starts_with("/*") => {}
-            "" => return Err("missing value for command".to_owned()),
+            _ if action.is_empty() => return Err("missing value for command".to_owned()),
             _ => {
                 let (names, pipeline) = declaration(action, depth)?;
                 nodes.push(Node::Action(names, pipeline));
@@ -368,7 +369,7 @@ impl Run {
     }
 
     /// The value of a pipeline; nothing if a field is missing.
-    fn pipeline(&self, pipeline: &Pipeline, dot: &Value) -> Result<Option<Value>, String> {
+    fn pipeline(&self, pipeline: &[Vec<Operand>], dot: &Value) -> Result<Option<Value>, String> {
         let mut last: Option<Option<Value>> = None;
         for command in pipeline {
             let mut arguments = Vec::new();

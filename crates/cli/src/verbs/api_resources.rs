@@ -39,7 +39,7 @@ async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
         return fail(format!("--output {output} is not available"));
     }
     if !matches!(sort, "" | "name" | "kind") {
-        return fail(format!("--sort-by accepts only name or kind"));
+        return fail("--sort-by accepts only name or kind");
     }
     let discovery = session.discovery().await?;
     let wanted = |info: &&ResourceInfo| {

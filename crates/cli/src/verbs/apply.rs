@@ -29,7 +29,7 @@ const FLAGS: &[Flag] = &[
 ];
 
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// How often a patch is made again when the object changed in between.
+/// Largest number of further patches when the object changed in between.
 const ATTEMPTS: usize = 5;
 
 const CONFLICT: &str = "
@@ -222,7 +222,7 @@ async fn on_client(
     }
 }
 
-/// Whether the kinds of a group are Kubernetes' own, so that their schemas have merge keys.
+/// True if the kinds of a group are Kubernetes' own, so that their schemas have merge keys.
 fn is_built_in(group: &str) -> bool {
     !group.contains('.') || group.ends_with(".k8s.io")
 }

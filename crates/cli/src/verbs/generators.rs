@@ -315,7 +315,7 @@ async fn deployment(session: &mut Session, matches: &Matches) -> Result<(), CliE
         return fail("required flag(s) \"image\" not set");
     }
     if images.len() > 1 && !command.is_empty() {
-        return fail(format!("cannot specify multiple --image options and command"));
+        return fail("cannot specify multiple --image options and command");
     }
     let labels = json!({"app": name});
     let mut containers: Vec<Value> = images

@@ -74,6 +74,9 @@ async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
     }
     let output = matches.text("output");
     let wide = output == "wide";
+    if matches.on("show-labels") && !wide && !output.is_empty() {
+        return fail(format!("--show-labels option cannot be used with {output} printer"));
+    }
     let printer = if wide { None } else { Printer::parse(output, matches, &MORE)? };
     let sort = match matches.text("sort-by") {
         "" => None,

@@ -69,25 +69,17 @@ fn changes(words: &[String], noun: &str) -> Result<Changes, CliError> {
             return fail(format!("unknown {noun} format: {word}"));
         }
     }
-    if let Some((key, _)) = set.iter().find(|(key, _)| removed.contains(key)) {
-        return fail(format!(
-            "can not both modify and remove {} {noun} in the same command",
-            article(noun, key)
-        ));
+    match set.iter().find(|(key, _)| removed.contains(key)) {
+        None => Ok((set, removed)),
+        Some(_) if noun == "label" => fail("can not both modify and remove a label in the same command"),
+        Some((key, _)) => {
+            fail(format!("can not both modify and remove the following {noun}(s) in the same command: {key}"))
+        }
     }
-    Ok((set, removed))
-}
-
-fn article(noun: &str, _key: &str) -> &'static str {
-    if noun.starts_with('a') { "an" } else { "a" }
 }
 
 pub async fn run(session: &mut Session, matches: &Matches, words: &Words) -> Result<(), CliError> {
-    let is_change = |word: &String| {
-        word.contains('=')
-            || (word.ends_with('-') && !word.contains('/'))
-            || (word.ends_with('-') && word.len() > 1)
-    };
+    let is_change = |word: &String| word.contains('=') || (word.len() > 1 && word.ends_with('-'));
     // The first words name objects.
     let first = matches.words.iter().position(is_change).unwrap_or(matches.words.len());
     let (names, rest) = matches.words.split_at(first);
@@ -132,8 +124,8 @@ fn list(session: &mut Session, words: &Words, target: &Target, object: &Value, m
         ));
     }
     for (key, value) in object["metadata"][words.member].as_object().into_iter().flatten() {
-        let text = crate::printer::escape_terminal(value.as_str().unwrap_or_default());
-        session.io.out.line(&format!("{indent}{key}={text}"));
+        let text = format!("{indent}{key}={}", value.as_str().unwrap_or_default());
+        session.io.out.line(&crate::printer::escape_terminal(&text));
     }
 }
 

@@ -4,14 +4,27 @@ mod annotate;
 mod api_resources;
 mod api_versions;
 mod apply;
+mod auth;
+mod cluster_info;
+mod config;
+mod cordon;
 mod create;
 mod delete;
+mod exec;
+mod expose;
 mod generators;
 mod get;
 mod label;
+mod logs;
 mod patch;
+mod replace;
+mod rollout;
+mod run;
 mod scale;
+mod set;
 mod sort;
+mod taint;
+mod uncordon;
 mod version;
 mod wait;
 
@@ -74,14 +87,27 @@ impl Verb {
 /// Verbs in the order of the help.
 const VERBS: &[&Verb] = &[
     &create::VERB,
+    &expose::VERB,
+    &run::VERB,
+    &set::VERB,
     &get::VERB,
     &delete::VERB,
+    &rollout::VERB,
     &scale::VERB,
-    &patch::VERB,
+    &cluster_info::VERB,
+    &cordon::VERB,
+    &uncordon::VERB,
+    &taint::VERB,
+    &logs::VERB,
+    &exec::VERB,
+    &auth::VERB,
     &apply::VERB,
+    &patch::VERB,
+    &replace::VERB,
     &wait::VERB,
     &label::VERB,
     &annotate::VERB,
+    &config::VERB,
     &api_resources::VERB,
     &api_versions::VERB,
     &version::VERB,
@@ -281,20 +307,6 @@ fn show_default(flag: &Flag) -> String {
 mod tests {
     use super::*;
 
-    const SHADOWED: [&str; 11] = [
-        "certificate-authority",
-        "client-certificate",
-        "client-key",
-        "cluster",
-        "insecure-skip-tls-verify",
-        "namespace",
-        "server",
-        "tls-server-name",
-        "token",
-        "user",
-        "context",
-    ];
-
     async fn outcome(line: &str) -> (u8, String, String) {
         let (io, out, err) = Io::buffers("");
         let words = line.split_whitespace().map(Into::into).collect();
@@ -305,7 +317,10 @@ mod tests {
     #[tokio::test]
     async fn unknown_verbs_and_flags_have_kubectls_messages() {
         let rows = [
-            ("gat", "error: unknown command \"gat\" for \"kubectl\"\n\nDid you mean this?\n\tget\n"),
+            (
+                "versoin",
+                "error: unknown command \"versoin\" for \"kubectl\"\n\nDid you mean this?\n\tversion\n",
+            ),
             ("xyzxyz", "error: unknown command \"xyzxyz\" for \"kubectl\"\n"),
             ("get --zz", "error: unknown flag: --zz\nSee 'kubectl get --help' for usage.\n"),
             ("get -n", "error: flag needs an argument: 'n' in -n\nSee 'kubectl get --help' for usage.\n"),
@@ -343,9 +358,9 @@ mod tests {
         rows.sort();
         assert_eq!(files, rows);
         fn check(verb: &Verb) {
-            let flags = all_flags(verb);
+            // A flag of a verb may replace a global one.
             let names: Vec<&str> =
-                flags.iter().flat_map(|group| group.iter()).map(|flag| flag.name).collect();
+                verb.flags.iter().flat_map(|group| group.iter()).map(|flag| flag.name).collect();
             let distinct: std::collections::HashSet<&str> = names.iter().copied().collect();
             assert_eq!(names.len(), distinct.len(), "{}: {names:?}", verb.name);
             verb.verbs.iter().for_each(check);

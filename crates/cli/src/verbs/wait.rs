@@ -74,7 +74,7 @@ impl Condition {
         Ok(Self::Path(template, value.map(|value| value.trim_matches(['"', '\'']).to_owned())))
     }
 
-    /// Whether an object is in the state; one that does not exist is nothing.
+    /// True if an object is in the state; `None` is an object that does not exist.
     fn is_met(&self, object: Option<&Value>) -> Result<bool, CliError> {
         let Some(object) = object else { return Ok(matches!(self, Self::Delete)) };
         match self {
