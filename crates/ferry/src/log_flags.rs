@@ -10,7 +10,7 @@ use crate::flags::parse_duration;
 
 #[derive(Args, Debug)]
 pub struct LogArgs {
-    /// How much to log: 0 what an operator must know (the default of `up`), 1 a line per request (of others), 2 details,
+    /// Number for the log level verbosity: 0 what an operator must know (the default of `up`), 1 a line per request (of others), 2 details,
     /// 4 all of Ferry, 6 everything.
     #[arg(short = 'v', long = "v", value_name = "N", global = true)]
     pub verbosity: Option<u32>,
