@@ -55,6 +55,9 @@ async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
     if matches.all("filename").is_empty() {
         return fail("must specify one of -f and -k");
     }
+    if !matches.on("overwrite") {
+        return fail("--overwrite=false is not supported; remove the conflicting fields from the manifest");
+    }
     let server_side = matches.on("server-side");
     if matches.on("force-conflicts") && !server_side {
         return fail("--force-conflicts only works with --server-side");

@@ -25,7 +25,6 @@ pub const FLAGS: &[&[Flag]] =
 const OWN: &[Flag] = &[
     switch("all", "Select all resources, in the namespace of the specified resource types"),
     switch("list", "If true, display the labels or annotations for a given resource."),
-    switch("local", "If true, the command will NOT contact the API server but run locally; not supported."),
     switch(
         "overwrite",
         "If true, allow existing values to be overwritten, otherwise reject updates that overwrite existing ones.",
