@@ -130,7 +130,7 @@ fn promises() -> Vec<Promise> {
         promise(
             "empty-dir-in-memory",
             "ls -ld /v | head -c 10; grep -c ' /v tmpfs ' /proc/mounts",
-            "drwxrwxrwx1\n",
+            "drwxrwxrwt1\n",
             mounted(json!({"emptyDir": {"medium": "Memory"}})),
         ),
         promise(
